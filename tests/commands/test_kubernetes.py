@@ -19,7 +19,9 @@ from tests.kubernetes import SECRETS, SECTION, check_strictly
 from tests.runs import wait_for
 from zeusrun.commands import kubernetes as verbs
 from zeusrun.history.tinydb.store import TinyDBHistory
+from zeusrun.launcher.processes.signals import CaughtSignals
 from zeusrun.launcher.queue.tickets import Tickets
+from zeusrun.reasons import ReasonCode
 from zeusrun.trial import TrialStatus
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes" / "zeusrun.yaml"
@@ -44,6 +46,12 @@ def job(zeusrun):
 
 
 @pytest.fixture
+def submit(cli, job):
+    """Submit such a job; return ``(exit code, stdout, stderr)``."""
+    return lambda *options, **changes: cli("submit", *options, job(**changes))
+
+
+@pytest.fixture
 def inside(used_cluster, tmp_path, hasty):
     """Say what ``zeusrun`` does in the pods; return the cluster."""
     folder = tmp_path / "image"
@@ -64,7 +72,7 @@ def inside(used_cluster, tmp_path, hasty):
 
 
 @pytest.fixture
-def cluster_(inside):
+def crowded(inside):
     """A cluster that has no room."""
     fake = inside()
     fake.schedulable = False
@@ -88,6 +96,17 @@ def then(monkeypatch):
 
 
 @pytest.fixture
+def then_record(then, record):
+    """Record a run right after a job is created."""
+    return lambda outcome=DONE: then(lambda name: record(1, outcome, allocation=name))
+
+
+@pytest.fixture
+def history(zeusrun):
+    return TinyDBHistory(zeusrun.home / "history")
+
+
+@pytest.fixture
 def later():
     """Act in a thread, once a condition is true."""
     threads = []
@@ -104,13 +123,15 @@ def later():
         each.join()
 
 
+@pytest.fixture
 def tickets(zeusrun):
-    return [(each.allocation, each.state) for each in Tickets(zeusrun.home).present()]
+    """Return the job and the state of each ticket."""
+    return lambda: [(each.allocation, each.state) for each in Tickets(zeusrun.home).present()]
 
 
-def until_ready(fake):
+def until_ready(fake, besides=()):
     """Return the pod that has printed ``ready``, if one has."""
-    names = [each["metadata"]["name"] for each in fake.pods()]
+    names = {each["metadata"]["name"] for each in fake.pods()} - {*besides}
     return next((name for name in names if "ready" in fake.log(name)), None)
 
 
@@ -120,24 +141,20 @@ class TestDryRun:
         kubeconfig(tmp_path / "none")
 
     @pytest.mark.parametrize("nodes", [1, 2])
-    def test_it_shows_the_manifest_and_asks_no_cluster(self, cli, job, zeusrun, nodes):
-        code, out, errors = cli(
-            "submit", "--dry-run", "--set", "objective.target=0.75", job(nodes=nodes)
-        )
+    def test_it_shows_the_manifest_and_asks_no_cluster(self, submit, tickets, nodes):
+        code, out, errors = submit("--dry-run", "--set", "objective.target=0.75", nodes=nodes)
         assert (code, errors) == (0, "")
         shown = yaml.safe_load(out)
         assert check_strictly(shown) == []
         assert shown["metadata"]["name"] == "job-00000"
         assert shown["kind"] == ("Job" if nodes == 1 else "TrainJob")
         assert "objective.target=0.75" in out
-        again = cli(
-            "submit", "--dry-run", "--json", "--set", "objective.target=0.75", job(nodes=nodes)
-        )
+        again = submit("--dry-run", "--json", "--set", "objective.target=0.75", nodes=nodes)
         assert json.loads(again[1]) == shown
-        assert tickets(zeusrun) == []
+        assert tickets() == []
 
-    def test_what_is_wrong_with_it_is_told(self, cli, job):
-        code, _, errors = cli("submit", "--dry-run", job({"secrets": {}}))
+    def test_what_is_wrong_with_it_is_told(self, submit):
+        code, _, errors = submit("--dry-run", section={"secrets": {}})
         assert (code, "pods need a history that they can reach" in errors) == (2, True)
 
     def test_it_shows_a_cron_job(self, cli, job):
@@ -149,23 +166,23 @@ class TestDryRun:
         assert (spec["schedule"], spec["timeZone"]) == ("0 0 * * *", "Europe/Paris")
         assert (spec["concurrencyPolicy"], spec["startingDeadlineSeconds"]) == ("Replace", 7200)
 
-    def test_a_submit_without_a_cluster_says_what_to_do(self, cli, job, zeusrun):
-        code, _, errors = cli("submit", job())
+    def test_a_submit_without_a_cluster_says_what_to_do(self, submit, tickets):
+        code, _, errors = submit()
         assert (code, "kubectl has no cluster here" in errors) == (5, True)
         assert "--set run_on=local" in " ".join(errors.split())
-        assert tickets(zeusrun) == []
+        assert tickets() == []
 
 
-def test_a_detached_submit_has_a_ticket(cli, job, cluster_, zeusrun):
-    code, out, errors = cli("submit", "--detach", job())
+def test_a_detached_submit_has_a_ticket(submit, crowded, tickets):
+    code, out, errors = submit("--detach")
     name = NAME.search(out)[0]
     assert (code, errors) == (0, "")
     assert out == f"queued as {name}; `zeusrun logs -f {name}` follows it\n"
-    assert tickets(zeusrun) == [(name, "queued")]
-    second = json.loads(cli("submit", "--detach", "--json", job())[1])["queued"]
-    assert cli("submit", "--detach", "--quiet", job())[:2] == (0, "")
-    assert [each for each, _ in tickets(zeusrun)][:2] == [name, second]
-    assert len(cluster_.store.all("jobs")) == 3
+    assert tickets() == [(name, "queued")]
+    second = json.loads(submit("--detach", "--json")[1])["queued"]
+    assert submit("--detach", "--quiet")[:2] == (0, "")
+    assert [each for each, _ in tickets()][:2] == [name, second]
+    assert len(crowded.store.all("jobs")) == 3
 
 
 @pytest.mark.parametrize(
@@ -177,22 +194,22 @@ def test_a_detached_submit_has_a_ticket(cli, job, cluster_, zeusrun):
     ],
 )
 def test_what_no_pod_can_do_is_refused_before_anything_is_created(
-    cli, job, cluster_, zeusrun, options
+    submit, crowded, tickets, options
 ):
-    assert cli("submit", *options, job())[0] == 2
-    assert (tickets(zeusrun), cluster_.used) == ([], set())
+    assert submit(*options)[0] == 2
+    assert (tickets(), crowded.used) == ([], set())
 
 
 @pytest.mark.parametrize("taken", [2, 100])
 def test_a_name_that_is_taken_is_no_error_unless_all_are(
-    cli, job, cluster_, zeusrun, monkeypatch, taken
+    submit, crowded, tickets, monkeypatch, taken
 ):
-    assert cli("submit", "--detach", job())[0] == 0
-    (known,) = cluster_.store.all("jobs")
+    assert submit("--detach")[0] == 0
+    (known,) = crowded.store.all("jobs")
     names = iter(["job-check", *[known["metadata"]["name"]] * taken, "job-free0"])
     monkeypatch.setattr(verbs, "new_name", lambda _: next(names))
-    code, out, errors = cli("submit", "--detach", job())
-    assert len(tickets(zeusrun)) == len(cluster_.store.all("jobs"))
+    code, out, errors = submit("--detach")
+    assert len(tickets()) == len(crowded.store.all("jobs"))
     if taken == 2:
         assert (code, "queued as kubernetes:ml/job-free0" in out) == (0, True)
     else:
@@ -200,7 +217,7 @@ def test_a_name_that_is_taken_is_no_error_unless_all_are(
 
 
 @pytest.mark.parametrize(
-    ("code", "nodes", "advice"),
+    "case",
     [
         (401, 1, "deploy/kubernetes/zeusrun.yaml has what zeusrun needs in a namespace"),
         (403, 1, "deploy/kubernetes/zeusrun.yaml has what zeusrun needs in a namespace"),
@@ -212,26 +229,25 @@ def test_a_name_that_is_taken_is_no_error_unless_all_are(
         (None, 1, "`kubectl get pods` tells whether that is so"),
     ],
 )
-def test_a_refusal_is_explained_and_leaves_no_ticket(
-    cli, job, cluster_, zeusrun, code, nodes, advice
-):
-    cluster_.fails("POST", code)
-    found, _, errors = cli("submit", job(nodes=nodes))
+def test_a_refusal_is_explained_and_leaves_no_ticket(submit, crowded, tickets, case):
+    code, nodes, advice = case
+    crowded.fails("POST", code)
+    found, _, errors = submit(nodes=nodes)
     assert found == 5
     errors = " ".join(errors.split())
     assert "Kubernetes did not take the job: " in errors
     assert ("fault of a test" if code else "does not respond") in errors
     assert errors.endswith(advice)
-    assert tickets(zeusrun) == []
+    assert tickets() == []
 
 
-def test_a_manifest_that_is_invalid_is_told_in_the_words_of_kubernetes(cli, job, cluster_):
-    cluster_.validate = check_strictly
+def test_a_manifest_that_is_invalid_is_told_in_the_words_of_kubernetes(submit, crowded):
+    crowded.validate = check_strictly
     section = {"pod": {"tolerations": [{"key": "gpu", "operater": "Exists"}]}}
-    code, _, errors = cli("submit", job(section))
+    code, _, errors = submit(section=section)
     assert (code, "strict decoding error: unknown field" in errors) == (5, True)
     assert "tolerations[0].operater" in errors
-    assert cluster_.store.all("jobs") == []
+    assert crowded.store.all("jobs") == []
 
 
 @pytest.mark.xfail(
@@ -239,15 +255,15 @@ def test_a_manifest_that_is_invalid_is_told_in_the_words_of_kubernetes(cli, job,
     reason="if the answer to a creation is lost, the job runs without a ticket, and the user reads "
     "that Kubernetes did not take it",
 )
-def test_a_job_whose_creation_was_not_answered_is_known_or_gone(cli, job, cluster_, zeusrun):
-    cluster_.fails("POST", after=True)
-    cli("submit", "--detach", job())
-    jobs = [f"kubernetes:ml/{each['metadata']['name']}" for each in cluster_.store.all("jobs")]
-    assert jobs == [name for name, _ in tickets(zeusrun)]
+def test_a_job_whose_creation_was_not_answered_is_known_or_gone(submit, crowded, tickets):
+    crowded.fails("POST", after=True)
+    submit("--detach")
+    jobs = [f"kubernetes:ml/{each['metadata']['name']}" for each in crowded.store.all("jobs")]
+    assert jobs == [name for name, _ in tickets()]
 
 
 @pytest.mark.parametrize(
-    ("script", "outcome", "code", "words"),
+    "case",  # what the pod does, its run, the exit code, and what is told
     [
         ("exit 0", DONE, 0, None),
         ("exit 4", replace(DONE, status=TrialStatus.MISSED), 4, None),
@@ -259,42 +275,43 @@ def test_a_job_whose_creation_was_not_answered_is_known_or_gone(cli, job, cluste
     ],
 )
 def test_a_follower_relays_what_is_printed_and_ends_as_the_pod_did(
-    cli, job, inside, then, record, zeusrun, script, outcome, code, words
+    submit, inside, then_record, tickets, case
 ):
+    script, outcome, code, words = case
     inside(f"printf 'one \\033[31mred\\033[0m\\ntwo\\n'; {script}")
     if outcome is not None:
-        then(lambda name: record(1, None if outcome == "dead" else outcome, allocation=name))
-    found, out, errors = cli("submit", job())
+        then_record(None if outcome == "dead" else outcome)
+    found, out, errors = submit()
     assert found == code
     lines = out.splitlines()
     shown = [line for line in lines if not line.startswith("·")]
     assert shown[:2] == ["one red", "two"]
     assert errors == "" if words is None else re.search(words, " ".join(errors.split()))
-    assert tickets(zeusrun) == []
+    assert tickets() == []
 
 
-def test_with_json_the_result_is_all_that_is_on_stdout(cli, job, inside, then, record):
+def test_with_json_the_result_is_all_that_is_on_stdout(submit, inside, then_record):
     inside("echo one")
-    then(lambda name: record(1, allocation=name))
-    code, out, errors = cli("submit", "--json", job())
+    then_record()
+    code, out, errors = submit("--json")
     result = json.loads(out)
     assert (code, result["exit_code"], result["recurrence"]) == (0, 0, 1)
     assert [each["trial"] for each in result["trials"]] == ["job-1-1"]
     assert "one\n" in errors
 
 
-def test_quietly_only_the_output_is_shown(cli, job, inside, then, record):
+def test_quietly_only_the_output_is_shown(submit, inside, then_record):
     inside("echo one")
-    then(lambda name: record(1, allocation=name))
-    assert cli("submit", "--quiet", job()) == (0, "one\n", "")
+    then_record()
+    assert submit("--quiet") == (0, "one\n", "")
 
 
-def test_how_a_job_waits_is_shown(cli, job, cluster_, later):
-    later(lambda: condition_of(cluster_), lambda _: setattr(cluster_, "schedulable", True))
-    _, out, _ = cli("submit", job())
+def test_how_a_job_waits_is_shown(submit, crowded, later):
+    later(lambda: condition_of(crowded), lambda _: setattr(crowded, "schedulable", True))
+    _, out, _ = submit()
     assert re.search(r"· kubernetes:ml/job-\w+ is queued \(Unschedulable: 0/1 nodes are avail", out)
     assert out.count("Insufficient nvidia.com/gpu") == 1
-    assert out.endswith("ready\n")
+    assert "\nready\n" in out
 
 
 def condition_of(fake):
@@ -304,60 +321,76 @@ def condition_of(fake):
     )
 
 
+CANCELLED = replace(DONE, status=TrialStatus.CANCELLED, reason_code=ReasonCode.CANCELLED_LATER)
+
+
 @pytest.mark.parametrize(
-    ("outcome", "code", "words"),
+    "case",  # its run, the exit code, and what is told
     [
         (None, 143, "does not exist, and began no run"),
         (PREEMPTED, 75, None),
-        (replace(DONE, status=TrialStatus.CANCELLED), 130, None),
+        pytest.param(
+            (CANCELLED, 143, None),
+            marks=pytest.mark.xfail(
+                strict=True,
+                reason="`zeusrun cancel` in another terminal ends the follower with 3, as if the "
+                "training had failed; in Slurm it is 143",
+            ),
+        ),
     ],
 )
-def test_a_job_that_somebody_deletes_ends_as_its_run(
-    cli, job, cluster_, then, record, outcome, code, words
-):
+def test_a_job_that_somebody_deletes_ends_as_its_run(submit, crowded, then, record, case):
+    outcome, code, words = case
+
     def act(name):
         if outcome is not None:
             record(1, outcome, allocation=name)
-        cluster_.store.delete("jobs", cluster_.get("jobs", name.rpartition("/")[2]))
+        crowded.store.delete("jobs", crowded.get("jobs", name.rpartition("/")[2]))
 
     then(act)
-    found, _, errors = cli("submit", job())
+    found, _, errors = submit()
     assert found == code
     assert errors == "" if words is None else words in errors
 
 
-def send(number):
-    os.kill(os.getpid(), number)
+def interrupt():
+    """Send Ctrl-C to the submit that runs in this process, and not to the test."""
+
+    def is_caught():
+        owner = getattr(signal.getsignal(signal.SIGINT), "__self__", None)
+        return isinstance(owner, CaughtSignals)
+
+    wait_for(is_caught, 20)
+    os.kill(os.getpid(), signal.SIGINT)
 
 
-def test_ctrl_c_deletes_the_job_and_shows_how_it_ends(cli, job, inside, zeusrun, record, later):
+def test_ctrl_c_deletes_the_job_and_shows_how_it_ends(submit, inside, history, record, later):
     fake = inside(POLITE)
 
-    def interrupt(_):
-        (found,) = tickets(zeusrun)
-        record(1, PREEMPTED, allocation=found[0])
-        send(signal.SIGINT)
+    def preempt(_):
+        (found,) = fake.store.all("jobs")
+        record(1, PREEMPTED, allocation=f"kubernetes:ml/{found['metadata']['name']}")
+        interrupt()
 
-    later(lambda: until_ready(fake), interrupt)
-    code, out, errors = cli("submit", job())
+    later(lambda: until_ready(fake), preempt)
+    code, out, errors = submit()
     assert (code, errors) == (130, "")
     assert "is asked to stop; press Ctrl-C again to end it at once\n" in out
     assert "\nbye\n" in out
     assert (fake.store.all("jobs"), fake.pods()) == ([], [])
-    trial = TinyDBHistory(zeusrun.home / "history").find("job-1-1")
-    assert trial.status is TrialStatus.CANCELLED
+    assert history.find("job-1-1").status is TrialStatus.CANCELLED
 
 
-def test_ctrl_c_twice_waits_for_nothing(cli, job, inside, later):
+def test_ctrl_c_twice_waits_for_nothing(submit, inside, later):
     fake = inside("trap 'echo asked' TERM; echo ready; while :; do sleep 0.02; done")
 
     def again(pod):
-        send(signal.SIGINT)
+        interrupt()
         wait_for(lambda: "asked" in fake.log(pod), 20)
-        send(signal.SIGINT)
+        interrupt()
 
     later(lambda: until_ready(fake), again)
-    code, out, errors = cli("submit", job())
+    code, out, errors = submit()
     assert code == 130
     assert "is asked to stop; press Ctrl-C again" in out
     assert "is deleted; its pods end within their grace period" in " ".join(errors.split())
@@ -370,33 +403,34 @@ def test_ctrl_c_twice_waits_for_nothing(cli, job, inside, later):
     reason="two signals between two looks count as the second Ctrl-C: nothing is deleted, and the "
     "user reads that the job is",
 )
-def test_ctrl_c_twice_at_once_deletes_the_job_too(cli, job, cluster_, then):
+def test_ctrl_c_twice_at_once_deletes_the_job_too(submit, crowded, then):
     then(lambda _: [signal.raise_signal(signal.SIGINT) for _ in range(2)])
-    code, _, errors = cli("submit", job())
+    code, _, errors = submit()
     assert (code, "is deleted" in errors) == (130, True)
-    assert all("deletionTimestamp" in each["metadata"] for each in cluster_.store.all("jobs"))
+    assert all("deletionTimestamp" in each["metadata"] for each in crowded.store.all("jobs"))
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGHUP, 129)])
-def test_the_job_goes_on_without_its_follower(cli, job, cluster_, then, zeusrun, number, code):
+@pytest.mark.parametrize("case", [(signal.SIGTERM, 75), (signal.SIGHUP, 129)])
+def test_the_job_goes_on_without_its_follower(submit, crowded, then, tickets, case):
+    number, code = case
     then(lambda _: signal.raise_signal(number))
-    found, _, errors = cli("submit", job())
+    found, _, errors = submit()
     assert (found, "goes on without this process" in errors) == (code, True)
-    (going,) = cluster_.store.all("jobs")
+    (going,) = crowded.store.all("jobs")
     assert "deletionTimestamp" not in going["metadata"]
-    assert len(tickets(zeusrun)) == 1
+    assert len(tickets()) == 1
 
 
 class TestWords:
     """What ``status``, ``logs`` and ``cancel`` say of a job in each state."""
 
     @pytest.fixture
-    def queued(self, cli, job, inside):
-        def submit(script=POLITE):
+    def queued(self, submit, inside):
+        def start(script=POLITE):
             fake = inside(script)
-            return fake, json.loads(cli("submit", "--detach", "--json", job())[1])["queued"]
+            return fake, json.loads(submit("--detach", "--json")[1])["queued"]
 
-        return submit
+        return start
 
     def status(self, cli, monkeypatch):
         monkeypatch.setenv("COLUMNS", "300")
@@ -405,10 +439,10 @@ class TestWords:
         assert (code, errors) == (0, "")
         return out
 
-    def test_of_one_that_waits(self, cli, queued, cluster_, monkeypatch):
+    def test_of_one_that_waits(self, cli, queued, crowded, monkeypatch):
         fake, name = queued()
         wait_for(lambda: condition_of_pod(fake), 20)
-        why = f"{name} is queued (Unschedulable: {cluster_.unschedulable_message})"
+        why = f"{name} is queued (Unschedulable: {crowded.unschedulable_message})"
         assert why in self.status(cli, monkeypatch)
         (record,) = json.loads(cli("status", "--json")[1])
         assert (record["allocation"], record["state"]) == (name, "queued")
@@ -430,7 +464,7 @@ class TestWords:
         assert json.loads(cli("cancel", "--json", "job")[1]) == {"cancelled": name}
         assert (fake.store.all("jobs"), fake.pods()) == ([], [])
 
-    def test_of_one_that_has_ended(self, cli, queued, monkeypatch, zeusrun):
+    def test_of_one_that_has_ended(self, cli, queued, monkeypatch, tickets):
         fake, name = queued("echo one; printf 'two \\033[2J'; exit 3")
         fake.wait_for("jobs", name.rpartition("/")[2], "Failed")
         assert self.status(cli, monkeypatch).startswith("nothing runs now")
@@ -439,7 +473,7 @@ class TestWords:
             assert (code, out) == (0, "one\ntwo \n")
             assert errors.startswith(f"zeusrun: {name} is Failed (Container node ")
         assert cli("cancel", name)[0] == 2
-        assert tickets(zeusrun) == []
+        assert tickets() == []
 
     def test_of_one_that_is_gone(self, cli, queued, monkeypatch):
         fake, name = queued()
@@ -474,20 +508,20 @@ def condition_of_pod(fake):
 class TestOverlap:
     """Two submits of a job from this machine."""
 
-    def test_forbid_skips_the_second_one(self, cli, job, cluster_):
-        cli("submit", "--detach", job())
-        code, _, errors = cli("submit", "--detach", "--overlap", "forbid", job())
+    def test_forbid_skips_the_second_one(self, submit, crowded):
+        submit("--detach")
+        code, _, errors = submit("--detach", "--overlap", "forbid")
         assert (code, "job is already running (kubernetes:ml/job-" in errors) == (75, True)
-        assert len(cluster_.store.all("jobs")) == 1
+        assert len(crowded.store.all("jobs")) == 1
 
     def test_replace_deletes_the_first_one_and_waits_for_its_end(
-        self, cli, job, cluster_, zeusrun, monkeypatch
+        self, submit, crowded, tickets, monkeypatch
     ):
         monkeypatch.setattr("zeusrun.launcher.schedulers._KEPT_S", 0.0)
-        first = NAME.search(cli("submit", "--detach", job())[1])[0]
-        second = NAME.search(cli("submit", "--detach", "--overlap", "replace", job())[1])[0]
-        assert [name for name, _ in tickets(zeusrun)] == [second]
-        assert [each["metadata"]["name"] for each in cluster_.store.all("jobs")] == [
+        first = NAME.search(submit("--detach")[1])[0]
+        second = NAME.search(submit("--detach", "--overlap", "replace")[1])[0]
+        assert [name for name, _ in tickets()] == [second]
+        assert [each["metadata"]["name"] for each in crowded.store.all("jobs")] == [
             second.rpartition("/")[2]
         ]
         assert first != second
@@ -498,47 +532,51 @@ class TestCronJob:
     def checks(self, used_cluster):
         used_cluster.validate = check_strictly
 
-    def add(self, cli, path, *options):
-        return cli("schedule", "add", path, *options, "--in-cluster")
+    @pytest.fixture
+    def add(self, cli, job):
+        """Schedule a job file, or one that is written."""
 
-    def test_it_is_created_replaced_and_described(self, cli, job, used_cluster):
-        path = job(schedule={"cron": "0 2 * * *", "tz": "Europe/Paris"})
-        code, out, errors = self.add(cli, path)
+        def run(*options, path=None, **changes):
+            path = path or job(**changes)
+            return cli("schedule", "add", path, *options, "--in-cluster")
+
+        return run
+
+    def test_it_is_created_replaced_and_described(self, cli, add, used_cluster):
+        rules = {"cron": "0 2 * * *", "tz": "Europe/Paris"}
+        code, out, errors = add(schedule=rules)
         assert (code, errors) == (0, "")
         assert out == (
             "job runs at 02:00 every day (Europe/Paris) in the cluster, as CronJob job; "
             "`kubectl -n ml delete cronjob job` removes it\n"
         )
-        code, out, _ = self.add(cli, path, "0 3 * * *", "--json")
+        code, out, _ = add("0 3 * * *", "--json", schedule=rules)
         assert (code, json.loads(out)) == (0, {"cron_job": "kubernetes:ml/job"})
         (found,) = used_cluster.store.all("cronjobs")
         assert found["spec"]["schedule"] == "0 3 * * *"
         assert "nothing is scheduled" in cli("schedule", "list")[1]
 
     @pytest.mark.parametrize(
-        ("changes", "words"),
+        "case",
         [
             ({"schedule": {}}, "a cluster has no time zone of its own; set schedule.tz"),
             ({"nodes": 2}, "no CronJob can do nnodes: 2; leave out --in-cluster"),
             ({"schedule": {"tz": "UTC", "start_within": "2h"}}, "start_within and overlap: queue"),
             ({"schedule": {"tz": "UTC", "overlap": "queue"}}, "start_within and overlap: queue"),
-            ({"run_on": None}, "--in-cluster is for run_on: kubernetes"),
+            (None, "--in-cluster is for run_on: kubernetes"),
         ],
     )
-    def test_what_no_cron_job_can_do_is_refused(
-        self, cli, job, zeusrun, used_cluster, changes, words
-    ):
-        changes = {"schedule": {"tz": "UTC"}, **changes}
-        path = zeusrun.job(schedule=changes["schedule"]) if "run_on" in changes else job(**changes)
-        code, _, errors = self.add(cli, path, "0 2 * * *")
+    def test_what_no_cron_job_can_do_is_refused(self, add, zeusrun, used_cluster, case):
+        changes, words = case
+        here = zeusrun.job(name="here") if changes is None else None
+        changes = {"schedule": {"tz": "UTC"}, **(changes or {})}
+        code, _, errors = add("0 2 * * *", path=here, **changes)
         assert (code, words in " ".join(errors.split())) == (2, True)
         assert used_cluster.used == set()
 
     @pytest.mark.parametrize("expression", ["0 2 L * *", "0 2 * * 1#2", "0 2 * * 7"])
-    def test_an_expression_that_kubernetes_does_not_know_is_refused_by_it(
-        self, cli, job, expression
-    ):
-        code, _, errors = self.add(cli, job(schedule={"tz": "UTC"}), expression)
+    def test_an_expression_that_kubernetes_does_not_know_is_refused_by_it(self, add, expression):
+        code, _, errors = add(expression, schedule={"tz": "UTC"})
         assert code in {2, 5}
         assert "spec.schedule" in errors
 
@@ -551,10 +589,10 @@ class TestPod:
     """``zeusrun pod``, as the manifest calls it."""
 
     @pytest.fixture
-    def start(self, cli, job, cluster_, monkeypatch):
+    def start(self, cli, submit, crowded, monkeypatch):
         """Return what runs the command with the variables of a submit, and the name of its job."""
-        name = json.loads(cli("submit", "--detach", "--json", job())[1])["queued"]
-        manifest = cluster_.get("jobs", name.rpartition("/")[2])
+        name = json.loads(submit("--detach", "--json")[1])["queued"]
+        manifest = crowded.get("jobs", name.rpartition("/")[2])
         (container,) = manifest["spec"]["template"]["spec"]["containers"]
         for each in container["env"]:
             if each["name"] in {"ZEUSRUN_JOB", "ZEUSRUN_REQUEST"}:
@@ -603,7 +641,7 @@ class TestPod:
         assert len(runs) == 1
 
 
-def test_the_role_has_all_that_is_used_and_nothing_else(cli, job, inside, later):
+def test_the_role_has_all_that_is_used_and_nothing_else(cli, submit, job, inside, later):
     """Whole flows with one pod and with two, by a user who has that role alone."""
     fake = inside(POLITE)
     documents = {each["kind"]: each for each in yaml.safe_load_all(DEPLOY.read_text())}
@@ -611,17 +649,19 @@ def test_the_role_has_all_that_is_used_and_nothing_else(cli, job, inside, later)
     fake.runtimes["ml"] = {"zeusrun": documents["TrainingRuntime"]}
     fake.validate = check_strictly
     for nodes in (1, 2):
-        later(lambda: until_ready(fake), lambda _: send(signal.SIGINT))
-        assert cli("submit", job(nodes=nodes))[0] == 130
+        before = set(fake.ran())
+        later(lambda: until_ready(fake, before), lambda _: interrupt())  # noqa: B023 - now
+        assert submit(nodes=nodes)[0] == 130
         inside("echo ready")
-        detached = cli("submit", "--detach", "--json", job(nodes=nodes))
+        detached = submit("--detach", "--json", nodes=nodes)
         name = json.loads(detached[1])["queued"]
         own, kind = name.rpartition("/")[2], "jobs" if nodes == 1 else "trainjobs"
         wait_for(lambda: condition(fake.get(kind, own), "Complete"), 20)  # noqa: B023 - now
         code, out, errors = cli("logs", "-f", name)
-        assert (code, out, errors) == (0, "ready\n", f"zeusrun: {name} is Complete\n")
+        assert (code, out) == (0, "ready\n")
+        assert errors.startswith(f"zeusrun: {name} is Complete")
         inside(POLITE)
-        assert json.loads(cli("submit", "--detach", "--json", job(nodes=nodes))[1])
+        assert json.loads(submit("--detach", "--json", nodes=nodes)[1])
         assert cli("status")[2] == ""
         assert cli("cancel", "job")[0] == 0
     for when in ("0 2 * * *", "0 3 * * *"):
