@@ -113,7 +113,7 @@ def hasty(monkeypatch):
         "zeusrun.launcher.kubernetes.output._AGAIN_S",
         "zeusrun.launcher.schedulers._AGAIN_S",
     ):
-        monkeypatch.setattr(name, 0.01)
+        monkeypatch.setattr(name, 0.03)
     monkeypatch.setattr("zeusrun.launcher.kubernetes.client._SILENT_S", (5.0, 0.3))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -14,7 +15,7 @@ import pytest
 import yaml
 
 from tests.factories import DONE, PREEMPTED
-from tests.fake_kubernetes import IMAGE, condition
+from tests.fake_kubernetes import IMAGE
 from tests.kubernetes import SECRETS, SECTION, check_strictly
 from tests.runs import wait_for
 from zeusrun.commands import kubernetes as verbs
@@ -129,10 +130,11 @@ def tickets(zeusrun):
     return lambda: [(each.allocation, each.state) for each in Tickets(zeusrun.home).present()]
 
 
-def until_ready(fake, besides=()):
-    """Return the pod that has printed ``ready``, if one has."""
+def until_ready(fake, nodes=1, besides=()):
+    """Return a pod once so many have printed ``ready``: a signal before that would be ignored."""
     names = {each["metadata"]["name"] for each in fake.pods()} - {*besides}
-    return next((name for name in names if "ready" in fake.log(name)), None)
+    ready = [name for name in names if "ready" in fake.log(name)]
+    return ready[0] if len(ready) == nodes else None
 
 
 class TestDryRun:
@@ -649,19 +651,21 @@ def test_the_role_has_all_that_is_used_and_nothing_else(cli, submit, job, inside
     fake.runtimes["ml"] = {"zeusrun": documents["TrainingRuntime"]}
     fake.validate = check_strictly
     for nodes in (1, 2):
-        before = set(fake.ran())
-        later(lambda: until_ready(fake, before), lambda _: interrupt())  # noqa: B023 - now
+        inside(POLITE)
+        runs = functools.partial(until_ready, fake, nodes, besides=fake.ran())
+        later(runs, lambda _: interrupt())
         assert submit(nodes=nodes)[0] == 130
         inside("echo ready")
-        detached = submit("--detach", "--json", nodes=nodes)
-        name = json.loads(detached[1])["queued"]
-        own, kind = name.rpartition("/")[2], "jobs" if nodes == 1 else "trainjobs"
-        wait_for(lambda: condition(fake.get(kind, own), "Complete"), 20)  # noqa: B023 - now
+        name = json.loads(submit("--detach", "--json", nodes=nodes)[1])["queued"]
+        place = "jobs" if nodes == 1 else "trainjobs", name.rpartition("/")[2]
+        fake.wait_for(*place, "Complete")
         code, out, errors = cli("logs", "-f", name)
         assert (code, out) == (0, "ready\n")
         assert errors.startswith(f"zeusrun: {name} is Complete")
         inside(POLITE)
-        assert json.loads(submit("--detach", "--json", nodes=nodes)[1])
+        runs = functools.partial(until_ready, fake, nodes, besides=fake.ran())
+        assert submit("--detach", nodes=nodes)[0] == 0
+        wait_for(runs, 20)
         assert cli("status")[2] == ""
         assert cli("cancel", "job")[0] == 0
     for when in ("0 2 * * *", "0 3 * * *"):
