@@ -21,6 +21,7 @@ pytest_plugins = [
     "tests.databases",
     "tests.fake_kubernetes",
     "tests.gpu.fixtures",
+    "tests.kubernetes",
     "tests.slurm",
 ]
 
