@@ -37,7 +37,7 @@ from zeusrun.launcher.kubernetes.client import (
 from zeusrun.launcher.kubernetes.manifest import build_cron_job, build_manifest, new_name
 from zeusrun.launcher.kubernetes.output import PodOutput
 from zeusrun.launcher.processes.signals import CaughtSignals
-from zeusrun.launcher.queue.admission import check_not_ended, queued_elsewhere
+from zeusrun.launcher.queue.admission import Queue, check_not_ended
 from zeusrun.launcher.recover import cancel_preempted
 from zeusrun.launcher.recurrence import SubmitResult, exit_code
 from zeusrun.trial import TrialStatus
@@ -133,10 +133,8 @@ def _create(
             f"this machine does not read the history of the pods: set {HISTORY} here, too, and "
             "`zeusrun history` shows their runs"
         )
-    queued = queued_elsewhere(
-        spec.name, home, history, request, signals=received, show=options.tell, waits=True
-    )
-    with queued as (held, _, undo):
+    queue = Queue(spec.name, home, history, request.until, received, options.tell)
+    with queue.hold_elsewhere(request.overlap, waits=True) as (held, _, undo):
         name = _create_job(spec, request)
         undo.callback(cancel_job, name)
         held.write(allocation=name, state="queued")

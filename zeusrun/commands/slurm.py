@@ -26,7 +26,7 @@ from zeusrun.files.home import trusted_home
 from zeusrun.files.tail import LineTail
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.launcher.processes.signals import PREEMPTING, CaughtSignals
-from zeusrun.launcher.queue.admission import end_allocated, queued_elsewhere
+from zeusrun.launcher.queue.admission import Queue, end_allocated
 from zeusrun.launcher.queue.tickets import Tickets
 from zeusrun.launcher.recover import recover_lost
 from zeusrun.launcher.recurrence import exit_code
@@ -99,10 +99,8 @@ def _queue(
     spec: JobSpec, request: Request, files: QueuedFiles, home: Path, history: History
 ) -> str:
     """Take a ticket and hand the script to Slurm; return the name of its job."""
-    queued = queued_elsewhere(
-        spec.name, home, history, request, signals=(), show=options.tell, waits=False
-    )
-    with queued as (held, before, undo):
+    queue = Queue(spec.name, home, history, request.until, (), options.tell)
+    with queue.hold_elsewhere(request.overlap, waits=False) as (held, before, undo):
         undo.callback(shutil.rmtree, files.folder, ignore_errors=True)
         request = replace(request, job_file=str(spec.source), ticket=held.ticket.number)
         files.write_request(request)

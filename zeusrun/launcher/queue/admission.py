@@ -68,7 +68,7 @@ def admitted(
         HistoryError: If the home cannot be written.
     """
     wish = read_wish(spec, environment)
-    queue = _Queue(spec.name, home, history, request.until, signals, show)
+    queue = Queue(spec.name, home, history, request.until, signals, show)
     # A later submit cannot get GPUs that this one names. GPUs that zeusrun chooses are not
     # claimed yet: others may have the free ones while this submit waits.
     held = ticket or queue.take_ticket(request.overlap, wish.pool if wish.count is None else ())
@@ -79,41 +79,6 @@ def admitted(
     finally:
         if ticket is None:
             held.release()
-
-
-@contextlib.contextmanager
-def queued_elsewhere(
-    job: str,
-    home: Path,
-    history: History,
-    request: Request,
-    *,
-    signals: Sequence[int],
-    show: Callable[[str], None],
-    waits: bool,
-) -> Iterator[tuple[HeldTicket, Sequence[Ticket], contextlib.ExitStack]]:
-    """Hold the ticket of a submit until its job in a scheduler is created, and leave it to that.
-
-    With ``waits``, wait first until its turn has come, as ``admitted`` does: in some schedulers no
-    job waits for another.
-
-    Yields the ticket, the submits that the job has to wait for, which are asked to end if it
-    replaces them, and what is called if it cannot be created.
-    """
-    queue = _Queue(job, home, history, request.until, signals, show)
-    held = queue.take_ticket(request.overlap, ())
-    before: list[Ticket] = []
-    with contextlib.ExitStack() as undo:
-        undo.callback(held.release)
-        if waits:
-            queue.wait_for_turn(held, request.overlap)
-        elif held.ticket.state == "waiting":
-            before = queue.find_earlier(held.ticket)
-            if request.overlap == "replace":
-                queue.ask_to_end(before)
-        yield held, before, undo
-        held.leave()
-        undo.pop_all()
 
 
 def end_allocated(tickets: Sequence[Ticket]) -> None:
@@ -191,7 +156,7 @@ def choose_gpus(wish: GpuWish, own: Ticket, present: Sequence[Ticket]) -> tuple[
 
 
 @dataclass
-class _Queue:
+class Queue:
     """The other submits as one submit sees them; the attributes are those of ``admitted``."""
 
     job: str
@@ -218,6 +183,30 @@ class _Queue:
                 )
             state: State = "running" if decision == "begin" else "waiting"
             return tickets.take(self.job, state, gpus, replaces=overlap == "replace")
+
+    @contextlib.contextmanager
+    def hold_elsewhere(
+        self, overlap: Overlap, *, waits: bool
+    ) -> Iterator[tuple[HeldTicket, Sequence[Ticket], contextlib.ExitStack]]:
+        """Hold a ticket until a job in a scheduler is created, and leave it to that.
+
+        With ``waits``, wait first until its turn has come: in some schedulers no job waits for
+        another. Yields the ticket, the submits that the job has to wait for, which are asked to end
+        if it replaces them, and what is called if it cannot be created.
+        """
+        held = self.take_ticket(overlap, ())
+        before: list[Ticket] = []
+        with contextlib.ExitStack() as undo:
+            undo.callback(held.release)
+            if waits:
+                self.wait_for_turn(held, overlap)
+            elif held.ticket.state == "waiting":
+                before = self.find_earlier(held.ticket)
+                if overlap == "replace":
+                    self.ask_to_end(before)
+            yield held, before, undo
+            held.leave()
+            undo.pop_all()
 
     def wait_for_turn(self, held: HeldTicket, overlap: Overlap) -> None:
         """Wait for older submits of the job while the ticket says so."""
