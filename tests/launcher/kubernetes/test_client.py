@@ -63,7 +63,8 @@ class TestCluster(KubernetesContract):
         namespace = context.get("namespace") or "default"
 
         def evict(pod):
-            body = {"metadata": {"name": pod, "namespace": namespace}}
+            metadata = {"name": pod, "namespace": namespace}
+            body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata}
             core.create_namespaced_pod_eviction(pod, namespace, body)
 
         return evict

@@ -348,7 +348,7 @@ class TestConnections:
         assert read_all(PodOutput(NAME)) == ["a\ufffdb"]
 
 
-class TestCluster:
+class TestStandIn:
     """The same in a cluster."""
 
     @pytest.fixture
