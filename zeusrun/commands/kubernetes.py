@@ -103,8 +103,6 @@ def submit_to_kubernetes(
             stop = functools.partial(_stop, name)
             follower = Follower(name, output, stop, shown, signals.received, request.quiet)
             follower.follow()
-        if output.error is not None and not (output.job and output.job.has_ended):
-            raise LaunchError(f"{output.error}; {name} goes on without this process")
         trials = [t for t in history.trials(spec.name, NEWEST) if t.allocation == name]
         if trials and follower.interrupts and trials[-1].status is TrialStatus.PREEMPTED:
             cancel_preempted(history, trials[-1], home, timestamp())
@@ -189,7 +187,9 @@ def _conclude(name: str, job: KubernetesJob | None, last: Trial | None) -> int:
     if code is not None:
         return code
     # Somebody has deleted it.
-    return ExitCode.SIGNAL_BASE + signal.SIGTERM if last is None else exit_code(last, None, ())
+    if last is None or last.status is TrialStatus.CANCELLED:
+        return ExitCode.SIGNAL_BASE + signal.SIGTERM
+    return exit_code(last, None, ())
 
 
 def add_cron_job(spec: JobSpec, schedule: Schedule, *, dry_run: bool, as_json: bool) -> None:

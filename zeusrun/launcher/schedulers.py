@@ -30,7 +30,7 @@ _SCHEDULERS = {
     "kubernetes": (
         "zeusrun.launcher.kubernetes.client",
         r"[a-z0-9][a-z0-9-]{0,62}/[a-z0-9][a-z0-9.-]{0,62}",
-        "kubectl -n {} describe pods -l batch.kubernetes.io/job-name={}",
+        "kubectl -n {} get jobs,trainjobs,pods",
     ),
 }
 _AGAIN_S = 0.5

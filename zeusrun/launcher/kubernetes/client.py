@@ -32,6 +32,7 @@ _INDEX = "batch.kubernetes.io/job-completion-index"  # "0" or absent: the head
 CONTAINER = "node"
 """The container with zeusrun, of several in a pod; Kubeflow's runtimes name theirs so."""
 
+QUEUED, RUNNING, DELETED = "QUEUED", "RUNNING", "DELETED"
 GONE = "GONE"
 """State of a job that does not exist any more."""
 
@@ -67,7 +68,7 @@ class KubernetesJob:
     @property
     def has_ended(self) -> bool:
         """Whether it does not run any more, and will not run again."""
-        return self.state not in {"QUEUED", "RUNNING"}
+        return self.state not in {QUEUED, RUNNING, DELETED}
 
     @property
     def grace_s(self) -> float:
@@ -77,7 +78,7 @@ class KubernetesJob:
     @property
     def state_of_ticket(self) -> State:
         """What this says of the ticket of its submit."""
-        return "ended" if self.has_ended else "running" if self.state == "RUNNING" else "queued"
+        return "ended" if self.has_ended else "queued" if self.state == QUEUED else "running"
 
 
 class NoClusterError(LaunchError):
@@ -133,7 +134,7 @@ class _Api:
             message = error.reason
             with contextlib.suppress(ValueError, TypeError, KeyError):
                 message = json.loads(error.body)["message"]
-            raise ApiError(int(error.status or 0), str(message)) from error
+            raise ApiError(int(error.status or 0) or None, str(message)) from error
         except self.silence as error:
             reason = getattr(error, "reason", error)
             raise ApiError(None, f"{self.host} does not respond: {reason}") from error
@@ -199,7 +200,10 @@ def replace_cron_job(manifest: Mapping[str, Any]) -> str:
     """Create a CronJob, or replace it; return its name; raises ``ApiError``."""
     api, metadata = _api(), manifest["metadata"]
     place = (metadata.get("namespace") or api.namespace, metadata["name"])
-    if api.find("replace", "CronJob", place, body=dict(manifest)) is None:
+    if (
+        api.find("replace", "CronJob", place, body=dict(manifest), field_validation="Strict")
+        is None
+    ):
         return create_job(manifest)
     return f"{KUBERNETES}{'/'.join(place)}"
 
@@ -214,14 +218,14 @@ def read_job(name: str) -> KubernetesJob:
 
 
 def _judge(found: Mapping[str, Any], kind: str, pod: Pod | None) -> KubernetesJob:
-    # One that is being deleted may count as failed while its pods still save.
-    deleted = "deletionTimestamp" in found["metadata"]
-    conditions = {} if deleted else _conditions(found, "True")
+    if "deletionTimestamp" in found["metadata"]:  # it may count as failed while its pods save
+        return KubernetesJob(DELETED, kind, None, pod)
+    conditions = _conditions(found, "True")
     ended = next((name for name in ("Complete", "Failed") if name in conditions), None)
     told = conditions.get(ended or "Suspended", {})
     cause = told.get("message") or told.get("reason") or (None if pod is None else pod.cause)
     runs = pod is not None and pod.begun  # once it has ended, a controller is about to act on it
-    return KubernetesJob(ended or ("RUNNING" if runs else "QUEUED"), kind, cause, pod)
+    return KubernetesJob(ended or (RUNNING if runs else QUEUED), kind, cause, pod)
 
 
 def _conditions(found: Mapping[str, Any], status: str) -> dict[str, Any]:
@@ -319,9 +323,11 @@ def describe_job(name: str, job: SchedulerJob | None) -> str:
     if not isinstance(job, KubernetesJob):
         return f"{name}: Kubernetes does not respond"
     why = "" if job.cause is None else f" ({' '.join(job.cause.split())})"
-    if job.state == "RUNNING" and job.pod is not None:
+    if job.state == RUNNING and job.pod is not None:
         return f"{name} runs on {job.pod.node or 'a node'}"
-    verb = {"QUEUED": "is queued", GONE: "does not exist"}.get(job.state, f"is {job.state}")
+    verb = {QUEUED: "is queued", GONE: "does not exist", DELETED: "is being deleted"}.get(
+        job.state, f"is {job.state}"
+    )
     return f"{name} {verb}{why}"
 
 

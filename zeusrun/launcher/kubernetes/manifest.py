@@ -36,7 +36,6 @@ _TRAINER = "trainer.kubeflow.org"
 _RUNTIME = "zeusrun"  # the TrainingRuntime in deploy/kubernetes/zeusrun.yaml
 _PATCHED = ("containers", "securityContext", "terminationGracePeriodSeconds", "volumes")
 _MAX_BASE = 40  # with what Job, JobSet and CronJob append to it, at most 63
-_MAX_BYTES = 100_000  # Linux: a variable has 128 KiB at most
 _DEADLINE_S = 3600  # of an occurrence; without one, a CronJob may stop after a long outage
 _RECORD_S = 30  # after the grace period of the script
 
@@ -204,8 +203,6 @@ def _read_job(spec: JobSpec, overrides: Sequence[str]) -> str:
             f"{spec.source}: {where} contains a secret, and a manifest must not. Put it into a "
             "Secret, and name that: run_on.kubernetes.secrets: {VARIABLE: SECRET/KEY}"
         )
-    if len(text.encode()) > _MAX_BYTES:
-        raise JobFileError(f"{spec.source} is too long for a pod: {_MAX_BYTES:,} bytes at most")
     return text
 
 

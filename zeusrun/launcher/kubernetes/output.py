@@ -11,8 +11,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from zeusrun.clock import read_clock
-from zeusrun.errors import LaunchError
+from zeusrun.errors import LaunchError, ZeusrunError
 from zeusrun.launcher.kubernetes.client import (
+    QUEUED,
     ApiError,
     KubernetesJob,
     Pod,
@@ -43,7 +44,7 @@ class PodOutput:
         """Prepare; nothing is asked yet. Without ``follow``, what there is now is read."""
         self.name, self._follows = name, follow
         self.job: KubernetesJob | None = None  # as it was described last
-        self.error: LaunchError | None = None  # why nothing is known of it
+        self.error: ZeusrunError | None = None  # why nothing is known of it
         self._lines: deque[str] = deque()
         self._stopped, self._answered = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="zeusrun-pods", daemon=True)
@@ -60,8 +61,8 @@ class PodOutput:
 
     def read_lines(self, *, final: bool = False) -> list[str]:
         """Return the lines that have come since the last call; raises ``LaunchError``."""
-        if final and self.error is not None and self.job is None:
-            raise self.error
+        if final and self.error is not None and not (self.job and self.job.has_ended):
+            raise LaunchError(f"{self.error}; {self.name} is not followed any more")
         return [self._lines.popleft() for _ in range(len(self._lines))]
 
     def read_job(self) -> KubernetesJob | None:
@@ -75,34 +76,30 @@ class PodOutput:
     def _run(self) -> None:
         left = _TRIES
         while left and not self._stopped.is_set():
+            began_t = time.monotonic()
             try:
                 job = self.job = read_job(self.name)
                 self._answered.set()
                 if job.pod is not None and job.pod.begun:
                     self._follow(job.pod)
+                elif job.state == QUEUED and self._follows:
+                    self._wait_for_change(job)
                 self.error = None
                 if job.has_ended or not self._follows:
                     return
-                if job.pod is None or not job.pod.begun:
-                    self._wait_for_change(job)
-                elif job.pod.exit_code is not None:  # a controller is about to act on it
-                    self._stopped.wait(_AGAIN_S)
-            except LaunchError as error:
+            except ZeusrunError as error:
                 self.error = error
                 self._answered.set()
-                is_refused = isinstance(error, ApiError) and error.code in {401, 403}
-                # The log of a job that has ended may be gone.
+                code = error.code if isinstance(error, ApiError) else 0
+                # It may be for ever: the log of a job that has ended is gone, for example.
                 has_ended = self.job is not None and self.job.has_ended
-                left -= is_refused or has_ended or not self._follows
-                self._stopped.wait(_AGAIN_S)
+                left -= code in {0, 401, 403} or has_ended or not self._follows
+            self._stopped.wait(max(0.0, began_t + _AGAIN_S - time.monotonic()))
 
     def _wait_for_change(self, job: KubernetesJob) -> None:
-        began_t = time.monotonic()
         for pod in watch_pod(self.name, job.kind, _WATCH_S):
             if pod != job.pod or self._stopped.is_set():
                 return
-        if time.monotonic() < began_t + _AGAIN_S:  # it was refused, or cut off
-            self._stopped.wait(_AGAIN_S)
 
     def _follow(self, pod: Pod) -> None:
         """Take the lines of a pod until it ends or is silent; some come a second time."""
