@@ -252,11 +252,6 @@ def test_a_manifest_that_is_invalid_is_told_in_the_words_of_kubernetes(submit, c
     assert crowded.store.all("jobs") == []
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="if the answer to a creation is lost, the job runs without a ticket, and the user reads "
-    "that Kubernetes did not take it",
-)
 def test_a_job_whose_creation_was_not_answered_is_known_or_gone(submit, crowded, tickets):
     crowded.fails("POST", after=True)
     submit("--detach")
@@ -329,14 +324,7 @@ CANCELLED = replace(DONE, status=TrialStatus.CANCELLED, reason_code=ReasonCode.C
     [
         (None, 143, "does not exist, and began no run"),
         (PREEMPTED, 75, None),
-        pytest.param(
-            (CANCELLED, 143, None),
-            marks=pytest.mark.xfail(
-                strict=True,
-                reason="`zeusrun cancel` in another terminal ends the follower with 3, as if the "
-                "training had failed; in Slurm it is 143",
-            ),
-        ),
+        (CANCELLED, 143, None),
     ],
 )
 def test_a_job_that_somebody_deletes_ends_as_its_run(submit, crowded, then, record, case):
@@ -398,11 +386,6 @@ def test_ctrl_c_twice_waits_for_nothing(submit, inside, later):
     assert "deletionTimestamp" in going["metadata"]
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="two signals between two looks count as the second Ctrl-C: nothing is deleted, and the "
-    "user reads that the job is",
-)
 def test_ctrl_c_twice_at_once_deletes_the_job_too(submit, crowded, then):
     then(lambda _: [signal.raise_signal(signal.SIGINT) for _ in range(2)])
     code, _, errors = submit()

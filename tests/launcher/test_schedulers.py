@@ -154,7 +154,7 @@ def test_a_job_that_ends_is_waited_for(slurm, cluster):
     ("name", "how"),
     [
         ("slurm:1", "scontrol show job 1"),
-        (POD, "kubectl -n ml describe pods -l batch.kubernetes.io/job-name=digits-1a2b3"),
+        (POD, "kubectl -n ml get jobs,trainjobs,pods"),
     ],
 )
 @pytest.mark.parametrize("responds", [True, False])

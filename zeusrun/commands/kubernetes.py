@@ -23,7 +23,6 @@ from zeusrun.errors import BusyError, ExitCode, HistoryError, LaunchError, Usage
 from zeusrun.export.kubeflow import StatusReporter
 from zeusrun.history.base import NEWEST, UnavailableError
 from zeusrun.history.registry import remember_choice
-from zeusrun.jobfile.kubernetes_section import HISTORY
 from zeusrun.jobfile.yaml_reader import write_job_yaml
 from zeusrun.launcher.kubernetes import pod as pods
 from zeusrun.launcher.kubernetes.client import (
@@ -102,7 +101,10 @@ def submit_to_kubernetes(
         with PodOutput(name) as output:
             stop = functools.partial(_stop, name)
             follower = Follower(name, output, stop, shown, signals.received, request.quiet)
-            follower.follow()
+            try:
+                follower.follow()
+            except ApiError as error:
+                raise LaunchError(f"{error}; {name} goes on without this process") from error
         trials = [t for t in history.trials(spec.name, NEWEST) if t.allocation == name]
         if trials and follower.interrupts and trials[-1].status is TrialStatus.PREEMPTED:
             cancel_preempted(history, trials[-1], home, timestamp())
@@ -125,12 +127,6 @@ def _create(
 ) -> str:
     """Take a ticket, wait for submits before it, and create the job; return its name."""
     remember_choice(home, spec.name, spec.history.url)
-    section = spec.kubernetes
-    if section and HISTORY in section.secrets and not history.is_shared(spec.name):
-        options.tell(
-            f"this machine does not read the history of the pods: set {HISTORY} here, too, and "
-            "`zeusrun history` shows their runs"
-        )
     queue = Queue(spec.name, home, history, request.until, received, options.tell)
     with queue.hold_elsewhere(request.overlap, waits=True) as (held, _, undo):
         name = _create_job(spec, request)

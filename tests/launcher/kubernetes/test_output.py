@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from datetime import datetime
 
 import pytest
 
@@ -116,7 +117,8 @@ def test_a_log_is_opened_again_from_its_last_line_on(told):
     read_all(PodOutput(NAME))
     since = [since_s for _, since_s, _ in asked]
     assert since[:2] == [None, None]
-    assert all(5 <= seconds <= 7 for seconds in since[2:])  # of two clocks
+    age_s = time.time() - datetime.fromisoformat(f"{AT}01+00:00").timestamp()
+    assert all(age_s + 280 < seconds < age_s + 320 for seconds in since[2:])  # clocks may differ
     assert all(follow for _, _, follow in asked)
 
 
@@ -173,11 +175,6 @@ def test_who_has_no_rights_is_told_so_at_once(told, code):
         read_all(PodOutput(NAME))
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="an error of the log is told only if the job could not be read either: the follower "
-    "ends as if the job had",
-)
 @pytest.mark.parametrize("follow", [True, False])
 def test_who_may_not_read_logs_is_told_so(told, follow):
     told((RUNS, [ApiError(403, "cannot get pods/log")]))
@@ -205,11 +202,6 @@ def test_a_pod_that_waits_is_watched_and_not_asked_again_and_again(told):
     assert found.reads == 2
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="a pod that has failed and stays, beside the one that waits, ends each watch at once: "
-    "the API is asked without a pause",
-)
 def test_an_old_pod_beside_one_that_waits_is_no_change(told, monkeypatch):
     monkeypatch.setattr(output, "_AGAIN_S", 0.1)
     old = Pod("a-w", "0", "node-1", begun=True, exit_code=75)
@@ -220,11 +212,6 @@ def test_an_old_pod_beside_one_that_waits_is_no_change(told, monkeypatch):
     assert found.reads < 10
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="a log that ends before its pod does, as all do for a moment, is opened again at once: "
-    "the API is asked without a pause",
-)
 def test_a_log_that_ends_before_its_pod_is_opened_again_with_pauses(told, monkeypatch):
     monkeypatch.setattr(output, "_AGAIN_S", 0.1)
     found = told((RUNS, [ONE]))
@@ -242,7 +229,6 @@ def test_closing_it_early_ends_its_thread(told):
     assert threading.active_count() == before
 
 
-@pytest.mark.xfail(strict=True, reason="the thread ends with the error, and nobody is told")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_missing_package_is_told(told, monkeypatch):
     told(UsageError("run_on: kubernetes needs kubernetes"))
@@ -251,7 +237,6 @@ def test_a_missing_package_is_told(told, monkeypatch):
         read_all(PodOutput(NAME))
 
 
-@pytest.mark.xfail(strict=True, reason="times are compared without their zone")
 def test_no_line_is_lost_when_the_clocks_of_a_node_change(told):
     """Kubelets write local times with their offset: after 3:00 of summer time comes 2:00."""
     summer = ("2025-10-26T02:59:59.9+02:00", "one")
@@ -261,14 +246,8 @@ def test_no_line_is_lost_when_the_clocks_of_a_node_change(told):
 
 
 WHOLE = f"{AT}01.100Z one\n{AT}01.200Z two\n{AT}01.300Z three\n"
-HALF = pytest.mark.xfail(strict=True, reason="half a line is taken for the whole line")
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="once the pod of a deleted job is gone, the job counts as queued, and a watch waits for "
-    "its next pod: Ctrl-C and `logs -f` take ten seconds more",
-)
 def test_a_deleted_job_without_a_pod_is_not_watched(answers, monkeypatch):
     deleted = {"metadata": {"deletionTimestamp": f"{AT}00Z"}, "status": {}}
     answers.put("/jobs/a", deleted)
@@ -292,7 +271,9 @@ class TestConnections:
     @pytest.fixture
     def log(self, answers: Answers, hasty):
         """Say what each request for the log gets: parts of it, and whether it is cut."""
-        status = {"containerStatuses": [{"state": {"running": {"startedAt": f"{AT}00Z"}}}]}
+        status = {
+            "containerStatuses": [{"name": "node", "state": {"running": {"startedAt": f"{AT}00Z"}}}]
+        }
         metadata = {"name": "a-x", "uid": "1", "creationTimestamp": f"{AT}00Z"}
         pods = {"items": [{"metadata": metadata, "spec": {"nodeName": "n"}, "status": status}]}
         answers.put("/pods", pods)
@@ -319,9 +300,15 @@ class TestConnections:
         "length",
         [
             *(0, 29, 40),
-            pytest.param(10, marks=HALF),
-            pytest.param(27, marks=HALF),
-            pytest.param(56, marks=HALF),
+            pytest.param(
+                10,
+            ),
+            pytest.param(
+                27,
+            ),
+            pytest.param(
+                56,
+            ),
         ],
     )
     def test_a_line_that_is_cut_off_comes_once_and_whole(self, log, length):

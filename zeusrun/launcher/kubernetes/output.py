@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from zeusrun.clock import read_clock
-from zeusrun.errors import LaunchError, ZeusrunError
+from zeusrun.errors import ZeusrunError
 from zeusrun.launcher.kubernetes.client import (
     QUEUED,
     ApiError,
@@ -62,7 +62,7 @@ class PodOutput:
     def read_lines(self, *, final: bool = False) -> list[str]:
         """Return the lines that have come since the last call; raises ``LaunchError``."""
         if final and self.error is not None and not (self.job and self.job.has_ended):
-            raise LaunchError(f"{self.error}; {self.name} is not followed any more")
+            raise self.error
         return [self._lines.popleft() for _ in range(len(self._lines))]
 
     def read_job(self) -> KubernetesJob | None:
