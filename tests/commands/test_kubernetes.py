@@ -221,13 +221,13 @@ def test_a_name_that_is_taken_is_no_error_unless_all_are(
 @pytest.mark.parametrize(
     "case",
     [
-        (401, 1, "deploy/kubernetes/zeusrun.yaml has what zeusrun needs in a namespace"),
+        (401, 1, "Log in to the cluster; then `kubectl get pods` works, too"),
         (403, 1, "deploy/kubernetes/zeusrun.yaml has what zeusrun needs in a namespace"),
         (403, 2, "deploy/kubernetes/zeusrun.yaml has what zeusrun needs in a namespace"),
-        (404, 1, "Correct run_on.kubernetes; --dry-run shows the manifest"),
+        (404, 1, "Correct run_on.kubernetes, or the schedule; --dry-run shows the manifest"),
         (404, 2, "Several nodes need Kubeflow Trainer 2.2 or later"),
-        (422, 1, "Correct run_on.kubernetes; --dry-run shows the manifest"),
-        (500, 2, "Correct run_on.kubernetes; --dry-run shows the manifest"),
+        (422, 1, "Correct run_on.kubernetes, or the schedule; --dry-run shows the manifest"),
+        (500, 2, "Correct run_on.kubernetes, or the schedule; --dry-run shows the manifest"),
         (None, 1, "`kubectl get pods` tells whether that is so"),
     ],
 )
@@ -362,7 +362,8 @@ def test_ctrl_c_deletes_the_job_and_shows_how_it_ends(submit, inside, history, r
 
     later(lambda: until_ready(fake), preempt)
     code, out, errors = submit()
-    assert (code, errors) == (130, "")
+    assert code == 130
+    assert errors.startswith("zeusrun: job-1-1 is CANCELLED: ")
     assert "is asked to stop; press Ctrl-C again to end it at once\n" in out
     assert "\nbye\n" in out
     assert (fake.store.all("jobs"), fake.pods()) == ([], [])
@@ -530,11 +531,11 @@ class TestCronJob:
         code, out, errors = add(schedule=rules)
         assert (code, errors) == (0, "")
         assert out == (
-            "job runs at 02:00 every day (Europe/Paris) in the cluster, as CronJob job; "
-            "`kubectl -n ml delete cronjob job` removes it\n"
+            "job runs at 02:00 every day (Europe/Paris) in the cluster, as CronJob zeusrun-job; "
+            "`kubectl -n ml delete cronjob zeusrun-job` removes it\n"
         )
         code, out, _ = add("0 3 * * *", "--json", schedule=rules)
-        assert (code, json.loads(out)) == (0, {"cron_job": "kubernetes:ml/job"})
+        assert (code, json.loads(out)) == (0, {"cron_job": "kubernetes:ml/zeusrun-job"})
         (found,) = used_cluster.store.all("cronjobs")
         assert found["spec"]["schedule"] == "0 3 * * *"
         assert "nothing is scheduled" in cli("schedule", "list")[1]
@@ -660,5 +661,5 @@ def delete_cron_job(fake):
 
     api = config.new_client_from_config(os.environ["KUBECONFIG"])
     objects = client.CustomObjectsApi(api)
-    objects.delete_namespaced_custom_object("batch", "v1", "ml", "cronjobs", "job")
+    objects.delete_namespaced_custom_object("batch", "v1", "ml", "cronjobs", "zeusrun-job")
     assert fake.store.all("cronjobs") == []

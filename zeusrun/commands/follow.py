@@ -11,8 +11,8 @@ import typer
 from rich.text import Text
 
 from zeusrun.commands import options
-from zeusrun.errors import ExitCode, ZeusrunError
-from zeusrun.launcher.schedulers import describe_job
+from zeusrun.errors import ExitCode, UsageError, ZeusrunError
+from zeusrun.launcher.schedulers import describe_job, is_remote
 from zeusrun.plain_text import plain_log_line
 from zeusrun.view.export import print_json
 
@@ -101,9 +101,12 @@ def show_source(name: str, source: Source) -> None:
     """Print what a submit in a scheduler prints, until nothing more comes."""
     job = source.read_job()
     options.tell(describe_job(name, job))
-    ended = False
+    ended, silent = False, True
     while not ended:
         ended = job is None or source.has_ended()
         for line in source.read_lines(final=ended):
+            silent = False
             typer.echo(plain_log_line(line))
         time.sleep(0.0 if ended else _POLL_S)
+    if silent and is_remote(name) and job is not None and job.has_ended:
+        raise UsageError(f"{name} has no log, or not any more")

@@ -146,7 +146,7 @@ def _create_job(spec: JobSpec, request: Request, left: int = _NAMES) -> str:
 
 def _explain_refusal(error: ApiError, spec: JobSpec) -> LaunchError:
     """Return what a user should do if the API did not take a manifest."""
-    advice = "Correct run_on.kubernetes; --dry-run shows the manifest"
+    advice = "Correct run_on.kubernetes, or the schedule; --dry-run shows the manifest"
     if error.code == 401:
         advice = "Log in to the cluster; then `kubectl get pods` works, too"
     elif error.code == 403:

@@ -257,6 +257,8 @@ def test_a_deleted_job_without_a_pod_is_not_watched(answers, monkeypatch):
         if path.endswith("/jobs/a"):
             asked.append(path)
             return find(verb, path if len(asked) == 1 else "/gone")
+        if path.endswith("/trainjobs/a"):
+            return find(verb, "/gone")
         return 200, [5.0] if answers.asked[-1][2].get("watch") else [b'{"items": []}'], False
 
     answers.find = look
