@@ -463,7 +463,9 @@ class TestWords:
         fake, name = queued()
         fake.store.delete("jobs", fake.get("jobs", name.rpartition("/")[2]))
         assert self.status(cli, monkeypatch).startswith("nothing runs now")
-        assert cli("logs", "-f", name) == (0, "", f"zeusrun: {name} does not exist\n")
+        code, out, errors = cli("logs", "-f", name)
+        assert (code, out) == (2, "")
+        assert errors.endswith(f"zeusrun: {name} has no log, or not any more\n")
 
     def test_of_a_cluster_that_does_not_respond(self, cli, queued, monkeypatch):
         fake, name = queued()
@@ -639,7 +641,7 @@ def test_the_role_has_all_that_is_used_and_nothing_else(cli, submit, job, inside
         fake.schedulable = False
         name = json.loads(submit("--detach", "--json", nodes=nodes)[1])["queued"]
         assert cli("status")[2] == ""
-        assert cli("logs", "-f", f"{name}-not")[0] == 0
+        assert cli("logs", "-f", f"{name}-not")[0] == 2
         assert cli("cancel", "job")[0] == 0
         fake.schedulable = True
     for when in ("0 2 * * *", "0 3 * * *"):
