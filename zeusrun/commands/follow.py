@@ -100,7 +100,8 @@ def tell_queued(name: str, *, quiet: bool, as_json: bool) -> int:
 def show_source(name: str, source: Source) -> None:
     """Print what a submit in a scheduler prints, until nothing more comes."""
     job = source.read_job()
-    options.tell(describe_job(name, job))
+    if job is not None or not is_remote(name):  # else an error says why
+        options.tell(describe_job(name, job))
     ended, silent = False, True
     while not ended:
         ended = job is None or source.has_ended()

@@ -126,11 +126,11 @@ def _create(
     spec: JobSpec, request: Request, home: Path, history: History, received: Sequence[int]
 ) -> str:
     """Take a ticket, wait for submits before it, and create the job; return its name."""
-    remember_choice(home, spec.name, spec.history.url)
     queue = Queue(spec.name, home, history, request.until, received, options.tell)
     with queue.hold_elsewhere(request.overlap, waits=True) as (held, _, undo):
         name = _create_job(spec, request)
         undo.callback(cancel_job, name)
+        remember_choice(home, spec.name, spec.history.url)
         held.write(allocation=name, state="queued")
     return name
 

@@ -36,7 +36,6 @@ QUEUED, RUNNING, DELETED = "QUEUED", "RUNNING", "DELETED"
 GONE = "GONE"
 """State of a job that does not exist any more."""
 
-
 _VERSIONS = {"Job": "batch/v1", "TrainJob": "trainer.kubeflow.org/v1alpha1", "CronJob": "batch/v1"}
 # What a submit creates, and the label of its pods that has its name.
 _LABELS = {"Job": "batch.kubernetes.io/job-name", "TrainJob": "jobset.sigs.k8s.io/jobset-name"}
@@ -60,7 +59,7 @@ class Pod:
 class KubernetesJob:
     """A job as Kubernetes describes it now."""
 
-    state: str  # QUEUED, RUNNING, GONE, or how it ended: Complete, Failed
+    state: str  # QUEUED, RUNNING, DELETED, GONE, or how it ended: Complete, Failed
     kind: str = "Job"
     cause: str | None = None
     pod: Pod | None = None  # the newest
