@@ -465,7 +465,9 @@ class TestWords:
         assert self.status(cli, monkeypatch).startswith("nothing runs now")
         code, out, errors = cli("logs", "-f", name)
         assert (code, out) == (2, "")
-        assert errors.endswith(f"zeusrun: {name} has no log, or not any more\n")
+        assert errors.endswith(
+            f"zeusrun: {name} has no log, or its log is gone; `zeusrun history` shows recorded runs\n"
+        )
 
     def test_of_a_cluster_that_does_not_respond(self, cli, queued, monkeypatch):
         fake, name = queued()

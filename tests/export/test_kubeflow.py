@@ -85,6 +85,13 @@ def test_numbers_are_those_of_the_training():
     assert (metrics(ended)["energy_j"], metrics(ended)["cost_j"]) == ("40", "100")
 
 
+def test_the_energy_of_a_run_that_was_preempted_counts_from_its_beginning():
+    continued = build_trial(max_epochs=5, time_s=3.0, energy_j=60.0)
+    assert metrics(build_status(continued, GOES, UNKNOWN))["energy_j"] == "100"
+    unmeasured = build_trial(max_epochs=5, time_s=3.0, energy_j=None)
+    assert "energy_j" not in metrics(build_status(unmeasured, GOES, UNKNOWN))
+
+
 def test_what_is_unknown_is_left_out_and_not_0():
     status = build_status(build_trial(), None, UNKNOWN)
     assert metrics(status) == {"batch_size": "32"}

@@ -45,7 +45,7 @@ class Follower:
 
     name: str  # of its job
     source: Source
-    stop: Callable[[int], None]  # passes on so many interrupts
+    stop: Callable[[int], None]  # gets the number of interrupts so far
     shown: Console
     received: Sequence[int]  # the signals to this process
     quiet: bool = False
@@ -110,4 +110,6 @@ def show_source(name: str, source: Source) -> None:
             typer.echo(plain_log_line(line))
         time.sleep(0.0 if ended else _POLL_S)
     if silent and is_remote(name) and job is not None and job.has_ended:
-        raise UsageError(f"{name} has no log, or not any more")
+        raise UsageError(
+            f"{name} has no log, or its log is gone; `zeusrun history` shows recorded runs"
+        )

@@ -168,7 +168,7 @@ def _stop(name: str, interrupts: int) -> None:
 
 
 def _conclude(name: str, job: KubernetesJob | None, last: Trial | None) -> int:
-    """Say how a job ended whose run did not; return the exit code."""
+    """Tell the user if a job ended without a recorded run; return the exit code."""
     pod = None if job is None else job.pod
     code = None if pod is None else pod.exit_code
     if last is None and code != 0:

@@ -66,7 +66,10 @@ def join(
 
 
 def join_head(endpoint: str, check: Callable[[], None] | None = None) -> None:
-    """Do so; see ``_connect`` for ``check``."""
+    """Give this host to the job whose head listens there; raises ``LaunchError``.
+
+    With ``check``, the head may start later; ``check`` is called while this waits.
+    """
     host, _, port = endpoint.rpartition(":")
     if not host or not port.isdecimal():
         raise UsageError(f"{endpoint} is not HOST:PORT, such as 10.0.0.1:29400")

@@ -94,16 +94,23 @@ class StatusReporter:
 def build_status(trial: Trial, progress: Progress | None, usual: Usual) -> dict[str, Any]:
     """Return the ``trainerStatus`` of a trial; ``progress`` is ``None`` if it does not run."""
     status: dict[str, Any] = {}
-    value, seen = trial.best_metric, trial if progress is None else progress
+    value, seen, energy_j = (
+        trial.best_metric,
+        trial if progress is None else progress,
+        trial.energy_j,
+    )
     if progress is not None:
         value = progress.last_value
+        parts = [progress.energy_j, *([] if trial.time_s is None else [trial.energy_j])]
+        known = [each for each in parts if each is not None]  # of a run that was preempted: all
+        energy_j = sum(known) if len(known) == len(parts) else None
         if (left := estimate_remaining(trial, progress, usual)) is not None:
             status["progressPercentage"] = min(99, int(100 * progress.epochs / left.goal))
             status["estimatedRemainingSeconds"] = min(_MAX_S, math.ceil(left.seconds))
     elif trial.status is TrialStatus.REACHED:
         status = {"progressPercentage": 100, "estimatedRemainingSeconds": 0}
     metrics = {trial.metric: value, "batch_size": trial.last_batch_size, "epochs": seen.epochs}
-    metrics |= {"energy_j": seen.energy_j, "cost_j": seen.cost_j}
+    metrics |= {"energy_j": energy_j, "cost_j": seen.cost_j}
     return {
         **status,
         "metrics": [

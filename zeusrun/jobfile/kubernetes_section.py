@@ -138,7 +138,7 @@ class Kubernetes(Section):
     )
 
     def check_nodes(self, nodes: int) -> None:
-        """Raise ``ValueError`` if so many nodes need what this lacks, or refuse what it has."""
+        """Raise ``ValueError`` if pods of so many nodes cannot join, or a TrainJob lacks a key."""
         if nodes > 1 and JOIN_TOKEN not in self.secrets:
             raise ValueError(
                 f"has nnodes: {nodes}, whose pods need a token to join: add "

@@ -46,7 +46,7 @@ class SchedulerJob(Protocol):
 
     @property
     def grace_s(self) -> float:
-        """In so many seconds its processes end if it is cancelled."""
+        """Seconds within which its processes end after it is cancelled."""
 
     @property
     def state_of_ticket(self) -> State:

@@ -52,7 +52,7 @@ class Pod:
     begun: bool = False  # whether its container has started
     exit_code: int | None = None  # of zeusrun, once it has ended
     end_cause: str | None = None  # such as OOMKilled
-    grace_s: float = 0.0  # in which it ends if it is deleted
+    grace_s: float = 0.0  # seconds within which it ends after it is deleted
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class KubernetesJob:
 
     @property
     def grace_s(self) -> float:
-        """In so many seconds its pods end if it is deleted."""
+        """Seconds within which its pods end after it is deleted."""
         return 0.0 if self.pod is None else self.pod.grace_s
 
     @property
@@ -150,7 +150,7 @@ class _Api:
     def find(
         self, verb: str, kind: str, place: Sequence[str], **options: object
     ) -> dict[str, Any] | None:
-        """Do the same; ``None``: there is no such job."""
+        """Call a verb as ``change`` does; return ``None`` if there is no such job."""
         try:
             return self.change(verb, kind, place, **options)
         except ApiError as error:
