@@ -22,6 +22,8 @@ from tests.factories import ROOT
 from tests.fake_kubernetes import IMAGE, Image, condition
 from tests.fake_kubernetes.kubelet import expand
 
+pytestmark = pytest.mark.long
+
 JOBS = ("batch", "v1", "ml", "jobs")
 RESTRICTED = {"runAsNonRoot": True, "runAsUser": 1000, "runAsGroup": 1000, "fsGroup": 1000}
 NO_RIGHTS = {
@@ -149,7 +151,7 @@ class TestPods:
     def test_restricted_pod_has_the_rights_of_its_security_context(self, run):
         script = (
             "id -u; id -g; id -G; echo $$$$; umask; whoami 2>&1; grep -E 'Cap|NoNew' /proc/self/status; pwd\n"
-            "touch /x /tmp/x /root/x 2>&1; ls -A /tmp | grep -v ^v$; hostname; ps ax | wc -l"
+            "touch /x /tmp/x /usr/x 2>&1; ls -A /tmp | grep -v ^v$; hostname; ps ax | wc -l"
         )
         security = {"securityContext": RESTRICTED}
         pod, log = run(script, pod=security, container={"securityContext": NO_RIGHTS})

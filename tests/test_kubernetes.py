@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -95,16 +94,16 @@ class Submits:
         return json.loads(done.stdout)["queued"]
 
     def until_running(self, besides=()):
-        """Wait until a training runs; return the name of its pod."""
+        """Wait until a training has saved an epoch; return the name of its pod."""
 
         def find():
             pods = [each for each in self.cluster.pods() if each["status"]["phase"] == "Running"]
             names = {each["metadata"]["name"] for each in pods} - {*besides}
-            return next((each for each in names if "begins" in self.cluster.log(each)), None)
+            return next(
+                (each for each in names if self.cluster.log(each).count("\n  epoch ") > 1), None
+            )
 
-        pod = wait_for(find, 60, "a training")
-        time.sleep(1.5)  # until a report, and a heartbeat
-        return pod
+        return wait_for(find, 60, "a training")
 
     def tickets(self):
         return json.loads(self.zeusrun("status", "--json").stdout)

@@ -11,6 +11,8 @@ import yaml
 from tests.kubernetes_rules import build_job, check_pod
 from tests.kubernetes_schemas import FOLDER, check, check_crd, check_rules, find_crd, needs_crds
 
+pytestmark = pytest.mark.long
+
 SAFE = """
 automountServiceAccountToken: false
 restartPolicy: Never
