@@ -180,6 +180,7 @@ def test_the_version_is_the_same_everywhere():
     assert declared.group(1) == package.__version__
 
 
+@pytest.mark.long  # 40 epochs
 @pytest.mark.torchrun
 def test_the_sample_job_reaches_its_target(zeusrun):
     code, result, _ = zeusrun.submit(ROOT / "jobs" / "digits.yaml")

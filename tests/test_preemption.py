@@ -33,7 +33,9 @@ def reports(zeusrun):
     return path.read_bytes().count(b'"reported"') if path.exists() else 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGUSR1, marks=pytest.mark.long)]
+)
 def test_the_next_submit_goes_on_with_a_preempted_trial(zeusrun, number):
     first = job(zeusrun, "--reaches", "7", learning_rate={"base": 0.1})
     code, seen = preempt(zeusrun, first, number)
@@ -81,6 +83,7 @@ def test_a_rank_that_cannot_save_while_it_is_preempted_is_warned_of(zeusrun):
     assert warning in " ".join(seen.split())
 
 
+@pytest.mark.long  # four starts
 def test_a_trial_may_be_preempted_again_and_again(zeusrun):
     first = job(zeusrun)
     for part in range(3):

@@ -341,7 +341,10 @@ def test_queue_waits_for_its_turn_and_a_third_run_is_skipped(zeusrun):
     assert list(submits.glob("*.json")) == []
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 75)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [pytest.param(signal.SIGINT, 130, marks=pytest.mark.long), (signal.SIGTERM, 75)],
+)
 def test_a_run_that_waits_can_be_ended(zeusrun, schedule, number, code):
     limits, section = {"max_epochs": 1000}, {"overlap": "queue"}
     job = zeusrun.job("checkpoints.py", objective=limits, schedule=section)

@@ -46,7 +46,7 @@ def over_the_real_torchrun(*values):
     return pytest.param(*values, marks=[pytest.mark.long, pytest.mark.torchrun])
 
 
-@pytest.mark.parametrize(("kills", "seed"), [(2, 40), over_the_real_torchrun(20, 41)])
+@pytest.mark.parametrize(("kills", "seed"), [(1, 40), over_the_real_torchrun(20, 41)])
 def test_whoever_is_killed_nothing_is_lost_and_nothing_is_left_behind(try_faults, kills, seed):
     tried = try_faults("--kills", str(kills), "--seed", str(seed))
     assert sum(tried.values()) == kills
@@ -70,6 +70,7 @@ def test_all_verbs_at_random_leave_a_true_history(try_faults):
     assert try_faults("--mix", "5") == {"all verbs mixed, 5 s": 1}
 
 
+@pytest.mark.long  # a process for each fault
 def test_a_fault_of_any_system_call_of_a_write_loses_nothing(try_faults):
     tried = try_faults("--io", "--io-past", "in use", "--io-submits", "0")
     assert min(tried[f"{name} at a system call of a write"] for name in ("EIO", "SIGKILL")) > 50

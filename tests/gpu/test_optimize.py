@@ -161,6 +161,7 @@ def test_a_guard_that_died_alone_is_replaced(zeusrun, machine, start):
     assert not list((zeusrun.home / "gpus").glob("*.json"))
 
 
+@pytest.mark.long  # two deaths in one run
 def test_a_cap_that_somebody_has_set_meanwhile_outlives_launcher_and_guard(zeusrun, machine, start):
     process = start(job(zeusrun))
     wait_for(changed(machine), what="a probe")
@@ -186,6 +187,7 @@ def test_a_cap_that_somebody_sets_meanwhile_stays_and_is_what_the_trial_records(
     assert any("stays at 120 W" in warning for warning in trial["warnings"])
 
 
+@pytest.mark.long  # as the one below
 def test_when_the_guard_dies_too_doctor_notices_and_repair_restores(zeusrun, machine, start):
     process = start(job(zeusrun))
     wait_for(changed(machine), what="a probe")

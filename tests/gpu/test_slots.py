@@ -115,6 +115,7 @@ def test_jobs_get_free_gpus_and_the_next_waits_in_order(zeusrun, start, machine)
     assert list(submits.glob("*.json")) == []
 
 
+@pytest.mark.long  # two submits, one after the other
 def test_a_job_that_names_its_gpus_keeps_another_one_off_them(zeusrun, start, machine):
     start("a", gpus="all")  # the first of the two is its own
     job = zeusrun.job(name="other", power_limit={"mode": "observe"})

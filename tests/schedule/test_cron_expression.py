@@ -36,6 +36,7 @@ def test_a_year_of_occurrences_is_what_looking_at_every_minute_finds(zone):
     check_a_year(zone)
 
 
+@pytest.mark.long  # every minute of a year
 def test_a_year_in_a_hard_zone_is_what_looking_at_every_minute_finds():
     check_a_year(HALF_AN_HOUR)
 
@@ -105,6 +106,7 @@ def test_what_cannot_be_read_is_told_in_a_sentence(text, tz, said):
     assert len(str(caught.value).splitlines()) == 1
 
 
+@pytest.mark.long  # every minute of years
 def test_the_last_occurrences_of_a_long_time_are_found():
     start, end = YEAR
     minutely = Timetable("* * * * *", "UTC")

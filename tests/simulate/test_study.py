@@ -83,6 +83,7 @@ def test_a_job_that_nothing_can_finish_is_an_error():
         simulate(Scenario(made.name, made), "fixed", 0, StudySettings(recurrences=1))
 
 
+@pytest.mark.long  # three studies
 def test_the_number_of_processes_changes_nothing():
     scenarios = [Scenario(name) for name in ("law", "drift")]
     shares = []

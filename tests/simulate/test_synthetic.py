@@ -31,7 +31,13 @@ def valleys(costs):
     return sum(left > here < right or (left > here == right) for left, here, right in triples)
 
 
-@pytest.mark.parametrize("family", sorted(FAMILIES.keys() - {"glide"}))
+@pytest.mark.parametrize(
+    "family",
+    [
+        *sorted(FAMILIES.keys() - {"glide", "creep"}),
+        pytest.param("creep", marks=pytest.mark.long),
+    ],
+)
 def test_the_default_reaches_in_every_era(family):
     for job in jobs(family):
         assert job.default in job.arms

@@ -36,7 +36,9 @@ def test_one_lucky_run_shows_no_difference():
     assert "Batch size 64 against batch size 32: no difference can be shown yet" in found.headline
 
 
-@pytest.mark.parametrize("sd", [0.05, 0.14, 0.25])
+@pytest.mark.parametrize(
+    "sd", [0.05, *(pytest.param(sd, marks=pytest.mark.long) for sd in (0.14, 0.25))]
+)
 def test_groups_that_do_not_differ_are_said_to_in_one_of_ten_comparisons(sd):
     rng = np.random.default_rng(0)
     shown = []

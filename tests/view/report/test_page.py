@@ -276,6 +276,7 @@ def test_a_single_dot_stands_in_the_middle_of_its_row():
     assert list(panel.lines[0].get_ydata()) == [0.0]
 
 
+@pytest.mark.long  # figures of ten jobs
 def test_of_many_jobs_all_are_listed_and_those_that_ran_last_are_shown():
     reports = [
         JobReport(

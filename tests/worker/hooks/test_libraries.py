@@ -102,6 +102,7 @@ class TestUltralytics(HookContract):
         assert [epoch for epoch, _ in evaluations] == [3]
 
 
+@pytest.mark.long  # each library on two ranks
 class TestLoggers(HookContract):
     metrics: ClassVar = {
         library: seen for library, seen in LOGGERS.items() if is_installed(library)
@@ -205,6 +206,7 @@ class TestForkedByAServer(LogsInOwnProcesses):
     command = (OWN, "forkserver", SCRIPTS / "logs.py", "tensorboard")
 
 
+@pytest.mark.long  # as spawned
 @needs("tensorboard")
 class TestStartedAsPrograms(LogsInOwnProcesses):
     command = (OWN, "subprocess", SCRIPTS / "logs.py", "tensorboard")

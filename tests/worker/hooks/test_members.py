@@ -168,6 +168,7 @@ for each in both:
     assert "2 training processes of its own" in describe_spawned(ranks_of(rank).spawned.values())
 
 
+@pytest.mark.long  # six interpreters with torch
 def test_an_interpreter_that_trains_without_a_group_is_named_and_one_that_loads_data_is_not(run):
     first = """
     class Lists:
@@ -211,6 +212,7 @@ if __name__ == "__main__":
     assert Rank(tmp_path / "run").run(tmp_path / "script.py") == (0, "well\n")
 
 
+@pytest.mark.long  # it waits for ten seconds
 def test_a_rank_in_a_group_with_a_stranger_does_not_pass_for_all(run):
     """As with Lightning, which starts the other ranks with subprocess."""
     script = """
