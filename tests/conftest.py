@@ -27,7 +27,7 @@ pytest_plugins = [
 
 # The short tier tries the same examples every time, so that it fails for a change and not by
 # chance; the long tier draws new ones (--hypothesis-profile). A busy machine is no failure.
-settings.register_profile("same", deadline=None, derandomize=True)
+settings.register_profile("same", deadline=None, derandomize=True, max_examples=30)
 settings.register_profile("new", deadline=None)
 settings.load_profile("same")
 
