@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from zeusrun.worker.adapt.control import Control
+    from zeusrun.worker.elastic.member import Member as ElasticMember
     from zeusrun.worker.stats.watch import WatchedModels
 
 MODULES = {
@@ -66,6 +67,7 @@ class Hooks:
         reporter: Records the metrics that hooks see.
         watch: The statistics of gradients; ``None`` if the job file asks for none.
         control: Changes the batch size; ``None`` if it is fixed.
+        elastic: This process in an elastic training; ``None`` if the ranks stay the same.
     """
 
     def __init__(self, tick: Callable[..., None] | None, *, launched: bool = True) -> None:
@@ -88,6 +90,11 @@ class Hooks:
             watch = self.watch
             noise = (lambda: None) if watch is None else lambda: watch.noise
             self.control = Control(environment, Plan.read(environment.adaptation), noise)
+        self.elastic: ElasticMember | None = None
+        if environment.slot is not None:
+            from zeusrun.worker.elastic.member import Member as ElasticMember  # noqa: PLC0415 - as above
+
+            self.elastic = ElasticMember(environment)
 
     def install(self, module: ModuleType) -> None:
         """Install the hook of a module that has just been executed."""
@@ -130,6 +137,8 @@ def install_hooks(tick: Callable[..., None] | None, *, launched: bool = True) ->
     global _installed  # noqa: PLW0603 - one for the process, like the modules that it changes
     hooks = _installed = Hooks(tick, launched=launched)
     after_import(MODULES, hooks.install)
+    if hooks.elastic is not None:
+        elastic.follow(hooks.elastic)
     return hooks
 
 

@@ -1,0 +1,297 @@
+"""Starts the ranks of an elastic training, as torchrun's agent does, and changes their number.
+
+torchrun ends all ranks if one fails, and adds none without a restart. This agent starts and loses
+them one by one. What it writes to its log is what torchrun would write there. It decides alone who
+is a member of which generation; the ranks decide after which step that begins.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NoReturn
+
+from zeusrun.sidecar.board import FOLDER, Board, Generation
+from zeusrun.worker.ending import end_with_parent
+from zeusrun.worker.failure import failed_in_restart
+
+_TICK_S = 0.02
+_GRACE_S = 30.0  # after a failure, as torchrun
+_PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_SIGNALS = {signal.SIGCHLD, *_PASSED_ON}
+_BY_STEPS = 1  # see ``Place.mode``
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the agent may do, as JSON on its command line.
+
+    Attributes:
+        run_id: Of torchrun: the name of the trial.
+        ranks: At the start.
+        least: Ranks without which the training fails.
+        most: Ranks.
+        max_restarts: Of all ranks after any failure.
+        losses: How many ranks may be lost.
+        tolerant: Whether a rank with an exception counts as lost, too.
+        hang_s: Seconds after which a rank that keeps others waiting is killed.
+    """
+
+    run_id: str
+    ranks: int
+    least: int
+    most: int
+    max_restarts: int = 0
+    losses: int = 0
+    tolerant: bool = False
+    hang_s: float = 60.0
+
+
+@dataclass
+class _Watched:
+    """A member, as it was when something of it changed last."""
+
+    seen: tuple[int, ...] = ()
+    since_t: float = field(default_factory=time.monotonic)
+
+
+class Agent:
+    """The agent of one run."""
+
+    def __init__(self, plan: Plan, command: list[str], mask: set[signal.Signals]) -> None:
+        self._plan, self._command, self._mask = plan, command, mask
+        self._run_dir = Path(os.environ["ZEUSRUN_RUN_DIR"])
+        self._board = Board(self._run_dir, create=True)
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._finished: set[int] = set()  # members whose script has ended
+        self._waiting: set[int] = set()  # newcomers that are no members yet
+        self._members: tuple[int, ...] = ()
+        self._number = self._board.newest  # of an earlier start of this run
+        self._restart = self._lost = 0
+        self._wanted, self._order = plan.ranks, self._board.wanted[0]
+        self._watched: dict[int, _Watched] = {}
+        self._port = _free_port()
+
+    def run(self) -> int:
+        """Return the exit code: 0 if every rank has ended so."""
+        self._start_all()
+        while True:
+            got = signal.sigtimedwait(_SIGNALS, _TICK_S)
+            if got is not None and got.si_signo != signal.SIGCHLD:
+                name = signal.Signals(got.si_signo).name
+                _log(f"SignalException: the agent got {name}")
+                self._end(got.si_signo, float(os.environ["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"]))
+                return 1
+            if (code := self._reap()) is not None:
+                return code
+            self._take_order()
+            self._admit()
+            self._kill_hung()
+
+    # Processes
+
+    def _start_all(self) -> None:
+        self._finished, self._waiting, self._watched = set(), set(), {}
+        slots = tuple(range(self._wanted))
+        self._port = _free_port()
+        for slot in slots:
+            self._board.place(slot).clear()
+        self._publish(slots, "it starts again" if self._restart else "the training starts")
+        for slot in slots:
+            self._start(slot, slot, len(slots), 0)
+
+    def _start(self, slot: int, rank: int, size: int, since: int) -> None:
+        errors = self._run_dir / FOLDER / f"error{slot}.{self._restart}.json"
+        numbers = {"RANK": rank, "LOCAL_RANK": rank, "ROLE_RANK": rank, "GROUP_RANK": 0}
+        numbers |= {"WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size, "ROLE_WORLD_SIZE": size}
+        numbers |= {"GROUP_WORLD_SIZE": 1, "MASTER_PORT": self._port}
+        numbers |= {"TORCHELASTIC_RESTART_COUNT": self._restart}
+        numbers |= {"TORCHELASTIC_MAX_RESTARTS": self._plan.max_restarts}
+        numbers |= {"ZEUSRUN_SLOT": slot, "ZEUSRUN_SINCE": since}
+        texts = {"MASTER_ADDR": "localhost", "ROLE_NAME": "default"}
+        texts |= {"TORCHELASTIC_RUN_ID": self._plan.run_id, "TORCHELASTIC_ERROR_FILE": str(errors)}
+        texts |= {"TORCHELASTIC_USE_AGENT_STORE": "False"}
+        own = {name: str(number) for name, number in numbers.items()}
+        process = subprocess.Popen(  # noqa: S603 - an argument vector, never a shell
+            self._command,
+            env={**os.environ, **own, **texts},
+            start_new_session=True,
+            preexec_fn=self._restore_mask,
+        )
+        self._processes[slot] = process
+        self._board.place(slot).pid = process.pid
+
+    def _restore_mask(self) -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # as torchrun leaves it
+
+    def _reap(self) -> int | None:
+        """Take in the processes that have ended; return the exit code of the run, if it is over."""
+        for slot, process in list(self._processes.items()):
+            if (code := process.poll()) is None:
+                continue
+            del self._processes[slot]
+            if slot in self._waiting:
+                self._waiting.discard(slot)
+                self._wanted = len(self._members) + len(self._waiting)
+                _log(f"process {slot} (pid {process.pid}) ended with {code} before it joined")
+            elif slot not in self._members:
+                _log(f"process {slot} (pid {process.pid}) has left, with {code}")
+            elif code == 0:
+                self._finished.add(slot)
+            elif not self._go_on_without(slot, code) and not self._start_again(slot, code):
+                return 1
+        if self._finished.issuperset(self._members) and not self._members_run():
+            self._end(signal.SIGTERM, _GRACE_S)  # newcomers that wait
+            return 0
+        return None
+
+    def _members_run(self) -> bool:
+        return any(slot in self._members for slot in self._processes)
+
+    def _go_on_without(self, slot: int, code: int) -> bool:
+        """Go on with the other members, if the training may and can."""
+        rest = tuple(each for each in self._members if each != slot)
+        able = all(self._board.place(each).mode == _BY_STEPS for each in rest)
+        if self._finished or len(rest) < max(1, self._plan.least) or not able:
+            return False
+        if not self._may_lose(code):
+            return False
+        self._publish(rest, f"rank {self._members.index(slot)} {_how(code)}")
+        return True
+
+    def _may_lose(self, code: int) -> bool:
+        errors = str(self._run_dir / "error.json")
+        memory = failed_in_restart(errors, "out_of_memory") == self._restart
+        allowed = code < 0 or memory or self._plan.tolerant
+        if not allowed or self._lost >= self._plan.losses:
+            return False
+        self._lost += 1
+        return True
+
+    def _start_again(self, slot: int, code: int) -> bool:
+        """End all ranks after a failure, and start them again if that is allowed."""
+        rank = self._members.index(slot)
+        error = self._run_dir / FOLDER / f"error{slot}.{self._restart}.json"
+        with contextlib.suppress(OSError):
+            _log(error.read_text(encoding="utf-8", errors="replace"))
+        pid = self._board.place(slot).pid
+        again = self._restart < self._plan.max_restarts or self._may_lose(code)
+        self._end(signal.SIGTERM, _GRACE_S)
+        _log(f"  rank      : {rank} (local_rank: {rank})\n  exitcode  : {code} (pid: {pid})")
+        if again:
+            self._restart += 1
+            self._start_all()
+        return again
+
+    def _end(self, number: int, grace_s: float) -> None:
+        """End all processes, with a signal first."""
+        deadline_t, killed = time.monotonic() + grace_s, False
+        for process in self._processes.values():
+            with contextlib.suppress(OSError):
+                os.killpg(process.pid, number)
+        while self._processes:
+            signal.sigtimedwait({signal.SIGCHLD}, _TICK_S)
+            for slot, process in list(self._processes.items()):
+                if process.poll() is not None:
+                    del self._processes[slot]
+            if not killed and time.monotonic() > deadline_t:
+                killed = True
+                for process in self._processes.values():
+                    _log(f"Unable to shutdown process {process.pid} via {number}, killing it")
+                    with contextlib.suppress(OSError):
+                        os.killpg(process.pid, signal.SIGKILL)
+
+    # Members
+
+    def _publish(self, members: tuple[int, ...], why: str) -> None:
+        self._number += 1
+        self._members = members
+        self._waiting -= set(members)
+        self._board.publish(Generation(self._number, members, why))
+        _log(f"generation {self._number}: {len(members)} ranks, processes {list(members)}: {why}")
+
+    @property
+    def _is_settled(self) -> bool:
+        """Whether all members train in the newest generation."""
+        places = map(self._board.place, self._members)
+        return all(each.generation == self._number and each.mode for each in places)
+
+    def _take_order(self) -> None:
+        """Start newcomers or let members go, until there are as many as wanted."""
+        number, size, by = self._board.wanted
+        if number != self._order:
+            self._order = number
+            self._wanted = size and min(max(size, self._plan.least), self._plan.most)
+            _log(f"{by} wants {self._wanted} ranks")
+        if self._finished or not self._members or not self._is_settled:
+            return
+        if self._wanted < len(self._members):
+            self._publish(self._members[: self._wanted], f"{by} wants {self._wanted}")
+        while self._members and len(self._members) + len(self._waiting) < self._wanted:
+            used = {*self._processes, *self._members}
+            slot = next(each for each in range(self._plan.most + 1) if each not in used)
+            rank = len(self._members) + len(self._waiting)
+            self._waiting.add(slot)
+            self._board.place(slot).clear()
+            self._start(slot, rank, self._wanted, self._number)
+
+    def _admit(self) -> None:
+        """Make newcomers members, once they are ready."""
+        ready = [slot for slot in sorted(self._waiting) if self._board.place(slot).is_ready]
+        if ready and not self._finished and self._members and self._is_settled:
+            by = self._board.wanted[2]
+            why = f"{by} wants {self._wanted}" if self._order else "a lost rank is replaced"
+            self._publish((*self._members, *ready), why)
+
+    def _kill_hung(self) -> None:
+        """Kill a member that keeps the others waiting; then it is lost as any other."""
+        now_t = time.monotonic()
+        places = {slot: self._board.place(slot) for slot in self._members}
+        waiting = any(each.is_waiting for each in places.values())
+        for slot, place in places.items():
+            is_idle = place.is_in_step and not place.is_waiting
+            seen = (place.steps, place.is_in_step, place.is_waiting)
+            if not is_idle:
+                seen = (*seen, place.beats)
+            watched = self._watched.setdefault(slot, _Watched())
+            if watched.seen != seen or not waiting:
+                watched.seen, watched.since_t = seen, now_t
+            elif now_t - watched.since_t > self._plan.hang_s and slot in self._processes:
+                _log(f"process {slot} (pid {place.pid}) hangs: killing it")
+                with contextlib.suppress(OSError):
+                    os.killpg(place.pid, signal.SIGKILL)
+
+
+def _how(code: int) -> str:
+    if code >= 0:
+        return f"exited with code {code}"
+    with contextlib.suppress(ValueError):
+        return f"was ended by {signal.Signals(-code).name}"
+    return f"was ended by signal {-code}"
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        return int(free.getsockname()[1])
+
+
+def _log(text: str) -> None:
+    print(text, flush=True)  # noqa: T201 - its log
+
+
+def main() -> NoReturn:
+    """Run the agent: ``argv`` is its plan, then the command of a rank."""
+    end_with_parent()
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {*_SIGNALS, signal.SIGUSR1})
+    agent = Agent(Plan(**json.loads(sys.argv[1])), sys.argv[2:], set(map(signal.Signals, mask)))
+    sys.exit(agent.run())

@@ -1,0 +1,117 @@
+"""Process groups of an elastic training: one over gloo for each generation, and one of an echo.
+
+A newcomer runs the script up to its training while the others train. Its collectives go to an
+*echo* until it joins them: each returns as if every other rank had passed the same values. So
+``DistributedDataParallel`` can be built, and its parameters are replaced when it joins.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import distributed
+from torch.futures import Future
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from torch import Tensor
+
+_ECHO = "zeusrun_echo"
+_CONNECT_S = 10.0  # a member that dies while the others connect costs them so much
+_COLLECTIVE = timedelta(minutes=30)  # of gloo
+
+
+def _done(result: object) -> Any:
+    from torch._C._distributed_c10d import _create_work_from_future  # noqa: PLC0415 - see ``torch``
+
+    future: Future[Any] = Future()
+    future.set_result(result)
+    return _create_work_from_future(future)
+
+
+class _Echo(distributed.ProcessGroup):
+    """A process group whose other ranks have the same values as this one."""
+
+    def getBackendName(self) -> str:  # noqa: N802 - of torch
+        return _ECHO
+
+    def barrier(self, *_: Any) -> Any:
+        return _done([])
+
+    def allreduce(self, tensors: Any, *_: Any) -> Any:
+        return _done(tensors)
+
+    allreduce_coalesced = broadcast = reduce = send = recv = allreduce
+
+    def allgather(self, outputs: Any, inputs: Any, *_: Any) -> Any:
+        for each, own in zip(outputs, inputs, strict=True):
+            for output in each:
+                output.copy_(own)
+        return _done(outputs)
+
+    def _allgather_base(self, output: Tensor, own: Tensor, *_: Any) -> Any:
+        output.view(self.size(), -1).copy_(own.reshape(1, -1).expand(self.size(), -1))
+        return _done([output])
+
+    def gather(self, outputs: Any, inputs: Any, *_: Any) -> Any:
+        return self.allgather(outputs, inputs) if outputs else _done(outputs)
+
+    def reduce_scatter(self, outputs: Any, inputs: Any, *_: Any) -> Any:
+        for output, parts in zip(outputs, inputs, strict=True):
+            output.copy_(parts[self.rank()])
+        return _done(outputs)
+
+    alltoall = scatter = reduce_scatter
+
+
+def open_echo(rank: int, size: int) -> None:
+    """Make the default process group of a newcomer that will have a rank among others."""
+    if not hasattr(distributed.Backend, _ECHO.upper()):
+        distributed.Backend.register_backend(
+            _ECHO, lambda _, own, all_, __: _Echo(own, all_), devices=["cpu"]
+        )
+    store = distributed.HashStore()
+    distributed.init_process_group(_ECHO, store=store, rank=rank, world_size=size)
+
+
+def open_group(file: Path, rank: int, size: int) -> None:
+    """Make the default process group of a generation; raises an error if a member is gone.
+
+    Args:
+        file: By which the members find each other; it must not exist before.
+        rank: Of this process.
+        size: The number of members.
+    """
+    store = distributed.FileStore(str(file), size)
+    store.set_timeout(timedelta(seconds=_CONNECT_S))
+    options = {"timeout": timedelta(seconds=_CONNECT_S)}
+    distributed.init_process_group("gloo", store=store, rank=rank, world_size=size, **options)
+    distributed.distributed_c10d._set_pg_timeout(_COLLECTIVE)  # noqa: SLF001 - there is no other
+
+
+def close_group() -> None:
+    """Destroy the default process group, also if a member is gone.
+
+    Its connections are closed, so whoever waits for this process gets an error.
+    """
+    if distributed.is_initialized():
+        with contextlib.suppress(Exception):
+            distributed.destroy_process_group()
+
+
+def broadcast_tensors(tensors: Sequence[Tensor], source: int) -> None:
+    """Broadcast tensors from a rank, all of a type in one collective."""
+    for kind in dict.fromkeys((each.dtype, each.device) for each in tensors):
+        own = [each for each in tensors if (each.dtype, each.device) == kind]
+        flat = torch.cat([each.detach().reshape(-1) for each in own])
+        distributed.broadcast(flat, source)
+        at = 0
+        for each in own:
+            with torch.no_grad():
+                each.copy_(flat[at : at + each.numel()].view_as(each))
+            at += each.numel()

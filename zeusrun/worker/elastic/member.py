@@ -1,0 +1,314 @@
+"""A process of an elastic training: which generation it trains in, and how it goes over to another.
+
+A planned change begins after a step that rank 0 announces two steps before it. If a rank dies, the
+others get an error within their step, or wait until one of them closes its connections. Then all
+make that step again, unless one of them has completed it: the others take over its state.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import time
+import weakref
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from zeusrun.worker.failure import ran_out_of_memory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import FrameType, TracebackType
+
+    from torch import Tensor
+
+    from zeusrun.sidecar.board import Board, Generation
+    from zeusrun.worker.environment import WorkerEnvironment
+
+BY_STEPS, BY_EPOCHS = 1, 2
+_NOTICED_S = 5.0  # within which the agent has seen that a rank is gone
+_POLL_S = 0.001
+_BEAT_S = 0.5
+_AHEAD = 2  # steps, by which a change is announced
+_WAITING = ("torch/autograd/graph.py", "torch/distributed/", "worker/elastic/")
+
+
+class Tracked:
+    """The objects of a script that have a state, in the order in which it has built them."""
+
+    def __init__(self) -> None:
+        self._models: list[weakref.ref[Any]] = []
+        self._others: list[weakref.ref[Any]] = []
+
+    def add_model(self, model: Any) -> None:
+        """Track a ``DistributedDataParallel``."""
+        self._models.append(weakref.ref(model))
+
+    def add(self, owner: Any) -> None:
+        """Track an optimizer, a scheduler, or anything else with ``state_dict``."""
+        if all(each() is not owner for each in self._others):
+            self._others.append(weakref.ref(owner))
+
+    @property
+    def models(self) -> list[Any]:
+        """Those that are alive."""
+        return [model for each in self._models if (model := each()) is not None]
+
+    @property
+    def others(self) -> list[Any]:
+        """Optimizers, schedulers and gradient scalers that are alive."""
+        return [other for each in self._others if (other := each()) is not None]
+
+    def tensors(self) -> list[Tensor]:
+        """Return the parameters and buffers of the models."""
+        return [
+            each
+            for model in self.models
+            for each in (*model.module.parameters(), *model.module.buffers())
+        ]
+
+    def clear_gradients(self) -> None:
+        """Forget the gradients of a step that is made again."""
+        for model in self.models:
+            model.zero_grad(set_to_none=True)
+
+
+class Member:
+    """This process in an elastic training.
+
+    Args:
+        environment: This rank; its rank and world size change with the generations.
+        board: Of the run.
+        slot: The number of this process.
+        since: The generation in which the others train when this process begins; 0 at the start.
+
+    Attributes:
+        tracked: The objects whose state a newcomer receives.
+        is_opening: Whether it is making a process group.
+        is_lost: Whether the present step has failed because another rank is gone.
+        on_change: Called with what a newcomer receives besides the state of the objects; returns
+            it on the rank that sends it, if called with ``None``.
+    """
+
+    def __init__(
+        self, environment: WorkerEnvironment, board: Board, slot: int, since: int = 0
+    ) -> None:
+        self.tracked = Tracked()
+        self.is_opening = self.is_lost = False
+        self.on_change: Callable[[Any], Any] = lambda more: more
+        self._environment, self._board, self._slot = environment, board, slot
+        self._place = board.place(slot)
+        self._number, self._is_newcomer = since, since > 0
+        self._is_whole = not self._is_newcomer  # whether it has a state that others may take over
+        threading.Thread(target=self._beat, name="zeusrun-beat", daemon=True).start()
+
+    # Process groups
+
+    def open(self) -> None:
+        """Make the default process group of the script."""
+        from zeusrun.worker.elastic.groups import open_echo  # noqa: PLC0415 - imports torch
+
+        self.is_opening = True
+        try:
+            if self._is_newcomer:
+                open_echo(self._environment.rank, self._environment.world_size)
+            else:
+                self._join_newest()
+        finally:
+            self.is_opening = False
+
+    @contextlib.contextmanager
+    def step(self) -> Iterator[None]:
+        """Return the context of a step, which survives the loss of another rank."""
+        self._place.is_in_step = 1
+        try:
+            yield
+        except RuntimeError as error:
+            if not self._take_loss(error):
+                raise
+        finally:
+            self._place.is_in_step = 0
+
+    def enter(self, mode: int, passes: int) -> None:
+        """Begin a pass over the training data; a newcomer joins the others here."""
+        self._place.mode, self._place.passes = mode, passes
+        if not self._is_newcomer:
+            return
+        self._place.is_ready = 1
+        while self._slot not in self._board.read_generation(self._board.newest).members:
+            time.sleep(_POLL_S)
+        self._change()
+
+    def after_step(self) -> bool:
+        """Count a completed step; return whether the ranks have changed after it."""
+        self._place.steps += 1
+        return self._switch(self._place.steps, _AHEAD)
+
+    def _switch(self, now: int, ahead: int) -> bool:
+        newest = self._board.newest
+        if newest == self._number:
+            return False
+        number, at = self._board.switch
+        if number != newest:
+            if self._environment.rank == 0:
+                self._board.announce(newest, now + ahead)
+            return False
+        if now < at:
+            return False
+        self._change()
+        return True
+
+    def recover(self) -> None:
+        """Join the ranks that are left after one was lost."""
+        self.is_lost = False
+        self.tracked.clear_gradients()
+        self._change()
+
+    def _take_loss(self, error: RuntimeError) -> bool:
+        """Whether an error within a step is that another rank is gone."""
+        from zeusrun.worker.elastic.groups import close_group  # noqa: PLC0415 - imports torch
+
+        if self._environment.world_size == 1 or ran_out_of_memory(error):
+            return False
+        close_group()  # so that those who wait for this rank get an error, too
+        deadline_t = time.monotonic() + _NOTICED_S
+        while self._board.newest == self._number:
+            if time.monotonic() > deadline_t:
+                return False
+            time.sleep(_POLL_S)
+        self.is_lost = True
+        return True
+
+    # Generations
+
+    def _change(self) -> None:
+        self.is_opening = True
+        try:
+            self._join_newest()
+        finally:
+            self.is_opening = False
+        for model in self.tracked.models:
+            _replace_group(model)
+
+    def _join_newest(self) -> None:
+        """Join the newest generation; if a member dies meanwhile, the one after it."""
+        from zeusrun.worker.elastic.groups import close_group, open_group  # noqa: PLC0415 - as above
+
+        while True:
+            generation = self._board.read_generation(self._board.newest)
+            if self._slot not in generation.members:
+                self._leave()
+            close_group()
+            if not self._meet(generation):
+                continue
+            rank, size = generation.members.index(self._slot), len(generation.members)
+            try:
+                open_group(self._board.folder / f"{generation.number}.store", rank, size)
+                if self._number or self._is_newcomer:
+                    self._agree(rank, size)
+            except RuntimeError as error:
+                if not self._wait_for_another(generation.number):
+                    raise RuntimeError(f"the ranks could not connect: {error}") from error
+                continue
+            self._environment.rank, self._environment.world_size = rank, size
+            self._number, self._is_newcomer = generation.number, False
+            return
+
+    def _meet(self, generation: Generation) -> bool:
+        """Wait until all members are here; return whether they are: not if one has died."""
+        self._place.generation = generation.number
+        places = [self._board.place(slot) for slot in generation.members]
+        while any(place.generation < generation.number for place in places):
+            if self._board.newest != generation.number:
+                return False
+            time.sleep(_POLL_S)
+        return True
+
+    def _wait_for_another(self, number: int) -> bool:
+        deadline_t = time.monotonic() + _NOTICED_S
+        while self._board.newest == number and time.monotonic() < deadline_t:
+            time.sleep(_POLL_S)
+        return self._board.newest != number
+
+    def _agree(self, rank: int, size: int) -> None:
+        """Give all members the state of the one that is furthest."""
+        import torch  # noqa: PLC0415 - the script has imported it
+        from torch import distributed  # noqa: PLC0415
+
+        from zeusrun.worker.elastic import state  # noqa: PLC0415 - imports torch
+
+        place = self._place
+        own_random = state.random_states()
+        steps = place.steps if self._is_whole else -1
+        own = torch.tensor([steps, state.digest(own_random)])
+        all_ = [torch.empty_like(own) for _ in range(size)]
+        distributed.all_gather(all_, own)
+        rows = [(int(row[0]), int(row[1])) for row in all_]
+        furthest = max(steps for steps, _ in rows)
+        if furthest < 0:
+            raise RuntimeError("no rank has the state of the training")
+        if all(steps == furthest for steps, _ in rows):
+            return
+        source = next(number for number, (steps, _) in enumerate(rows) if steps == furthest)
+        are_equal = len({number for steps, number in rows if steps >= 0}) == 1
+        if rows[rank][0] == furthest:
+            more = (furthest, own_random if are_equal else None, self.on_change(None))
+            if rank == source:
+                state.send_state(self.tracked, more, source)
+            else:
+                state.receive_state(self.tracked, source)  # the same as its own
+            return
+        self._is_whole = False  # until all has arrived
+        states, (steps, shared, more) = state.receive_state(self.tracked, source)
+        for other, content in zip(self.tracked.others, states, strict=True):
+            other.load_state_dict(content)
+        if shared is not None:
+            state.set_random_states(shared)
+        self.on_change(more)
+        place.steps = steps
+        self._is_whole = True
+
+    def _leave(self) -> NoReturn:
+        """End the script of a process that is not needed any more."""
+        from zeusrun.worker.elastic.groups import close_group  # noqa: PLC0415 - imports torch
+
+        close_group()
+        self._environment.has_left = True
+        raise SystemExit
+
+    # Heartbeats
+
+    def _beat(self) -> None:
+        main = threading.main_thread().ident
+        while True:
+            frame = sys._current_frames().get(main or 0)  # noqa: SLF001 - there is no other
+            self._place.is_waiting = _is_waiting(frame)
+            del frame
+            self._place.beats += 1
+            time.sleep(_BEAT_S)
+
+
+def _is_waiting(frame: FrameType | None) -> bool:
+    """Whether the main thread is within a collective, or a backward pass."""
+    while frame is not None:
+        if any(part in frame.f_code.co_filename for part in _WAITING):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _replace_group(model: Any) -> None:
+    """Let a ``DistributedDataParallel`` use the present process group.
+
+    Its method is private, the same in torch 2.4 to 2.13; without it, the object is built again.
+    """
+    from torch import distributed  # noqa: PLC0415 - the script has imported it
+
+    group = distributed.group.WORLD
+    update = getattr(model, "_update_process_group", None)
+    if update is not None:
+        update(group)
+        return
+    arguments = model._zeusrun_arguments  # noqa: SLF001 - of hooks/elastic.py
+    with contextlib.suppress(KeyError):
+        model.__init__(model.module, **arguments)
