@@ -25,6 +25,7 @@ from zeusrun.errors import JobFileError
 from zeusrun.job_name import check_job_name
 from zeusrun.jobfile.adapt_section import Adapt, Watch  # noqa: TC001 - pydantic needs them
 from zeusrun.jobfile.metrics_section import Metrics, find_metrics
+from zeusrun.jobfile.elastic_section import Elastic, check_elastic
 from zeusrun.jobfile.placeholders import expand_placeholders, find_placeholders, find_shares
 from zeusrun.jobfile.run_on_section import WORDS, RunOn, check_launch, count_ranks, read_run_on
 from zeusrun.jobfile.secrets import Secret, hide_secret, mask_items, read_secrets, write_secrets
@@ -189,6 +190,9 @@ class JobSpec(Section):
     watch: Watch | None = Field(None, description="What the ranks measure of their gradients.")
     adapt: Annotated[Adapt | None, AfterValidator(_check_adapt)] = Field(
         None, description="How the batch size changes while the training runs."
+    )
+    elastic: Annotated[Elastic | None, AfterValidator(check_elastic)] = Field(
+        None, description="How the number of ranks changes while the training runs."
     )
     schedule: ScheduleSection | None = Field(
         None, description="When it runs by itself; zeusrun schedule add turns it on."

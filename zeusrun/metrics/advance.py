@@ -41,6 +41,8 @@ def advance(
         first = event.rank == 0 and progress.script_t is None  # restarts are part of the run's cost
         begun_t = event.t if first else progress.script_t
         changes = {"script_t": begun_t, "ranks": progress.ranks.take(event, progress.epochs)}
+    elif isinstance(event, events.Regrouped):
+        changes = {"observed": {}, "ranks": progress.ranks.take(event, progress.epochs)}
     elif isinstance(event, (events.Spawned, events.Ended)):
         changes = {"ranks": progress.ranks.take(event)}
     elif isinstance(event, events.Loading):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from zeusrun.metrics.seen import CONTROLLING, Ranks, Seen, describe_steps, find_batch_size
 from zeusrun.sidecar.events import REPORT, Adapted, Applied, Hooked, Observed, Watched
 from zeusrun.trial import CurvePoint, SizeChange, is_baseline, join_changes
+from zeusrun.trial.values import WorldChange
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -136,6 +137,14 @@ class Progress:
     def batch_sizes(self) -> tuple[SizeChange, ...]:
         """The batch sizes of a training that adapts it, the present one last; else empty."""
         return join_changes((), [SizeChange(each.epoch, each.batch_size) for each in self.adapted])
+
+    @property
+    def world_sizes(self) -> tuple[WorldChange, ...]:
+        """The numbers of ranks of an elastic training that has changed it; else empty."""
+        changes, begun_t = self.ranks.changes, self.training_t
+        if begun_t is None or len(changes) < 2:
+            return ()
+        return tuple(WorldChange(max(0.0, t - begun_t), *each) for t, *each in changes)
 
     @property
     def listens(self) -> bool:
@@ -334,7 +343,7 @@ class TrainingSummary:
     def of(cls, progress: Progress) -> TrainingSummary:
         """Summarise the progress of a training."""
         observed = [progress.observed[rank] for rank in sorted(progress.observed)]
-        size = find_batch_size(progress.observed, progress.ranks.trained_by)
+        size = find_batch_size(progress.observed, progress.ranks)
         return cls(
             progress.source,
             # The metric of an earlier part has no times, and no values.

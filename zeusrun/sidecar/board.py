@@ -27,7 +27,7 @@ ORDERED_BY = ("a user", "the schedule", "a policy", "provisioning", "the endpoin
 
 _HEAD = 8  # numbers of eight bytes each
 _FIELDS = (
-    *("pid", "is_ready", "passes", "steps", "generation", "mode"),
+    *("pid", "is_ready", "steps", "generation", "mode"),
     *("is_in_step", "is_waiting", "beats"),
 )
 _BYTES = 8 * (_HEAD + MAX_SLOTS * len(_FIELDS))
@@ -55,7 +55,6 @@ class Place:
     Attributes:
         pid: Its process.
         is_ready: 1 once a newcomer waits for its generation.
-        passes: Passes over the training data that it has begun.
         steps: Optimizer steps of the training that it has completed.
         generation: That it trains in; 0 before the first.
         mode: 1 if its script trains on if another rank dies; 2 if its size can only change
@@ -67,7 +66,6 @@ class Place:
 
     pid: int
     is_ready: int
-    passes: int
     steps: int
     generation: int
     mode: int

@@ -114,6 +114,12 @@ class StepClock:
         self._passes, self._others = passes, others
         count[0] += counts
 
+    def exchange(self, steps: int | None) -> int:
+        """Return the steps so far; with ``steps``, continue from those of another rank."""
+        if steps is not None:
+            self._counts[0] = steps
+        return int(self._counts[0])
+
     def _is_log(self, descriptor: int) -> bool:
         """Whether it is the log of rank 0: a script may send what it prints elsewhere."""
         return self._log is None or os.path.samestat(os.fstat(descriptor), self._log)

@@ -134,6 +134,13 @@ class EnergySource(str, Enum):
         return self is not EnergySource.ESTIMATED
 
 
+def weaker_source(first: EnergySource | None, second: EnergySource | None) -> EnergySource | None:
+    """Return the weaker of two sources; ``None`` if one is unknown, or a model beside a meter."""
+    if first is None or second is None or first.measured != second.measured:
+        return None
+    return first if first is second else max(first, second)  # "integrated" after "counter"
+
+
 class Interruption(NamedTuple):
     """When torchrun restarted the ranks of a run, or when the run was preempted."""
 
@@ -214,6 +221,21 @@ class SizeChange(NamedTuple):
 
     epoch: int  # in which, from 1
     batch_size: int  # over all ranks
+
+
+class WorldChange(NamedTuple):
+    """From when on an elastic training has had a number of ranks; the first one included."""
+
+    time_s: float  # since the training began
+    epochs: int  # completed by then
+    world_size: int
+
+
+def join_worlds(
+    before: tuple[WorldChange, ...], since: tuple[WorldChange, ...], time_s: float | None
+) -> tuple[WorldChange, ...]:
+    """Return both parts; the first one has trained for so many seconds."""
+    return (*before, *(each._replace(time_s=(time_s or 0.0) + each.time_s) for each in since))
 
 
 def join_changes(

@@ -52,6 +52,10 @@ class WorkerEnvironment:
         epoch: The present one of ``Run.epochs``, from 1; ``None`` if the script does not use it.
         is_stopping: Whether the training should end.
         external_sigterm: Whether one that zeusrun did not send has ended the training.
+        slot: The number of this process in an elastic training, which it keeps; else ``None``.
+        since: The generation in which the others trained when it began; 0 at the start.
+        sizes: How many ranks an elastic training wants, as JSON.
+        has_left: Whether it has left the training, because fewer ranks are wanted.
         grouped: Whether this process was seen in a process group.
         is_grown: Whether it is in one with processes that zeusrun has not started.
     """
@@ -80,6 +84,9 @@ class WorkerEnvironment:
         self.metric = variables.get("ZEUSRUN_METRIC")
         self.statistics = variables.get("ZEUSRUN_WATCH")
         self.adaptation = variables.get("ZEUSRUN_ADAPT")
+        self.slot, self.since = read("SLOT", int), read("SINCE", int) or 0
+        self.has_left = False
+        self.sizes = read("ELASTIC", str)
         self.consumed: Callable[[], int | None] = lambda: None
         self.epoch: int | None = None
         self.is_stopping = self.external_sigterm = False
@@ -91,6 +98,11 @@ class WorkerEnvironment:
         self._unsent: list[Event] = []
         self._sending = threading.RLock()
         self._writer: EventWriter | None = None
+
+    @property
+    def number(self) -> int:
+        """The number of this process in files and events: its rank, or its slot."""
+        return self.rank if self.slot is None else self.slot
 
     @property
     def share(self) -> int | None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import zeusrun
 from zeusrun.errors import LaunchError
 from zeusrun.jobfile.adapt_section import NoiseScaleSection, Watch
+from zeusrun.jobfile.elastic_section import read_steps
 from zeusrun.jobfile.placeholders import expand_placeholders
 from zeusrun.jobfile.sections import split_batch
 from zeusrun.sidecar.orders import PREFIX_COLUMNS
@@ -33,6 +34,7 @@ _MAIN = (
     "import sys; sys.path[:] = filter(None, sys.path); "
     "from zeusrun.launcher.processes.agent import main; main()"
 )
+_ELASTIC = _MAIN.replace("agent import", "elastic_agent import")
 _SOURCE = Path("distributed", "run.py")
 _OPTION = re.compile(r"""^\s*["'](--[a-z][a-z-]*)["'],?\s*$""", re.MULTILINE)
 _VERSION = re.compile(r"""^__version__ *= *["']([^"']+)["']""", re.MULTILINE)
@@ -220,6 +222,7 @@ def build_command(
         flags.append(f"--shutdown-timeout={grace_s}")
     if "--monitor-interval" in torchrun.flags:
         flags.append(f"--monitor-interval={_MONITOR_INTERVAL_S}")
+    argv = (*torchrun.argv, *flags, "--")
     # By its path: "-m" would put the working directory before the standard library.
     worker = [str(WORKER), *([] if spec.instrument else ["--plain"])]
     env = {name: expand_placeholders(text, values) for name, text in spec.env.items()}
@@ -233,13 +236,16 @@ def build_command(
     args = [expand_placeholders(text, values) for text in spec.args]
     # torchrun replaces ${local_rank} and $$ in each word of the script's command.
     script_command = [word.replace("$", "$$") for word in (*worker, *target, *args)]
+    if spec.elastic is not None:
+        argv = (sys.executable, "-c", _ELASTIC, _plan(spec, trial), sys.executable, "-u")
+        script_command = [*worker, *target, *args]
     secrets = {name for section, name in spec.secrets if section == "env"}
     inherited = without_own_variables(environment)
     if (columns := inherited.get("COLUMNS", "")).isdecimal():
         inherited["COLUMNS"] = str(max(1, int(columns) - PREFIX_COLUMNS))
     return Command(
         # After "--", argparse does not look for torchrun's options among those of the script.
-        argv=(*torchrun.argv, *flags, "--", *script_command),
+        argv=(*argv, *script_command),
         env={
             **(_RESTARTABLE if spec.launch.max_restarts else {}),
             # As torchrun would, which also prints four lines of warning.
@@ -253,6 +259,7 @@ def build_command(
             **_to_replace(spec),
             **_to_watch(spec),
             **_to_adapt(spec, fitting),
+            **_to_resize(spec),
             **variables,
             **({"ZEUSRUN_SECRETS": ",".join(sorted(secrets))} if secrets else {}),
         },
@@ -261,6 +268,30 @@ def build_command(
         script=script,
         secrets=tuple(sorted(secrets)),
     )
+
+
+def _to_resize(spec: JobSpec) -> dict[str, str]:
+    """Return the variable that says how many ranks the training wants, by its steps."""
+    if spec.elastic is None:
+        return {}
+    steps = None if spec.elastic.steps is None else list(read_steps(spec.elastic.steps).items())
+    return {"ZEUSRUN_ELASTIC": json.dumps({"steps": steps})}
+
+
+def _plan(spec: JobSpec, trial: Trial) -> str:
+    """Return what the agent of an elastic training may do."""
+    elastic, launch = spec.elastic, spec.launch
+    plan = {
+        "run_id": trial.trial,
+        "ranks": trial.world_size,
+        "least": elastic.min,
+        "most": elastic.max,
+        "max_restarts": launch.max_restarts,
+        "losses": elastic.losses,
+        "tolerant": elastic.lost_by == "any",
+        "hang_s": elastic.hang_s,
+    }
+    return json.dumps(plan)
 
 
 def _to_watch(spec: JobSpec) -> dict[str, str]:

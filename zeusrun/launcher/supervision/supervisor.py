@@ -39,7 +39,7 @@ from zeusrun.metrics.base import open_sources
 from zeusrun.metrics.progress import Progress, describe_applied, take_time
 from zeusrun.metrics.rows import SourceContext
 from zeusrun.plain_text import storable_text
-from zeusrun.sidecar.events import Applied
+from zeusrun.sidecar.events import Applied, Regrouped, Started
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class Supervised:
     ranks: RunningRanks
     stalls: StallControl
     neighbours: Neighbours
-    logs: Mapping[int, LineTail]  # of the ranks
+    logs: dict[int, LineTail]  # of the ranks
     progress: Progress
     find_remarks: Callable[[Progress, Trial], dict[str, str]]  # warnings that hold now, by kind
     write_live_at_t: float = 0.0
@@ -203,6 +203,10 @@ def _observe(run: Supervised, *, final: bool = False) -> None:
     progress, events, reported = run.observer.observe(before, meter.energy_between, final=final)
     for event in events:
         run.stalls.take(event)
+        if isinstance(event, Started) and event.rank not in run.logs:  # a newcomer
+            run.logs |= log_tails(run.begun.paths, [event.rank])
+        if isinstance(event, Regrouped) and event.number > 1:
+            run.messages.note(f"{len(event.members)} ranks: {event.why}")
         if isinstance(event, Applied):
             run.messages.note(describe_applied(event))
     reached = progress.reached

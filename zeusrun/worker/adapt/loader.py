@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from torch.utils.data import Dataset
 
     from zeusrun.worker.adapt.control import Control
+    from zeusrun.worker.elastic.member import Member
     from zeusrun.worker.environment import WorkerEnvironment
 
 
@@ -45,6 +46,7 @@ class Batches(Sampler[list[int]]):
         position: Samples of the epoch whose steps are over, over all ranks.
         global_batch_size: Of the steps after this position.
         micro_batch_size: The largest number of samples in a micro-batch; ``None``: any.
+        rank: This one.
         num_replicas: The number of ranks, by the name of a ``DistributedSampler``.
         planned: The micro-batches that were sampled, and not yet yielded by the loader.
     """
@@ -54,7 +56,7 @@ class Batches(Sampler[list[int]]):
         self.micro_batch_size: int | None = None
         self.num_replicas = ranks
         self.planned: deque[MicroBatch] = deque()
-        self._total, self._rank, self._drop_last = total, rank, drop_last
+        self._total, self.rank, self._drop_last = total, rank, drop_last
         self._order = torch.empty(0)  # of the samples in this epoch
 
     @property
@@ -66,7 +68,7 @@ class Batches(Sampler[list[int]]):
     @property
     def step_samples(self) -> int:
         """Samples of this rank in a whole step; observed in place of the batches."""
-        return self.global_batch_size // self.num_replicas
+        return share(self.global_batch_size, self.num_replicas, self.rank)
 
     @property
     def is_resumed(self) -> bool:
@@ -94,8 +96,8 @@ class Batches(Sampler[list[int]]):
         position = self.position
         while samples := self._next_step(position):
             chunk = self._order[position : position + samples]
-            own = chunk[self._rank :: self.num_replicas].tolist()
-            sizes = cut(samples, self.num_replicas, self._rank, self.micro_batch_size)
+            own = chunk[self.rank :: self.num_replicas].tolist()
+            sizes = cut(samples, self.num_replicas, self.rank, self.micro_batch_size)
             position += samples
             for number, size in enumerate(sizes, 1):
                 start = sum(sizes[: number - 1])
@@ -114,7 +116,7 @@ class Batches(Sampler[list[int]]):
         return count
 
     def _micro_batches(self, samples: int) -> int:
-        return len(cut(samples, self.num_replicas, self._rank, self.micro_batch_size))
+        return len(cut(samples, self.num_replicas, self.rank, self.micro_batch_size))
 
 
 class AdaptiveLoader(DataLoader[Any]):
@@ -136,6 +138,7 @@ class AdaptiveLoader(DataLoader[Any]):
     Attributes:
         weight: The share of the present micro-batch in this rank's samples of the step.
         is_step: Whether the optimizer should step after this micro-batch.
+        elastic: This process, if the ranks may change; else ``None``.
 
     Raises:
         TypeError: If the dataset has no length.
@@ -181,6 +184,7 @@ class AdaptiveLoader(DataLoader[Any]):
         self._epoch = 0
         self._next_epoch: int | None = None  # as the script has set it
         self.weight, self.is_step = 1.0, True
+        self.elastic: Member | None = None
         self._batches = Batches(total, environment.rank, ranks, drop_last=drop_last)
         self._resize()
         super().__init__(dataset, batch_sampler=self._batches, **options)
@@ -239,9 +243,12 @@ class AdaptiveLoader(DataLoader[Any]):
 
     def _yield_epoch(self, control: Control | None) -> Iterator[Any]:
         """Yield the batches of an epoch; without ``control``, the batch size stays the same."""
-        batches = self._batches
-        self._resize()
+        batches, elastic = self._batches, self.elastic
         batches.begin(self._shuffle_samples())
+        if elastic is not None:
+            elastic.parts["loader"] = self._exchange
+            elastic.enter()
+        self._resize()
         while not batches.is_over:
             for batch in super().__iter__():
                 micro = batches.planned.popleft()
@@ -249,9 +256,16 @@ class AdaptiveLoader(DataLoader[Any]):
                 if control is not None and micro.is_first:
                     control.call_policy("before_step")
                 yield batch
+                if elastic is not None and elastic.is_lost:
+                    elastic.recover()
+                    self._resize()
+                    break  # the step is made again
                 if not micro.is_last:
                     continue
                 batches.position = micro.end
+                if elastic is not None and elastic.after_step():
+                    self._resize()
+                    break
                 if control is None:
                     continue
                 if control.after_step(micro.step_samples, last=batches.is_over):
@@ -260,9 +274,19 @@ class AdaptiveLoader(DataLoader[Any]):
         if control is not None:
             control.call_policy("after_epoch")
 
+    def _exchange(self, place: tuple[int, int] | None) -> tuple[int, int]:
+        """Return the epoch and the position in it; with ``place``, continue there."""
+        batches = self._batches
+        if place is not None:
+            self._epoch, self._environment.epoch = place[0], place[0]
+            batches.begin(self._shuffle_samples())
+            batches.position = place[1]
+        return self._epoch, batches.position
+
     def _resize(self) -> None:
-        """Apply the present batch size to the batches that follow."""
+        """Apply the present batch size, and the present ranks, to the batches that follow."""
         control, environment = self._control, self._environment
+        self._batches.rank, self._batches.num_replicas = environment.rank, environment.world_size
         size = control.batch_size if control is not None else self._first
         self._batches.global_batch_size = size
         if (environment.accumulation_steps or 1) > 1 and size == self._first:

@@ -8,6 +8,9 @@ A newcomer runs the script up to its training while the others train. Its collec
 from __future__ import annotations
 
 import contextlib
+import os
+import socket
+import stat
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -87,21 +90,45 @@ def open_group(file: Path, rank: int, size: int) -> None:
         rank: Of this process.
         size: The number of members.
     """
+    global _connections  # noqa: PLW0603 - one default process group for the process
+    before = _sockets()
     store = distributed.FileStore(str(file), size)
     store.set_timeout(timedelta(seconds=_CONNECT_S))
     options = {"timeout": timedelta(seconds=_CONNECT_S)}
-    distributed.init_process_group("gloo", store=store, rank=rank, world_size=size, **options)
+    try:
+        distributed.init_process_group("gloo", store=store, rank=rank, world_size=size, **options)
+    finally:
+        _connections = _sockets() - before
     distributed.distributed_c10d._set_pg_timeout(_COLLECTIVE)  # noqa: SLF001 - there is no other
 
 
 def close_group() -> None:
     """Destroy the default process group, also if a member is gone.
 
-    Its connections are closed, so whoever waits for this process gets an error.
+    Whoever waits for this process gets an error. The group itself would close its connections only
+    with the last object that refers to it, such as a ``DistributedDataParallel``.
     """
+    for descriptor, _ in _connections & _sockets():
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
+            if not connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                connection.shutdown(socket.SHUT_RDWR)
     if distributed.is_initialized():
         with contextlib.suppress(Exception):
             distributed.destroy_process_group()
+
+
+_connections: set[tuple[int, int]] = set()
+
+
+def _sockets() -> set[tuple[int, int]]:
+    """Return descriptor and inode of each socket of this process."""
+    found = set()
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - fewer objects
+        with contextlib.suppress(OSError):
+            status = os.fstat(int(name))
+            if stat.S_ISSOCK(status.st_mode):
+                found.add((int(name), status.st_ino))
+    return found
 
 
 def broadcast_tensors(tensors: Sequence[Tensor], source: int) -> None:

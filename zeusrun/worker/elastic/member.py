@@ -8,12 +8,16 @@ make that step again, unless one of them has completed it: the others take over 
 from __future__ import annotations
 
 import contextlib
+import json
 import sys
 import threading
 import time
 import weakref
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from zeusrun.sidecar.board import Board
+from zeusrun.sidecar.events import Regrouped
 from zeusrun.worker.failure import ran_out_of_memory
 
 if TYPE_CHECKING:
@@ -22,7 +26,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from zeusrun.sidecar.board import Board, Generation
+    from zeusrun.sidecar.board import Generation
     from zeusrun.worker.environment import WorkerEnvironment
 
 BY_STEPS, BY_EPOCHS = 1, 2
@@ -78,28 +82,28 @@ class Member:
 
     Args:
         environment: This rank; its rank and world size change with the generations.
-        board: Of the run.
-        slot: The number of this process.
-        since: The generation in which the others train when this process begins; 0 at the start.
 
     Attributes:
         tracked: The objects whose state a newcomer receives.
         is_opening: Whether it is making a process group.
         is_lost: Whether the present step has failed because another rank is gone.
-        on_change: Called with what a newcomer receives besides the state of the objects; returns
-            it on the rank that sends it, if called with ``None``.
+        parts: What a newcomer receives besides the state of the objects: each function returns its
+            part, or takes over the argument if that is not ``None``.
+        on_change: Called once the ranks have changed.
     """
 
-    def __init__(
-        self, environment: WorkerEnvironment, board: Board, slot: int, since: int = 0
-    ) -> None:
+    def __init__(self, environment: WorkerEnvironment) -> None:
         self.tracked = Tracked()
         self.is_opening = self.is_lost = False
-        self.on_change: Callable[[Any], Any] = lambda more: more
-        self._environment, self._board, self._slot = environment, board, slot
-        self._place = board.place(slot)
-        self._number, self._is_newcomer = since, since > 0
+        self.parts: dict[str, Callable[[Any], Any]] = {}
+        self.on_change: Callable[[], None] = lambda: None
+        self._environment, self._slot = environment, environment.slot or 0
+        self._board = Board(Path(environment.run_dir or ""))
+        self._place = self._board.place(self._slot)
+        self._number, self._is_newcomer = environment.since, environment.since > 0
         self._is_whole = not self._is_newcomer  # whether it has a state that others may take over
+        self._schedule = json.loads(environment.sizes or "{}").get("steps") or ()
+        self._scheduled: int | None = None  # the step of the entry that was ordered last
         threading.Thread(target=self._beat, name="zeusrun-beat", daemon=True).start()
 
     # Process groups
@@ -129,9 +133,9 @@ class Member:
         finally:
             self._place.is_in_step = 0
 
-    def enter(self, mode: int, passes: int) -> None:
+    def enter(self) -> None:
         """Begin a pass over the training data; a newcomer joins the others here."""
-        self._place.mode, self._place.passes = mode, passes
+        self._place.mode = BY_STEPS
         if not self._is_newcomer:
             return
         self._place.is_ready = 1
@@ -142,7 +146,17 @@ class Member:
     def after_step(self) -> bool:
         """Count a completed step; return whether the ranks have changed after it."""
         self._place.steps += 1
+        if self._schedule and self._environment.rank == 0:
+            self._follow_schedule()
         return self._switch(self._place.steps, _AHEAD)
+
+    def _follow_schedule(self) -> None:
+        """Order the size of the schedule, once the steps of its entry are over."""
+        steps = self.parts["clock"](None) if "clock" in self.parts else self._place.steps
+        due = [(step, size) for step, size in self._schedule if step <= steps]
+        if due and due[-1][0] != self._scheduled:
+            self._scheduled, size = due[-1]
+            self._board.order(size, "the schedule")
 
     def _switch(self, now: int, ahead: int) -> bool:
         newest = self._board.newest
@@ -189,6 +203,7 @@ class Member:
             self.is_opening = False
         for model in self.tracked.models:
             _replace_group(model)
+        self.on_change()
 
     def _join_newest(self) -> None:
         """Join the newest generation; if a member dies meanwhile, the one after it."""
@@ -212,6 +227,10 @@ class Member:
                 continue
             self._environment.rank, self._environment.world_size = rank, size
             self._number, self._is_newcomer = generation.number, False
+            members, step = generation.members, self._place.steps
+            self._environment.record_on_0(
+                Regrouped(time.monotonic(), self._number, members, step, generation.why)
+            )
             return
 
     def _meet(self, generation: Generation) -> bool:
@@ -252,7 +271,11 @@ class Member:
         source = next(number for number, (steps, _) in enumerate(rows) if steps == furthest)
         are_equal = len({number for steps, number in rows if steps >= 0}) == 1
         if rows[rank][0] == furthest:
-            more = (furthest, own_random if are_equal else None, self.on_change(None))
+            more = (
+                furthest,
+                own_random if are_equal else None,
+                {name: part(None) for name, part in self.parts.items()},
+            )
             if rank == source:
                 state.send_state(self.tracked, more, source)
             else:
@@ -264,7 +287,8 @@ class Member:
             other.load_state_dict(content)
         if shared is not None:
             state.set_random_states(shared)
-        self.on_change(more)
+        for name, part in more.items():
+            self.parts[name](part)
         place.steps = steps
         self._is_whole = True
 

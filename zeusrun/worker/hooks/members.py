@@ -98,7 +98,8 @@ class Member:
             announce_hooks()
             self._environment.is_grown, self._is_other_rank = True, rank > 0
             return
-        self.tick = take_place(self._environment)
+        clock = take_place(self._environment)
+        self.tick = clock and clock.tick
         self._begin()
 
     def _begin(self) -> None:
@@ -131,7 +132,7 @@ class Member:
         return not self._is_beside
 
 
-def take_place(environment: WorkerEnvironment) -> Callable[..., None] | None:
+def take_place(environment: WorkerEnvironment) -> StepClock | None:
     """Make a process that the script has started a rank of the group that it has joined.
 
     Returns what counts its steps; ``None`` if the disk is full.
@@ -142,7 +143,7 @@ def take_place(environment: WorkerEnvironment) -> Callable[..., None] | None:
     rank, size = distributed.get_rank(), distributed.get_world_size()
     environment.rank, environment.world_size, environment.is_grown = rank, size, size > 1
     with contextlib.suppress(OSError):
-        return StepClock(f"{environment.run_dir}/clock/rank{rank}").tick
+        return StepClock(f"{environment.run_dir}/clock/rank{rank}")
     return None
 
 

@@ -171,6 +171,19 @@ class Observer:
         if ended.steps:
             self._look()
 
+    def exchange(self, part: tuple[int | None, int | None] | None) -> tuple[int | None, int | None]:
+        """Return the samples and the passes so far; with ``part``, continue from those."""
+        if part is not None:
+            passes = 0 if self._training is None else self._training.passes
+            self._consumed, self._earlier = part[0], (part[1] or 0) - passes
+        return self._consumed, self.epoch
+
+    def change_ranks(self) -> None:
+        """Take in that other ranks train: what each has in a step is recorded again."""
+        self._recorded, self._due = None, self._count + _ENOUGH
+        for feed in self._feeds.values():
+            feed.replicas = _facts_of(feed.loader())[1]
+
     def trains_on(self, feed: Feed) -> bool:
         """Whether a loader feeds the optimizer steps."""
         return feed is self._training
@@ -285,7 +298,7 @@ class Observer:
         seen = (samples, batches, feed.replicas, rates, self._alone, feed.data, feed.length)
         if seen != self._recorded:
             self._recorded = seen
-            t, rank = time.monotonic(), self._environment.rank
+            t, rank = time.monotonic(), self._environment.number
             self._environment.record(Observed(t, rank, *seen, step=self.steps))
 
     def _base_rates(self, optimizer: Any) -> tuple[float, ...]:

@@ -6,7 +6,7 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from zeusrun.worker.hooks.apply import apply_batch_size, apply_learning_rate
-from zeusrun.worker.hooks.install import wrap
+from zeusrun.worker.hooks.imports import wrap
 from zeusrun.worker.hooks.observer import Feed, Pass
 
 if TYPE_CHECKING:
