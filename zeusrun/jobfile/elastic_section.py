@@ -46,6 +46,25 @@ def _check_steps(text: str | None, info: ValidationInfo) -> str | None:
     return text
 
 
+def _check_listen(text: str) -> str:
+    host, _, port = text.rpartition(":")
+    if not host or not (port.isascii() and port.isdecimal() and int(port) < 1 << 16):
+        raise ValueError(f"must be an address and a port, such as 127.0.0.1:9100, not {text!r}")
+    return text
+
+
+class Provision(Section):
+    """Adds one rank after the other while the training gains by it."""
+
+    by: Literal["throughput", "joules"] = Field(
+        description="throughput: a rank stays if it adds a third of its share; joules: if a "
+        "sample takes less energy."
+    )
+    every: int = Field(
+        100, ge=1, description="Steps for which each number of ranks is measured."
+    )
+
+
 class Elastic(Section):
     """How the number of ranks changes while they train."""
 
@@ -57,6 +76,14 @@ class Elastic(Section):
         None,
         description="10:2,100:1 is 2 ranks after step 10, and 1 after step 100; 0 ends the "
         "training.",
+    )
+    provision: Provision | None = Field(
+        None, description="Find the number of ranks by measuring; null: keep it."
+    )
+    listen: Annotated[str, AfterValidator(_check_listen)] | None = Field(
+        None,
+        description="Where KungFu's HTTP endpoint listens, such as 127.0.0.1:9100; anybody who "
+        "reaches it may resize and stop the training.",
     )
     losses: int = Field(3, ge=0, description="How many ranks may be lost in a run before it fails.")
     lost_by: Literal["killed", "any"] = Field(

@@ -42,7 +42,9 @@ def advance(
         begun_t = event.t if first else progress.script_t
         changes = {"script_t": begun_t, "ranks": progress.ranks.take(event, progress.epochs)}
     elif isinstance(event, events.Regrouped):
-        changes = {"observed": {}, "ranks": progress.ranks.take(event, progress.epochs)}
+        kept = {rank: each for rank, each in progress.observed.items() if rank in event.members}
+        changes = {"ranks": progress.ranks.take(event, progress.epochs)}
+        changes["observed"] = {rank: replace(each, samples=None) for rank, each in kept.items()}
     elif isinstance(event, (events.Spawned, events.Ended)):
         changes = {"ranks": progress.ranks.take(event)}
     elif isinstance(event, events.Loading):
@@ -70,7 +72,7 @@ def _watch(progress: Progress, event: events.Watched) -> dict[str, Any]:
     """Take in statistics of gradients; the noise curve is that of the largest model."""
     before = progress.largest_model
     changes: dict[str, Any] = {"watched": {**progress.watched, (event.rank, event.model): event}}
-    low, data = event.values.get("noise_scale_low"), progress.observed.get(0)
+    low, data = event.values.get("noise_scale_low"), progress.observed.get(min(progress.observed, default=0))
     if replace(progress, **changes).largest_model is event and low is not None and event.samples:
         earlier = (progress.samples or 0) if _restarted(progress) else progress.restarted_at
         samples, size = earlier + event.samples, None if data is None else data.data

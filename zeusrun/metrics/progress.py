@@ -130,7 +130,7 @@ class Progress:
     @property
     def in_epochs(self) -> float | None:
         """The samples so far in epochs, with fractions; ``None`` if unknown."""
-        data = self.observed[0].data if 0 in self.observed else None
+        data = self.observed[min(self.observed)].data if self.observed else None
         return None if self.samples is None or not data else self.samples / data
 
     @property

@@ -2,8 +2,8 @@
 
 The agent decides on *generations*. It writes the members of one into a file of its own first, and
 then its number on the board, a memory-mapped file. So whoever reads the number finds the members.
-A member has a *slot*, the number of its process, which it keeps; its rank is its place among the
-members, and the newcomers are last.
+A member has a *slot*, the number of its process, which no other one gets; its rank is its place
+among the members, and the newcomers are last.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from zeusrun.files.private import open_for_writing, read_file, replace_file
 if TYPE_CHECKING:
     from pathlib import Path
 
-MAX_SLOTS = 256
+MAX_SLOTS = 4096
 FOLDER = "elastic"
 """The folder of the run directory with the board and the generations."""
 
@@ -27,7 +27,7 @@ ORDERED_BY = ("a user", "the schedule", "a policy", "provisioning", "the endpoin
 
 _HEAD = 8  # numbers of eight bytes each
 _FIELDS = (
-    *("pid", "is_ready", "steps", "generation", "mode"),
+    *("pid", "is_ready", "steps", "generation", "mode", "loader", "epoch"),
     *("is_in_step", "is_waiting", "beats"),
 )
 _BYTES = 8 * (_HEAD + MAX_SLOTS * len(_FIELDS))
@@ -59,6 +59,8 @@ class Place:
         generation: That it trains in; 0 before the first.
         mode: 1 if its script trains on if another rank dies; 2 if its size can only change
             between two epochs.
+        loader: Which loader of an unedited script feeds its steps, from 1; 0: not known.
+        epoch: The pass over that loader, from 1.
         is_in_step: Whether it is within a step.
         is_waiting: Whether its main thread waits for the others.
         beats: Heartbeats so far.
@@ -69,6 +71,8 @@ class Place:
     steps: int
     generation: int
     mode: int
+    loader: int
+    epoch: int
     is_in_step: int
     is_waiting: int
     beats: int

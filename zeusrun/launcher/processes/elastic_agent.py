@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
-from zeusrun.sidecar.board import FOLDER, Board, Generation
+from zeusrun.sidecar.board import FOLDER, MAX_SLOTS, Board, Generation
 from zeusrun.worker.ending import end_with_parent
 from zeusrun.worker.failure import failed_in_restart
 
@@ -77,6 +77,7 @@ class Agent:
         self._number = self._board.newest  # of an earlier start of this run
         self._restart = self._lost = 0
         self._wanted, self._order = plan.ranks, self._board.wanted[0]
+        self._next = 0  # the number of the next process
         self._watched: dict[int, _Watched] = {}
         self._port = _free_port()
 
@@ -101,6 +102,7 @@ class Agent:
     def _start_all(self) -> None:
         self._finished, self._waiting, self._watched = set(), set(), {}
         slots = tuple(range(self._wanted))
+        self._next = len(slots)
         self._port = _free_port()
         for slot in slots:
             self._board.place(slot).clear()
@@ -237,9 +239,12 @@ class Agent:
         if self._wanted < len(self._members):
             self._publish(self._members[: self._wanted], f"{by} wants {self._wanted}")
         while self._members and len(self._members) + len(self._waiting) < self._wanted:
-            used = {*self._processes, *self._members}
-            slot = next(each for each in range(self._plan.most + 1) if each not in used)
-            rank = len(self._members) + len(self._waiting)
+            slot, rank = self._next, len(self._members) + len(self._waiting)
+            if slot == MAX_SLOTS:
+                _log(f"no process is left: {MAX_SLOTS} have been started")
+                self._wanted = len(self._members)
+                return
+            self._next += 1
             self._waiting.add(slot)
             self._board.place(slot).clear()
             self._start(slot, rank, self._wanted, self._number)

@@ -143,20 +143,58 @@ class Member:
             time.sleep(_POLL_S)
         self._change()
 
+    @property
+    def limit(self) -> int | None:
+        """How many batches a pass of an unedited script has; ``None``: all."""
+        return 1 if self._is_newcomer else None
+
+    def begin_epoch(self, loader: int, epoch: int, *, is_training: bool) -> bool:
+        """Begin a pass of an unedited script; return whether the ranks have changed.
+
+        Rank 0 announces a change for its next epoch, so that the all-reduces of this one are in
+        between. A newcomer joins when it begins the same epoch.
+        """
+        if self._is_newcomer:
+            return self._join_in_epoch(loader, epoch)
+        place = self._place
+        if not is_training or place.mode == BY_STEPS:
+            return False
+        place.mode, place.loader, place.epoch = BY_EPOCHS, loader, epoch
+        return self._switch(epoch, 1)
+
+    def _join_in_epoch(self, loader: int, epoch: int) -> bool:
+        while True:
+            generation = self._board.read_generation(self._board.newest)
+            head = self._board.place(generation.members[0] if generation.members else self._slot)
+            if head.loader != loader:
+                return False
+            announced, at = self._board.switch
+            is_member = self._slot in generation.members
+            if is_member and announced == generation.number and epoch >= at:
+                self._place.mode = BY_EPOCHS
+                self._change()
+                return True
+            if epoch <= (at - 1 if is_member and announced == generation.number else head.epoch):
+                return False  # the others have begun it
+            self._place.is_ready = 1
+            time.sleep(_POLL_S)
+
     def after_step(self) -> bool:
         """Count a completed step; return whether the ranks have changed after it."""
         self._place.steps += 1
-        if self._schedule and self._environment.rank == 0:
-            self._follow_schedule()
+        self._follow_schedule()
         return self._switch(self._place.steps, _AHEAD)
 
     def _follow_schedule(self) -> None:
-        """Order the size of the schedule, once the steps of its entry are over."""
+        """Order the size of the schedule, once the steps of its entry are over; rank 0 does so."""
+        if not self._schedule:
+            return
         steps = self.parts["clock"](None) if "clock" in self.parts else self._place.steps
         due = [(step, size) for step, size in self._schedule if step <= steps]
         if due and due[-1][0] != self._scheduled:
             self._scheduled, size = due[-1]
-            self._board.order(size, "the schedule")
+            if self._environment.rank == 0:
+                self._board.order(size, "the schedule")
 
     def _switch(self, now: int, ahead: int) -> bool:
         newest = self._board.newest
@@ -324,15 +362,19 @@ def _is_waiting(frame: FrameType | None) -> bool:
 def _replace_group(model: Any) -> None:
     """Let a ``DistributedDataParallel`` use the present process group.
 
-    Its method is private, the same in torch 2.4 to 2.13; without it, the object is built again.
+    Its buckets are laid out anew, on all ranks in the same order: otherwise the first all-reduce
+    would add gradients of one parameter to those of another one, because a newcomer has not yet
+    ordered its buckets by their first backward pass, as the others have. The methods are private,
+    the same in torch 2.4 to 2.13; without one of them, the object is built again.
     """
     from torch import distributed  # noqa: PLC0415 - the script has imported it
 
-    group = distributed.group.WORLD
-    update = getattr(model, "_update_process_group", None)
-    if update is not None:
-        update(group)
-        return
-    arguments = model._zeusrun_arguments  # noqa: SLF001 - of hooks/elastic.py
-    with contextlib.suppress(KeyError):
-        model.__init__(model.module, **arguments)
+    reducer = model.reducer
+    try:
+        model._update_process_group(distributed.group.WORLD)  # noqa: SLF001
+        reducer._push_all_rebuilt_params()  # noqa: SLF001
+        reducer._rebuild_buckets()  # noqa: SLF001
+        reducer._reset_state()  # noqa: SLF001 - so that all order them again
+    except AttributeError:
+        arguments = model._zeusrun_arguments  # noqa: SLF001 - of hooks/elastic.py
+        model.__init__(model.module, **{**arguments, "init_sync": False})

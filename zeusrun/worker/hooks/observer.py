@@ -64,6 +64,8 @@ class Pass:
     batches: int = 0  # of the last step, unless it is the first one
     ended: bool = False  # all batches have been yielded
     queued: deque[int | None] = field(default_factory=lambda: deque(maxlen=_MAX_QUEUED))
+    limit: int | None = None  # batches that it has
+    yielded: int = 0
     samples: int = 0  # in the batches since the last step; ``queued``: of those on their way
 
 
@@ -182,7 +184,9 @@ class Observer:
         """Take in that other ranks train: what each has in a step is recorded again."""
         self._recorded, self._due = None, self._count + _ENOUGH
         for feed in self._feeds.values():
-            feed.replicas = _facts_of(feed.loader())[1]
+            feed.nominal, feed.replicas, feed.data, feed.length = _facts_of(feed.loader())
+            feed.sizes.clear()
+            feed.batches = 0
 
     def trains_on(self, feed: Feed) -> bool:
         """Whether a loader feeds the optimizer steps."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
+from zeusrun.worker.elastic.epochs import Epochs
 from zeusrun.worker.hooks.apply import apply_batch_size, apply_learning_rate
 from zeusrun.worker.hooks.imports import wrap
 from zeusrun.worker.hooks.observer import Feed, Pass
@@ -104,20 +105,29 @@ def loader(dataloader: ModuleType, hooks: Hooks) -> None:
     may be anything. Only where a list has one index, that dimension may show that the item is a
     whole batch, of unknown size.
     """
-    observer = hooks.observer
+    observer, member = hooks.observer, hooks.elastic
+    epochs = None if member is None else Epochs(hooks.environment, member)
     if hooks.environment.batch_size_to_replace is not None:
         apply_batch_size(dataloader, hooks.environment, observer)
     base: Any = dataloader._BaseDataLoaderIter
     begin, reset = base.__init__, base._reset
     next_index, next_batch = base._next_index, base.__next__
 
+    def begin_pass(loader: Any) -> Pass:
+        part = observer.begin_pass(loader)
+        if member is not None and epochs is not None:
+            if epochs.begin(loader, is_training=observer.trains_on(part.feed)):
+                observer.change_ranks()
+            part.limit = member.limit
+        return part
+
     def __init__(iterator: Any, loader: Any, *args: Any, **options: Any) -> None:
-        iterator._zeusrun = observer.begin_pass(loader)
+        iterator._zeusrun = begin_pass(loader)
         begin(iterator, loader, *args, **options)
 
     def _reset(iterator: Any, loader: Any, first_iter: bool = False) -> None:
         if not first_iter:  # the workers of a loader go on with another pass
-            iterator._zeusrun = observer.begin_pass(loader)
+            iterator._zeusrun = begin_pass(loader)
         reset(iterator, loader, first_iter)
 
     def _next_index(iterator: Any) -> Any:
@@ -130,12 +140,15 @@ def loader(dataloader: ModuleType, hooks: Hooks) -> None:
         return index
 
     def __next__(iterator: Any) -> Any:
+        part = iterator._zeusrun
         try:
+            if part.limit == part.yielded:
+                raise StopIteration
             batch = next_batch(iterator)
         except StopIteration:
-            observer.end_pass(iterator._zeusrun)
+            observer.end_pass(part)
             raise
-        part = iterator._zeusrun
+        part.yielded += 1
         if part is not observer.current:
             observer.previous, observer.current = observer.current, part
             observer.switches += 1
