@@ -6,14 +6,14 @@ import functools
 import sys
 from typing import TYPE_CHECKING, Any
 
-from zeusrun.worker.hooks.imports import after_import, wrap
+from zeusrun.worker.hooks.imports import wrap
 
 if TYPE_CHECKING:
     from types import ModuleType
 
     from zeusrun.worker.elastic.member import Member
 
-_MODULES = {
+MODULES = {
     "torch.distributed.distributed_c10d": "groups",
     "torch.nn.parallel.distributed": "models",
     "torch.optim.optimizer": "optimizers",
@@ -23,9 +23,9 @@ _MODULES = {
 """Module of torch -> the function that hooks into it."""
 
 
-def follow(member: Member) -> None:
-    """Hook into torch."""
-    after_import(_MODULES, lambda module: globals()[_MODULES[module.__name__]](module, member))
+def install(module: ModuleType, member: Member) -> None:
+    """Install the hook of a module that has just been executed."""
+    globals()[MODULES[module.__name__]](module, member)
 
 
 def groups(module: Any, member: Member) -> None:

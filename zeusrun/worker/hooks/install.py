@@ -98,7 +98,11 @@ class Hooks:
             self.elastic = ElasticMember(environment)
 
     def install(self, module: ModuleType) -> None:
-        """Install the hook of a module that has just been executed."""
+        """Install the hooks of a module that has just been executed."""
+        if self.elastic is not None and module.__name__ in elastic.MODULES:
+            elastic.install(module, self.elastic)
+        if module.__name__ not in MODULES:
+            return
         place, _, function = MODULES[module.__name__].partition(".")
         problem = None
         try:
@@ -137,9 +141,8 @@ def install_hooks(clock: StepClock | None, *, launched: bool = True) -> Hooks:
     """
     global _installed  # noqa: PLW0603 - one for the process, like the modules that it changes
     hooks = _installed = Hooks(clock and clock.tick, launched=launched)
-    after_import(MODULES, hooks.install)
+    after_import(MODULES.keys() | elastic.MODULES.keys(), hooks.install)
     if hooks.elastic is not None:
-        elastic.follow(hooks.elastic)
         hooks.elastic.on_change = hooks.observer.change_ranks
         hooks.elastic.parts["observer"] = hooks.observer.exchange
         if clock is not None:
