@@ -188,10 +188,15 @@ class Agent:
         pid = self._board.place(slot).pid
         again = self._restart < self._plan.max_restarts or self._may_lose(code)
         self._end(signal.SIGTERM, _GRACE_S)
-        _log(f"  rank      : {rank} (local_rank: {rank})\n  exitcode  : {code} (pid: {pid})")
         if again:
+            _log(f"rank {rank} (pid {pid}) {_how(code)}: all ranks start again")
             self._restart += 1
             self._start_all()
+        else:
+            _log(  # as torchrun's table
+                "FAILED\nRoot Cause (first observed failure):\n"
+                f"  rank      : {rank} (local_rank: {rank})\n  exitcode  : {code} (pid: {pid})"
+            )
         return again
 
     def _end(self, number: int, grace_s: float) -> None:
