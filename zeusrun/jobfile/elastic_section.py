@@ -60,9 +60,7 @@ class Provision(Section):
         description="throughput: a rank stays if it adds a third of its share; joules: if a "
         "sample takes less energy."
     )
-    every: int = Field(
-        100, ge=1, description="Steps for which each number of ranks is measured."
-    )
+    every: int = Field(100, ge=1, description="Steps for which each number of ranks is measured.")
 
 
 class Elastic(Section):

@@ -24,8 +24,8 @@ from pydantic import (
 from zeusrun.errors import JobFileError
 from zeusrun.job_name import check_job_name
 from zeusrun.jobfile.adapt_section import Adapt, Watch  # noqa: TC001 - pydantic needs them
-from zeusrun.jobfile.metrics_section import Metrics, find_metrics
 from zeusrun.jobfile.elastic_section import Elastic, check_elastic
+from zeusrun.jobfile.metrics_section import Metrics, find_metrics
 from zeusrun.jobfile.placeholders import expand_placeholders, find_placeholders, find_shares
 from zeusrun.jobfile.run_on_section import WORDS, RunOn, check_launch, count_ranks, read_run_on
 from zeusrun.jobfile.secrets import Secret, hide_secret, mask_items, read_secrets, write_secrets

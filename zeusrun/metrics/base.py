@@ -215,7 +215,7 @@ def _list(name: str, values: object) -> tuple[float, ...]:
 
 def _counts(name: str, values: object) -> tuple[int, ...]:
     if not isinstance(values, list) or not values:
-        raise ValueError(f"{name!r} is not a list of whole numbers")  # noqa: TRY004 - as above
+        raise ValueError(f"{name!r} is not a list of whole numbers")
     return tuple(_count(name, value) for value in values)
 
 

@@ -77,9 +77,11 @@ class Place:
     is_waiting: int
     beats: int
 
+    _numbers: memoryview
+    _at: int
+
     def __init__(self, numbers: memoryview, slot: int) -> None:
-        object.__setattr__(self, "_numbers", numbers)
-        object.__setattr__(self, "_at", _HEAD + slot * len(_FIELDS))
+        vars(self).update(_numbers=numbers, _at=_HEAD + slot * len(_FIELDS))
 
     def __getattr__(self, name: str) -> int:
         return int(self._numbers[self._at + _FIELDS.index(name)])

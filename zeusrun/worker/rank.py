@@ -26,7 +26,7 @@ from zeusrun.worker.hooks.install import install_hooks
 from zeusrun.worker.script import run_script, show_failure
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from zeusrun.worker.hooks.install import Hooks
 

@@ -68,7 +68,13 @@ class Endpoint:
         ]
         size, number = len(ranks), generation.number
         limits = {"min": elastic.min, "max": elastic.max}
-        return {"generation": number, "size": size, "wanted": wanted or size, **limits, "ranks": ranks}
+        return {
+            "generation": number,
+            "size": size,
+            "wanted": wanted or size,
+            **limits,
+            "ranks": ranks,
+        }
 
     def order(self, size: int | None) -> None:
         """Ask for a number of ranks; ``None``: that of the start."""

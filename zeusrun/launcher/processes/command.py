@@ -23,6 +23,7 @@ from zeusrun.sidecar.orders import PREFIX_COLUMNS
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from zeusrun.jobfile.elastic_section import Elastic
     from zeusrun.jobfile.spec import JobSpec
     from zeusrun.launcher.rundir.layout import RunPaths
     from zeusrun.trial import Trial
@@ -237,7 +238,8 @@ def build_command(
     # torchrun replaces ${local_rank} and $$ in each word of the script's command.
     script_command = [word.replace("$", "$$") for word in (*worker, *target, *args)]
     if spec.elastic is not None:
-        argv = (sys.executable, "-c", _ELASTIC, _plan(spec, trial), sys.executable, "-u")
+        plan = _plan(spec.elastic, spec.launch.max_restarts, trial)
+        argv = (sys.executable, "-c", _ELASTIC, plan, sys.executable, "-u")
         script_command = [*worker, *target, *args]
     secrets = {name for section, name in spec.secrets if section == "env"}
     inherited = without_own_variables(environment)
@@ -278,15 +280,14 @@ def _to_resize(spec: JobSpec) -> dict[str, str]:
     return {"ZEUSRUN_ELASTIC": json.dumps({"steps": steps})}
 
 
-def _plan(spec: JobSpec, trial: Trial) -> str:
+def _plan(elastic: Elastic, max_restarts: int, trial: Trial) -> str:
     """Return what the agent of an elastic training may do."""
-    elastic, launch = spec.elastic, spec.launch
     plan = {
         "run_id": trial.trial,
         "ranks": trial.world_size,
         "least": elastic.min,
         "most": elastic.max,
-        "max_restarts": launch.max_restarts,
+        "max_restarts": max_restarts,
         "losses": elastic.losses,
         "tolerant": elastic.lost_by == "any",
         "hang_s": elastic.hang_s,

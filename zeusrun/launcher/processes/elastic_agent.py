@@ -126,7 +126,7 @@ class Agent:
             self._command,
             env={**os.environ, **own, **texts},
             start_new_session=True,
-            preexec_fn=self._restore_mask,
+            preexec_fn=self._restore_mask,  # noqa: PLW1509 - the agent has no threads
         )
         self._processes[slot] = process
         self._board.place(slot).pid = process.pid
@@ -269,9 +269,8 @@ class Agent:
         waiting = any(each.is_waiting for each in places.values())
         for slot, place in places.items():
             is_idle = place.is_in_step and not place.is_waiting
-            seen = (place.steps, place.is_in_step, place.is_waiting)
-            if not is_idle:
-                seen = (*seen, place.beats)
+            beats = () if is_idle else (place.beats,)
+            seen = (place.steps, place.is_in_step, place.is_waiting, *beats)
             watched = self._watched.setdefault(slot, _Watched())
             if watched.seen != seen or not waiting:
                 watched.seen, watched.since_t = seen, now_t

@@ -35,7 +35,7 @@ class Epochs:
 
         ``is_training``: whether the loader is known to feed the optimizer steps.
         """
-        sampler = getattr(loader, "sampler", None)
+        sampler: Any = getattr(loader, "sampler", None)
         if not hasattr(sampler, "num_replicas"):
             return False
         number = self._numbers.setdefault(loader, len(self._numbers) + 1)
@@ -51,7 +51,11 @@ class Epochs:
 
     def _divide(self, loader: Any, sampler: Any, number: int) -> None:
         """Divide data and batches of a loader among the present ranks, as ``DistributedSampler``."""
-        size, batches, total = self._environment.world_size, loader.batch_sampler, len(sampler.dataset)
+        size, batches, total = (
+            self._environment.world_size,
+            loader.batch_sampler,
+            len(sampler.dataset),
+        )
         whole = self._batch_sizes.setdefault(number, batches.batch_size * sampler.num_replicas)
         batches.batch_size = max(1, whole // size)
         sampler.num_replicas, sampler.rank = size, self._environment.rank

@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import distributed
+import torch.distributed
 from torch.futures import Future
 
 if TYPE_CHECKING:
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+distributed: Any = torch.distributed  # some of what is needed has no types
+
 _ECHO = "zeusrun_echo"
 _CONNECT_S = 10.0  # a member that dies while the others connect costs them so much
 _COLLECTIVE = timedelta(minutes=30)  # of gloo
 
 
 def _done(result: object) -> Any:
-    from torch._C._distributed_c10d import _create_work_from_future  # noqa: PLC0415 - see ``torch``
-
     future: Future[Any] = Future()
     future.set_result(result)
-    return _create_work_from_future(future)
+    return torch._C._distributed_c10d._create_work_from_future(future)  # type: ignore[attr-defined]
 
 
-class _Echo(distributed.ProcessGroup):
+class _Echo(distributed.ProcessGroup):  # type: ignore[misc]
     """A process group whose other ranks have the same values as this one."""
 
     def getBackendName(self) -> str:  # noqa: N802 - of torch
@@ -94,12 +94,14 @@ def open_group(file: Path, rank: int, size: int) -> None:
     before = _sockets()
     store = distributed.FileStore(str(file), size)
     store.set_timeout(timedelta(seconds=_CONNECT_S))
-    options = {"timeout": timedelta(seconds=_CONNECT_S)}
+    limit = timedelta(seconds=_CONNECT_S)
     try:
-        distributed.init_process_group("gloo", store=store, rank=rank, world_size=size, **options)
+        distributed.init_process_group(
+            "gloo", store=store, rank=rank, world_size=size, timeout=limit
+        )
     finally:
         _connections = _sockets() - before
-    distributed.distributed_c10d._set_pg_timeout(_COLLECTIVE)  # noqa: SLF001 - there is no other
+    distributed.distributed_c10d._set_pg_timeout(_COLLECTIVE)
 
 
 def close_group() -> None:

@@ -22,7 +22,7 @@ from zeusrun.worker.failure import ran_out_of_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from types import FrameType, TracebackType
+    from types import FrameType
 
     from torch import Tensor
 
@@ -343,7 +343,7 @@ class Member:
     def _beat(self) -> None:
         main = threading.main_thread().ident
         while True:
-            frame = sys._current_frames().get(main or 0)  # noqa: SLF001 - there is no other
+            frame = sys._current_frames().get(main or 0)
             self._place.is_waiting = _is_waiting(frame)
             del frame
             self._place.beats += 1
@@ -371,10 +371,10 @@ def _replace_group(model: Any) -> None:
 
     reducer = model.reducer
     try:
-        model._update_process_group(distributed.group.WORLD)  # noqa: SLF001
-        reducer._push_all_rebuilt_params()  # noqa: SLF001
-        reducer._rebuild_buckets()  # noqa: SLF001
-        reducer._reset_state()  # noqa: SLF001 - so that all order them again
+        model._update_process_group(distributed.group.WORLD)
+        reducer._push_all_rebuilt_params()
+        reducer._rebuild_buckets()
+        reducer._reset_state()
     except AttributeError:
-        arguments = model._zeusrun_arguments  # noqa: SLF001 - of hooks/elastic.py
+        arguments = model._zeusrun_arguments
         model.__init__(model.module, **{**arguments, "init_sync": False})

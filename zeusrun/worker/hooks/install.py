@@ -140,7 +140,7 @@ def install_hooks(clock: StepClock | None, *, launched: bool = True) -> Hooks:
         launched: Whether torchrun has started this process.
     """
     global _installed  # noqa: PLW0603 - one for the process, like the modules that it changes
-    hooks = _installed = Hooks(clock and clock.tick, launched=launched)
+    hooks = _installed = Hooks(None if clock is None else clock.tick, launched=launched)
     after_import(MODULES.keys() | elastic.MODULES.keys(), hooks.install)
     if hooks.elastic is not None:
         hooks.elastic.on_change = hooks.observer.change_ranks

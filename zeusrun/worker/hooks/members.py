@@ -99,7 +99,7 @@ class Member:
             self._environment.is_grown, self._is_other_rank = True, rank > 0
             return
         clock = take_place(self._environment)
-        self.tick = clock and clock.tick
+        self.tick = None if clock is None else clock.tick
         self._begin()
 
     def _begin(self) -> None:
