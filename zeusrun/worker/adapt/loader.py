@@ -256,23 +256,24 @@ class AdaptiveLoader(DataLoader[Any]):
                 if control is not None and micro.is_first:
                     control.call_policy("before_step")
                 yield batch
-                if elastic is not None and elastic.is_lost:
-                    elastic.recover()
-                    self._resize()
-                    break  # the step is made again
-                if not micro.is_last:
-                    continue
-                batches.position = micro.end
-                if elastic is not None and elastic.after_step():
-                    self._resize()
-                    break
-                if control is None:
-                    continue
-                if control.after_step(micro.step_samples, last=batches.is_over):
+                if self._has_changed(micro, control):
                     self._resize()
                     break  # the rest of the epoch needs a new iterator
         if control is not None:
             control.call_policy("after_epoch")
+
+    def _has_changed(self, micro: MicroBatch, control: Control | None) -> bool:
+        """Take in that a micro-batch was used; return whether batch size or ranks have changed."""
+        elastic, batches = self.elastic, self._batches
+        if elastic is not None and elastic.is_lost:
+            elastic.recover()  # the step is made again
+            return True
+        if not micro.is_last:
+            return False
+        batches.position = micro.end
+        if elastic is not None and elastic.after_step():
+            return True
+        return control is not None and control.after_step(micro.step_samples, last=batches.is_over)
 
     def _exchange(self, place: tuple[int, int] | None) -> tuple[int, int]:
         """Return the epoch and the position in it; with ``place``, continue there."""

@@ -1,7 +1,7 @@
 """Changes the ranks of an unedited script between two epochs.
 
-Where ``DistributedDataParallel``, the loader and its ``DistributedSampler`` are torch's own, nothing
-of the script need know. A newcomer runs the script from its beginning, but gets only one batch of
+Where ``DistributedDataParallel``, the loader and its ``DistributedSampler`` are torch's own, the
+script stays as it is. A newcomer runs the script from its beginning, but gets only one batch of
 each pass until its epoch is the one in which it joins; then all that it has learned is replaced.
 """
 

@@ -1,4 +1,4 @@
-"""What a rank passes on to those that join it: parameters, optimizers, schedulers, random numbers."""
+"""What a rank passes on to a newcomer: parameters, optimizers, schedulers, random numbers."""
 
 from __future__ import annotations
 

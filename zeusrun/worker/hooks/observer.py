@@ -64,9 +64,15 @@ class Pass:
     batches: int = 0  # of the last step, unless it is the first one
     ended: bool = False  # all batches have been yielded
     queued: deque[int | None] = field(default_factory=lambda: deque(maxlen=_MAX_QUEUED))
-    limit: int | None = None  # batches that it has
-    yielded: int = 0
+    limit: int | None = None  # batches that it still has; ``None``: all
     samples: int = 0  # in the batches since the last step; ``queued``: of those on their way
+
+    def check_limit(self) -> None:
+        """Raise ``StopIteration`` if no batch is left."""
+        if self.limit is not None:
+            if self.limit == 0:
+                raise StopIteration
+            self.limit -= 1
 
 
 class Observer:

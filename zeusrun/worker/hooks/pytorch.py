@@ -105,21 +105,12 @@ def loader(dataloader: ModuleType, hooks: Hooks) -> None:
     may be anything. Only where a list has one index, that dimension may show that the item is a
     whole batch, of unknown size.
     """
-    observer, member = hooks.observer, hooks.elastic
-    epochs = None if member is None else Epochs(hooks.environment, member)
+    observer, begin_pass = hooks.observer, _passes(hooks)
     if hooks.environment.batch_size_to_replace is not None:
         apply_batch_size(dataloader, hooks.environment, observer)
     base: Any = dataloader._BaseDataLoaderIter
     begin, reset = base.__init__, base._reset
     next_index, next_batch = base._next_index, base.__next__
-
-    def begin_pass(loader: Any) -> Pass:
-        part = observer.begin_pass(loader)
-        if member is not None and epochs is not None:
-            if epochs.begin(loader, is_training=observer.trains_on(part.feed)):
-                observer.change_ranks()
-            part.limit = member.limit
-        return part
 
     def __init__(iterator: Any, loader: Any, *args: Any, **options: Any) -> None:
         iterator._zeusrun = begin_pass(loader)
@@ -142,13 +133,11 @@ def loader(dataloader: ModuleType, hooks: Hooks) -> None:
     def __next__(iterator: Any) -> Any:
         part = iterator._zeusrun
         try:
-            if part.limit == part.yielded:
-                raise StopIteration
+            part.check_limit()
             batch = next_batch(iterator)
         except StopIteration:
             observer.end_pass(part)
             raise
-        part.yielded += 1
         if part is not observer.current:
             observer.previous, observer.current = observer.current, part
             observer.switches += 1
@@ -162,6 +151,23 @@ def loader(dataloader: ModuleType, hooks: Hooks) -> None:
     base._zeusrun = Pass(Feed())  # of an iterator that does not call __init__
     base.__init__, base._reset = __init__, _reset
     base._next_index, base.__next__ = _next_index, __next__
+
+
+def _passes(hooks: Hooks) -> Callable[[Any], Pass]:
+    """Return a function that begins a pass over a loader; in it, the ranks may change."""
+    observer, member = hooks.observer, hooks.elastic
+    if member is None:
+        return observer.begin_pass
+    epochs = Epochs(hooks.environment, member)
+
+    def begin_pass(loader: Any) -> Pass:
+        part = observer.begin_pass(loader)
+        if epochs.begin(loader, is_training=observer.trains_on(part.feed)):
+            observer.change_ranks()
+        part.limit = member.limit
+        return part
+
+    return begin_pass
 
 
 def holds_batch(item: Any) -> bool:
