@@ -74,6 +74,7 @@ class Agent:
         self._finished: set[int] = set()  # members whose script has ended
         self._waiting: set[int] = set()  # newcomers that are no members yet
         self._members: tuple[int, ...] = ()
+        self._trained: tuple[int, ...] = ()  # the last ones that have all trained together
         self._number = self._board.newest  # of an earlier start of this run
         self._restart = self._lost = 0
         self._wanted, self._order = plan.ranks, self._board.wanted[0]
@@ -151,10 +152,22 @@ class Agent:
                 self._finished.add(slot)
             elif not self._go_on_without(slot, code) and not self._start_again(slot, code):
                 return 1
+        if self._is_settled:
+            self._trained = self._members
+        elif self._finished:  # the others end: nobody joins them any more
+            self._dismiss(set(self._members) - set(self._trained))
         if self._finished.issuperset(self._members) and not self._members_run():
             self._end(signal.SIGTERM, _GRACE_S)  # newcomers that wait
             return 0
         return None
+
+    def _dismiss(self, newcomers: set[int]) -> None:
+        """Kill newcomers that are not needed."""
+        self._members = tuple(slot for slot in self._members if slot not in newcomers)
+        self._waiting -= newcomers
+        for slot in newcomers & self._processes.keys():
+            with contextlib.suppress(OSError):
+                os.killpg(self._processes[slot].pid, signal.SIGKILL)
 
     def _members_run(self) -> bool:
         return any(slot in self._members for slot in self._processes)
@@ -241,6 +254,8 @@ class Agent:
             _log(f"{by} wants {self._wanted} ranks")
         if self._finished or not self._members or not self._is_settled:
             return
+        if (excess := len(self._members) + len(self._waiting) - self._wanted) > 0:
+            self._dismiss(set(sorted(self._waiting)[-excess:]))
         if self._wanted < len(self._members):
             self._publish(self._members[: self._wanted], f"{by} wants {self._wanted}")
         while self._members and len(self._members) + len(self._waiting) < self._wanted:

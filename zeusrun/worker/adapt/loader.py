@@ -258,6 +258,8 @@ class AdaptiveLoader(DataLoader[Any]):
                 yield batch
                 if self._has_changed(micro, control):
                     self._resize()
+                    if elastic is not None:
+                        elastic.on_change()  # also of this loader
                     break  # the rest of the epoch needs a new iterator
         if control is not None:
             control.call_policy("after_epoch")

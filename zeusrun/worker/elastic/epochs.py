@@ -50,7 +50,7 @@ class Epochs:
         return True
 
     def _divide(self, loader: Any, sampler: Any, number: int) -> None:
-        """Divide data and batches of a loader among the present ranks, as ``DistributedSampler``."""
+        """Divide data and batches among the present ranks, as ``DistributedSampler`` does."""
         size, batches, total = (
             self._environment.world_size,
             loader.batch_sampler,
