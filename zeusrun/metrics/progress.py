@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from zeusrun.metrics.seen import CONTROLLING, Ranks, Seen, describe_steps, find_batch_size
 from zeusrun.sidecar.events import REPORT, Adapted, Applied, Hooked, Observed, Watched
 from zeusrun.trial import CurvePoint, SizeChange, is_baseline, join_changes
-from zeusrun.trial.values import WorldChange
+from zeusrun.trial.values import WorldChange, join_worlds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -141,10 +141,10 @@ class Progress:
     @property
     def world_sizes(self) -> tuple[WorldChange, ...]:
         """The numbers of ranks of an elastic training that has changed it; else empty."""
-        changes, begun_t = self.ranks.changes, self.training_t
-        if begun_t is None or len(changes) < 2:
+        if (begun_t := self.training_t) is None:
             return ()
-        return tuple(WorldChange(max(0.0, t - begun_t), *each) for t, *each in changes)
+        changes = [WorldChange(max(0.0, t - begun_t), *each) for t, *each in self.ranks.changes]
+        return join_worlds((), changes)
 
     @property
     def listens(self) -> bool:

@@ -304,6 +304,8 @@ def _join(trial: Trial, outcome: Outcome) -> Outcome:
                 for point in later_on
             ),
         )
+    again = () if outcome.time_s is None else (WorldChange(0.0, 0, trial.world_size),)
+    worlds = (*again, *outcome.world_sizes)
     # The limit of the longer part.
     longer = outcome.time_s is not None and outcome.time_s > trial.time_s
     limit_w = outcome.power_limit_w if longer else trial.power_limit_w
@@ -341,7 +343,7 @@ def _join(trial: Trial, outcome: Outcome) -> Outcome:
         else outcome.gradient_variance,
         gradients_of=outcome.gradients_of or trial.gradients_of,
         batch_sizes=join_changes(trial.batch_sizes, outcome.batch_sizes),
-        world_sizes=join_worlds(trial.world_sizes, outcome.world_sizes, trial.time_s),
+        world_sizes=join_worlds(trial.world_sizes, worlds, trial.time_s, trial.epochs or 0),
         **_sum_prices(trial, outcome, energy_j),
         shared=True if True in shared else None if None in shared else False,
         warnings=(*trial.warnings, *outcome.warnings),

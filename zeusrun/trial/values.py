@@ -232,10 +232,22 @@ class WorldChange(NamedTuple):
 
 
 def join_worlds(
-    before: tuple[WorldChange, ...], since: tuple[WorldChange, ...], time_s: float | None
+    before: Sequence[WorldChange],
+    since: Sequence[WorldChange],
+    time_s: float = 0.0,
+    epochs: int = 0,
 ) -> tuple[WorldChange, ...]:
-    """Return both parts; the first one has trained for so many seconds."""
-    return (*before, *(each._replace(time_s=(time_s or 0.0) + each.time_s) for each in since))
+    """Return both parts; empty if the number of ranks never changed.
+
+    The first part has trained for ``time_s`` and so many epochs.
+    """
+    joined = list(before)
+    for change in since:
+        if not joined or joined[-1].world_size != change.world_size:
+            joined.append(
+                change._replace(time_s=time_s + change.time_s, epochs=change.epochs or epochs)
+            )
+    return tuple(joined) if len(joined) > 1 else ()
 
 
 def join_changes(
