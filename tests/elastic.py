@@ -35,7 +35,7 @@ class Training:
         self.zeusrun = zeusrun
         self.submit = zeusrun.start("submit", job)
         self.run_dir = zeusrun.run_dir()
-        wait_for(lambda: (self.run_dir / "elastic" / "board").exists())
+        self._wait(lambda: (self.run_dir / "elastic" / "board").exists())
         self.board = Board(self.run_dir)
         self.wait_for_ranks(2)
 
@@ -51,7 +51,10 @@ class Training:
         return has_begun and len(members) == (ranks or len(members)) > 0
 
     def wait_for_ranks(self, ranks=None):
-        wait_for(lambda: self.is_settled(ranks) or self.submit.poll() is not None, 120, "resize")
+        self._wait(lambda: self.is_settled(ranks))
+
+    def _wait(self, condition, seconds=120):
+        wait_for(lambda: condition() or self.submit.poll() is not None, seconds)
         assert self.submit.poll() is None, self.submit.communicate()[0]
 
     @property
@@ -71,7 +74,7 @@ class Training:
         """Wait until rank 0 has made so many more steps."""
         head = self.board.place(self.members[0])
         until = head.steps + more
-        wait_for(lambda: self.board.place(self.members[0]).steps >= until, 120, self.log)
+        self._wait(lambda: self.board.place(self.members[0]).steps >= until)
 
     def end(self):
         """Wait for the end; return the exit code and what people see."""

@@ -14,7 +14,7 @@ from tests.runs import wait_for
 
 pytestmark = pytest.mark.torchrun
 
-PRINTED = {"pattern": r"epoch: (?P<epoch>\d+) accuracy: (?P<accuracy>[\d.]+)"}
+PRINTED = {"source": "stdout", "pattern": r"epoch: (?P<epoch>\d+) accuracy: (?P<accuracy>[\d.]+)"}
 
 
 def end_digests(run_dir):
