@@ -14,6 +14,7 @@ from zeusrun.errors import UsageError
 from zeusrun.launcher.rundir.ownership import files_of, lease_of
 from zeusrun.sidecar.board import Board
 from zeusrun.view.export import print_json
+from zeusrun.view.units import plural
 
 _POLL_S = 0.05
 _WAIT_S = 120.0
@@ -43,7 +44,7 @@ def resize(
         )
     if ranks and not elastic.min <= ranks <= elastic.max:
         raise UsageError(
-            f"{ranks} ranks are not between elastic.min ({elastic.min}) and elastic.max "
+            f"{ranks} is not between elastic.min ({elastic.min}) and elastic.max "
             f"({elastic.max}) of {trial.trial}"
         )
     board = Board(paths.run_dir)
@@ -52,14 +53,14 @@ def resize(
     while not _has_size(board, ranks) and lease_of(trial, paths).is_held():
         if time.monotonic() > deadline_t:
             raise UsageError(
-                f"{trial.trial} still has {len(_members(board))} ranks after {_WAIT_S:g} s; it "
+                f"{trial.trial} still has {plural(len(_members(board)), 'rank')} after {_WAIT_S:g} s; it "
                 f"changes when the new ones have started: see {Path(paths.torchrun_log)}"
             )
         time.sleep(_POLL_S)
     if as_json:
         print_json({"trial": trial.trial, "ranks": ranks})
     else:
-        typer.echo(f"{trial.trial} has {ranks} ranks")
+        typer.echo(f"{trial.trial} has {plural(ranks, 'rank')}")
 
 
 def _members(board: Board) -> tuple[int, ...]:

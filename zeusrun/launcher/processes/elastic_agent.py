@@ -237,7 +237,7 @@ class Agent:
         self._members = members
         self._waiting -= set(members)
         self._board.publish(Generation(self._number, members, why))
-        _log(f"generation {self._number}: {len(members)} ranks, processes {list(members)}: {why}")
+        _log(f"generation {self._number}: processes {list(members)}: {why}")
 
     @property
     def _is_settled(self) -> bool:
@@ -310,7 +310,7 @@ def _free_port() -> int:
 
 
 def _log(text: str) -> None:
-    print(text, flush=True)  # noqa: T201 - its log
+    os.write(1, f"{text}\n".encode())
 
 
 def main() -> NoReturn:

@@ -213,7 +213,8 @@ def _observe(run: Supervised, *, final: bool = False) -> None:
         if isinstance(event, Started) and event.rank not in run.logs:  # a newcomer
             run.logs |= log_tails(run.begun.paths, [event.rank])
         if isinstance(event, Regrouped) and event.number > 1:
-            run.messages.note(f"{len(event.members)} ranks: {event.why}")
+            count = len(event.members)
+            run.messages.note(f"{count} rank{'s' * (count > 1)}: {event.why}")
         if isinstance(event, Applied):
             run.messages.note(describe_applied(event))
     reached = progress.reached

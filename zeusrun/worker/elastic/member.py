@@ -12,19 +12,17 @@ import json
 import sys
 import threading
 import time
-import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from zeusrun.sidecar.board import Board
 from zeusrun.sidecar.events import Regrouped
+from zeusrun.worker.elastic.tracked import Tracked
 from zeusrun.worker.failure import ran_out_of_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType
-
-    from torch import Tensor
 
     from zeusrun.sidecar.board import Generation
     from zeusrun.worker.environment import WorkerEnvironment
@@ -35,46 +33,6 @@ _POLL_S = 0.001
 _BEAT_S = 0.5
 _AHEAD = 2  # steps, by which a change is announced
 _WAITING = ("torch/autograd/graph.py", "torch/distributed/", "worker/elastic/")
-
-
-class Tracked:
-    """The objects of a script that have a state, in the order in which it has built them."""
-
-    def __init__(self) -> None:
-        self._models: list[weakref.ref[Any]] = []
-        self._others: list[weakref.ref[Any]] = []
-
-    def add_model(self, model: Any) -> None:
-        """Track a ``DistributedDataParallel``."""
-        self._models.append(weakref.ref(model))
-
-    def add(self, owner: Any) -> None:
-        """Track an optimizer, a scheduler, or anything else with ``state_dict``."""
-        if all(each() is not owner for each in self._others):
-            self._others.append(weakref.ref(owner))
-
-    @property
-    def models(self) -> list[Any]:
-        """Those that are alive."""
-        return [model for each in self._models if (model := each()) is not None]
-
-    @property
-    def others(self) -> list[Any]:
-        """Optimizers, schedulers and gradient scalers that are alive."""
-        return [other for each in self._others if (other := each()) is not None]
-
-    def tensors(self) -> list[Tensor]:
-        """Return the parameters and buffers of the models."""
-        return [
-            each
-            for model in self.models
-            for each in (*model.module.parameters(), *model.module.buffers())
-        ]
-
-    def clear_gradients(self) -> None:
-        """Forget the gradients of a step that is made again."""
-        for model in self.models:
-            model.zero_grad(set_to_none=True)
 
 
 class Member:
@@ -160,6 +118,7 @@ class Member:
         if not is_training or place.mode == BY_STEPS:
             return False
         place.mode, place.loader, place.epoch = BY_EPOCHS, loader, epoch
+        self._follow_schedule()
         return self._switch(epoch, 1)
 
     def _join_in_epoch(self, loader: int, epoch: int) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import pickle
 import random
 import sys
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from zeusrun.worker.elastic.member import Tracked
+    from zeusrun.worker.elastic.tracked import Tracked
 
 
 @dataclass(frozen=True)
@@ -33,18 +32,18 @@ class _Place:
 
 
 def send_state(tracked: Tracked, more: object, source: int) -> None:
-    """Send the state of this rank, the ``source``, to all others; ``more`` is pickled."""
+    """Send the state of this rank, the ``source``, to all others; ``more``: anything."""
     tensors: list[Tensor] = []
     states = [_take_out(each.state_dict(), tensors) for each in tracked.others]
-    distributed.broadcast_object_list([pickle.dumps((states, more))], source)
+    distributed.broadcast_object_list([states, more], source)
     broadcast_tensors([*tracked.tensors(), *tensors], source)
 
 
 def receive_state(tracked: Tracked, source: int) -> tuple[list[Any], Any]:
     """Receive the parameters of the ``source``, in place; return the other states, and more."""
-    received: list[Any] = [None]
+    received: list[Any] = [None, None]
     distributed.broadcast_object_list(received, source)
-    states, more = pickle.loads(received[0])  # noqa: S301 - of another rank of this run
+    states, more = received
     places = sorted(_places(states), key=lambda place: place.number)
     tensors = [torch.empty(each.shape, dtype=each.dtype, device=each.device) for each in places]
     broadcast_tensors([*tracked.tensors(), *tensors], source)
