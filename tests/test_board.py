@@ -99,7 +99,7 @@ def test_earlier_generations_can_still_be_read(board):
     assert board.read_generation(1) == Generation(1, (0, 1), "the training starts")
 
 
-@given(slots, st.fixed_dictionaries({name: numbers for name in FIELDS}), slots)
+@given(slots, st.fixed_dictionaries(dict.fromkeys(FIELDS, numbers)), slots)
 def test_a_place_holds_its_numbers_and_changes_no_other(any_board, slot, values, other):
     places = any_board.place(slot), any_board.place(other)
     for place in places:

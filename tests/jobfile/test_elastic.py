@@ -81,7 +81,7 @@ def test_the_copy_of_a_job_file_is_the_same_job(tmp_path, elastic):
         ({"steps": ""}, "must be pairs of a step"),
         ({"steps": "10:2,"}, "must be pairs of a step"),
         ({"steps": "-1:2"}, "must be pairs of a step"),
-        ({"steps": "١:2"}, "must be pairs of a step"),
+        ({"steps": "\u0661:2"}, "must be pairs of a step"),
         ({"steps": 602}, 'must be text, not 602; put it in quotes: "602"'),
         ({"steps": "10:2,10:3"}, "must name each step once, in ascending order"),
         ({"steps": "10:2,5:3"}, "must name each step once, in ascending order"),
@@ -114,8 +114,7 @@ def test_what_cannot_be_is_one_sentence_with_its_line(tmp_path, elastic, sentenc
     [
         (
             {"launch": {"nproc_per_node": 8}},
-            r"begins with launch.nproc_per_node, which must be a number between min \(1\) and max "
-            r"\(4\), not 8",
+            r"begins with launch.nproc_per_node, .* a number between min \(1\) and max \(4\), not 8",
         ),
         ({"launch": {"nproc_per_node": "gpu"}}, r"must be a number between .*, not gpu"),
         ({"launch": {"nproc_per_node": "auto"}}, r"must be a number between .*, not auto"),
@@ -168,7 +167,7 @@ def test_a_text_is_a_schedule_or_an_error(text):
     try:
         steps = read_steps(text)
     except ValueError as error:
-        assert "must" in str(error)  # noqa: PT017 - one of two outcomes
+        assert "must" in str(error)
     else:
         assert steps
         assert list(steps) == sorted(steps)

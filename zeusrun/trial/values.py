@@ -234,8 +234,18 @@ class WorldChange(NamedTuple):
 def join_worlds(
     before: tuple[WorldChange, ...], since: tuple[WorldChange, ...], time_s: float | None
 ) -> tuple[WorldChange, ...]:
-    """Return both parts; the first one has trained for so many seconds."""
-    return (*before, *(each._replace(time_s=(time_s or 0.0) + each.time_s) for each in since))
+    """Return both parts; the first one has trained for so many seconds.
+
+    Until its first report, the second one counts no epochs, so it has those of the first.
+    """
+    done = before[-1].epochs if before else 0
+    return (
+        *before,
+        *(
+            WorldChange((time_s or 0.0) + each.time_s, max(done, each.epochs), each.world_size)
+            for each in since
+        ),
+    )
 
 
 def join_changes(

@@ -45,7 +45,7 @@ def board(server):
     return board
 
 
-def request(port, method, path, body=None, headers=None, host="127.0.0.1"):
+def request(port, method, path, body=None, *, headers=None, host="127.0.0.1"):
     with contextlib.closing(http.client.HTTPConnection(host, port, timeout=30)) as connection:
         connection.request(method, path, body, headers or {})
         answer = connection.getresponse()
