@@ -34,7 +34,7 @@ _NOTICED_S = 5.0  # within which the agent has seen that a rank is gone
 _POLL_S = 0.001
 _BEAT_S = 0.5
 _AHEAD = 2  # steps, by which a change is announced
-_WAITING = ("torch/autograd/graph.py", "torch/distributed/", "worker/elastic/")
+_WAITING = ("/torch/autograd/graph.py", "/torch/distributed/", "/zeusrun/worker/elastic/")
 
 
 class Tracked:
