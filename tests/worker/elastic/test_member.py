@@ -141,6 +141,15 @@ def test_an_unedited_script_changes_between_two_epochs(build):
     assert begin(4) == [False, False]
 
 
+def test_an_unedited_script_follows_the_schedule_as_an_epoch_begins(build):
+    member = build.member(steps=[[100, 3]])
+    for epoch, steps, orders in ((1, 0, 0), (2, 60, 0), (3, 120, 1), (4, 180, 1)):
+        member.parts["clock"] = lambda _, steps=steps: steps
+        member.begin_epoch(1, epoch, is_training=True)
+        assert build.board.wanted[0] == orders
+    assert build.board.wanted[1:] == (3, "the schedule")
+
+
 def test_loaders_that_do_not_train_change_nothing(build):
     member = build.member()
     build.board.publish(Generation(2, (0, 1, 2)))

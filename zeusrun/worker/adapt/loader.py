@@ -266,6 +266,8 @@ class AdaptiveLoader(DataLoader[Any]):
                 yield batch
                 if self._has_changed(micro, control):
                     self._resize()
+                    if elastic is not None:
+                        elastic.on_change()  # again: now, the batches are those of these ranks
                     break  # the rest of the epoch needs a new iterator
         if control is not None:
             control.call_policy("after_epoch")

@@ -160,6 +160,7 @@ class Member:
         if not is_training or place.mode == BY_STEPS:
             return False
         place.mode, place.loader, place.epoch = BY_EPOCHS, loader, epoch
+        self._follow_schedule()
         return self._switch(epoch, 1)
 
     def _join_in_epoch(self, loader: int, epoch: int) -> bool:
