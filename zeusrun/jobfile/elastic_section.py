@@ -48,7 +48,7 @@ def _check_steps(text: str | None, info: ValidationInfo) -> str | None:
 
 def _check_listen(text: str) -> str:
     host, _, port = text.rpartition(":")
-    if not host or not (port.isascii() and port.isdecimal() and int(port) < 1 << 16):
+    if not host or not (port.isascii() and port.isdecimal() and 0 < int(port) < 1 << 16):
         raise ValueError(f"must be an address and a port, such as 127.0.0.1:9100, not {text!r}")
     return text
 
@@ -105,6 +105,13 @@ def check_elastic(elastic: Elastic | None, info: ValidationInfo) -> Elastic | No
         raise ValueError(
             f"begins with launch.nproc_per_node, which must be a number between min "
             f"({elastic.min}) and max ({elastic.max}), not {ranks}"
+        )
+    if not launch.distributed:
+        raise ValueError("needs launch.distributed: true, for ranks that train together")
+    smallest = min(data["batch_size"].candidates) if "batch_size" in data else elastic.max
+    if smallest < elastic.max:
+        raise ValueError(
+            f"has max: {elastic.max}, but a batch size of {smallest} has fewer samples than ranks"
         )
     if data.get("run_on") is not None:
         raise ValueError("is for one machine; remove it, or run_on: several hosts restart")

@@ -8,6 +8,7 @@ among the members, and the newcomers are last.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import mmap
 import os
@@ -158,5 +159,7 @@ class Board:
 
     def order(self, size: int, by: str) -> None:
         """Ask for another number of ranks; ``by``: one of ``ORDERED_BY``."""
-        self._numbers[4], self._numbers[5] = size, ORDERED_BY.index(by)
-        self._numbers[3] += 1
+        with os.fdopen(open_for_writing(self.folder / "board", os.O_RDWR)) as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # two orders at once would have one number
+            self._numbers[4], self._numbers[5] = size, ORDERED_BY.index(by)
+            self._numbers[3] += 1

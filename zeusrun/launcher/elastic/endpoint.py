@@ -8,6 +8,7 @@ in, so it belongs on an address that only the right people reach.
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -24,6 +25,13 @@ if TYPE_CHECKING:
 _MAX_BYTES = 4096
 _TIMEOUT_S = 10.0
 _BY = "the endpoint"
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, *_: object) -> None:
+        """Print nothing if a client has gone: the terminal belongs to the training."""
 
 
 class Endpoint:
@@ -43,13 +51,14 @@ class Endpoint:
         """Listen; raises ``LaunchError`` if the address is taken."""
         host, _, port = self._listen.rpartition(":")
         handler = type("Handler", (_Handler,), {"endpoint": self})
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        server = type("Server", (_Server,), {"address_family": family})
         try:
-            self._server = ThreadingHTTPServer((host.strip("[]"), int(port)), handler)
+            self._server = server((host.strip("[]"), int(port)), handler)
         except OSError as error:
             raise LaunchError(
                 f"elastic.listen: {self._listen}: {error.strerror}; choose another port"
             ) from error
-        self._server.daemon_threads = True
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
         return self
 
@@ -60,19 +69,19 @@ class Endpoint:
     def describe(self) -> dict[str, Any]:
         """Return who trains."""
         board, elastic = self._board, self._elastic
-        generation = board.read_generation(board.newest)
-        _, wanted, _ = board.wanted
+        number = board.newest  # 0 until the agent has begun
+        members = board.read_generation(number).members if number else ()
+        orders, wanted, _ = board.wanted
         ranks = [
             {"rank": rank, "process": slot, "pid": board.place(slot).pid}
-            for rank, slot in enumerate(generation.members)
+            for rank, slot in enumerate(members)
         ]
-        size, number = len(ranks), generation.number
-        limits = {"min": elastic.min, "max": elastic.max}
         return {
             "generation": number,
-            "size": size,
-            "wanted": wanted or size,
-            **limits,
+            "size": len(ranks),
+            "wanted": wanted if orders else self._first,
+            "min": elastic.min,
+            "max": elastic.max,
             "ranks": ranks,
         }
 
@@ -107,10 +116,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(HTTPStatus.NOT_FOUND, "there are /config and /stop")
             return
         try:
-            length = int(self.headers.get("Content-Length", "0"))
-            content = json.loads(self.rfile.read(min(length, _MAX_BYTES)))
-            size = self.endpoint.check(content.get("size"))
-        except (ValueError, AttributeError, RecursionError) as error:
+            size = self.endpoint.check(self._read().get("size"))
+        except (ValueError, RecursionError) as error:
             self._refuse(HTTPStatus.BAD_REQUEST, str(error))
             return
         self.endpoint.order(size)
@@ -124,6 +131,15 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(HTTPStatus.ACCEPTED)
         else:
             self._refuse(HTTPStatus.NOT_FOUND, "there are /config and /stop")
+
+    def _read(self) -> dict[str, Any]:
+        length = int(self.headers.get("Content-Length", "0"))
+        if not 0 <= length <= _MAX_BYTES:
+            raise ValueError(f"a request may have {_MAX_BYTES} bytes, not {length}")
+        content = json.loads(self.rfile.read(length))
+        if not isinstance(content, dict):
+            raise ValueError('a request must be an object, such as {"size": 3}')  # noqa: TRY004
+        return content
 
     def _answer(self, status: HTTPStatus) -> None:
         self._send(status, self.endpoint.describe())

@@ -47,6 +47,7 @@ class Provisioner:
         self._by, self._every, self._most = by, every, most
         self._energy_between = energy_between
         self._window: _Window | None = None
+        self._asked_in: int | None = None  # the generation after which others were asked for
         self._known: dict[int, float] = {}  # steps a second, or a joule, by ranks
         self.has_ended = False
 
@@ -64,15 +65,15 @@ class Provisioner:
                 self._window = _Window(generation, size, count.steps, count.last_step_t)
             return None
         steps = count.steps - window.steps
-        if self.has_ended or steps < self._every:
-            return None
+        if self.has_ended or self._asked_in == generation or steps < self._every:
+            return None  # newcomers that start would slow these ranks down
         spent = count.last_step_t - window.t
         if self._by == "joules":
             spent = self._energy_between(window.t, count.last_step_t) or 0.0
         if spent <= 0:
             return None
         self._known[size] = steps / spent
-        self._window = _Window(generation, size, count.steps, count.last_step_t)
+        self._asked_in = generation
         return self._choose(size)
 
     def _choose(self, size: int) -> int | None:

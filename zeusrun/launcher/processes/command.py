@@ -223,7 +223,6 @@ def build_command(
         flags.append(f"--shutdown-timeout={grace_s}")
     if "--monitor-interval" in torchrun.flags:
         flags.append(f"--monitor-interval={_MONITOR_INTERVAL_S}")
-    argv = (*torchrun.argv, *flags, "--")
     # By its path: "-m" would put the working directory before the standard library.
     worker = [str(WORKER), *([] if spec.instrument else ["--plain"])]
     env = {name: expand_placeholders(text, values) for name, text in spec.env.items()}
@@ -235,6 +234,7 @@ def build_command(
     script = spec.script_path(values)
     target = ("-m", str(spec.module)) if script is None else (str(script),)
     args = [expand_placeholders(text, values) for text in spec.args]
+    argv = (*torchrun.argv, *flags, "--")
     # torchrun replaces ${local_rank} and $$ in each word of the script's command.
     script_command = [word.replace("$", "$$") for word in (*worker, *target, *args)]
     if spec.elastic is not None:

@@ -214,7 +214,8 @@ class RunningRanks:
         torchrun would restart it, or if the remaining ranks handle neither signal.
         """
         left = {rank: each for rank, each in self._processes.items() if _state(each) is not None}
-        died = self._gone - self._ended - left.keys()  # its last events have been read since
+        # Its last events have been read since. One that is no member makes no difference.
+        died = self._gone.intersection(self._members) - self._ended - left.keys()
         self._gone = self._processes.keys() - left.keys()
         if not self._processes.keys() >= set(self._members) or died:
             return False

@@ -76,6 +76,11 @@ class Batches(Sampler[list[int]]):
         return self.position > 0
 
     @property
+    def rest(self) -> int:
+        """Samples of the epoch that are left, over all ranks."""
+        return 0 if self.is_over else self._total - self.position
+
+    @property
     def is_over(self) -> bool:
         """Whether the epoch has no further step."""
         return not self._next_step(self.position)
@@ -96,8 +101,10 @@ class Batches(Sampler[list[int]]):
         position = self.position
         while samples := self._next_step(position):
             chunk = self._order[position : position + samples]
+            if samples < self.num_replicas:  # ranks have joined since; none may have an empty batch
+                chunk = chunk.repeat(math.ceil(self.num_replicas / samples))[: self.num_replicas]
             own = chunk[self.rank :: self.num_replicas].tolist()
-            sizes = cut(samples, self.num_replicas, self.rank, self.micro_batch_size)
+            sizes = self._cut(samples)
             position += samples
             for number, size in enumerate(sizes, 1):
                 start = sum(sizes[: number - 1])
@@ -109,14 +116,15 @@ class Batches(Sampler[list[int]]):
     def __len__(self) -> int:
         """Return the number of micro-batches of an epoch at the present batch size."""
         position = max(0, self._total // self.global_batch_size - 1) * self.global_batch_size
-        count = position // self.global_batch_size * self._micro_batches(self.global_batch_size)
+        count = position // self.global_batch_size * len(self._cut(self.global_batch_size))
         while samples := self._next_step(position):  # the last ones
-            count += self._micro_batches(samples)
+            count += len(self._cut(samples))
             position += samples
         return count
 
-    def _micro_batches(self, samples: int) -> int:
-        return len(cut(samples, self.num_replicas, self.rank, self.micro_batch_size))
+    def _cut(self, samples: int) -> list[int]:
+        samples = max(samples, self.num_replicas)
+        return cut(samples, self.num_replicas, self.rank, self.micro_batch_size)
 
 
 class AdaptiveLoader(DataLoader[Any]):
@@ -259,7 +267,7 @@ class AdaptiveLoader(DataLoader[Any]):
                 if self._has_changed(micro, control):
                     self._resize()
                     if elastic is not None:
-                        elastic.on_change()  # also of this loader
+                        elastic.on_change()  # again: now, the batches are those of these ranks
                     break  # the rest of the epoch needs a new iterator
         if control is not None:
             control.call_policy("after_epoch")
@@ -273,7 +281,7 @@ class AdaptiveLoader(DataLoader[Any]):
         if not micro.is_last:
             return False
         batches.position = micro.end
-        if elastic is not None and elastic.after_step():
+        if elastic is not None and elastic.after_step(batches.rest):
             return True
         return control is not None and control.after_step(micro.step_samples, last=batches.is_over)
 

@@ -27,38 +27,49 @@ class Epochs:
         self._environment, self._member = environment, member
         self._numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._passes: dict[int, int] = {}
-        self._ranks: dict[int, int] = {}  # among which each loader divides its data
-        self._batch_sizes: dict[int, int] = {}  # the first ones, over all ranks
+        self._places: set[tuple[int, int]] = set()  # rank and number of ranks, so far
+        self._batch_sizes: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
     def begin(self, loader: Any, *, is_training: bool) -> bool:
         """Begin a pass; return whether the loader divides its data among other ranks than before.
 
         ``is_training``: whether the loader is known to feed the optimizer steps.
         """
+        from torch.utils.data import BatchSampler, DistributedSampler  # noqa: PLC0415 - as needed
+
         sampler: Any = getattr(loader, "sampler", None)
-        if not hasattr(sampler, "num_replicas"):
+        if not isinstance(sampler, DistributedSampler):
             return False
-        number = self._numbers.setdefault(loader, len(self._numbers) + 1)
+        if not isinstance(loader.batch_sampler, BatchSampler):
+            return False
+        number = self._number(loader)
         passes = self._passes[number] = self._passes.get(number, 0) + 1
-        before = self._ranks.setdefault(number, self._environment.world_size)
-        epoch = max(passes, int(getattr(sampler, "epoch", 0)) + 1)
-        self._member.begin_epoch(number, epoch, is_training=is_training)
-        size = self._ranks[number] = self._environment.world_size
-        if size == before or sampler.num_replicas != before:
+        self._places.add(self._place)
+        self._member.begin_epoch(number, max(passes, sampler.epoch + 1), is_training=is_training)
+        own = sampler.rank, sampler.num_replicas
+        if own == self._place or own not in self._places:
             return False
-        self._divide(loader, sampler, number)
+        self._divide(loader, sampler)
         return True
 
-    def _divide(self, loader: Any, sampler: Any, number: int) -> None:
-        """Divide data and batches among the present ranks, as ``DistributedSampler`` does."""
-        size, batches, total = (
-            self._environment.world_size,
-            loader.batch_sampler,
-            len(sampler.dataset),
-        )
-        whole = self._batch_sizes.setdefault(number, batches.batch_size * sampler.num_replicas)
+    @property
+    def _place(self) -> tuple[int, int]:
+        return self._environment.rank, self._environment.world_size
+
+    def _number(self, loader: Any) -> int:
+        """Return the number of a loader; one that a script builds for each epoch keeps it."""
+        if loader not in self._numbers:
+            taken = set(self._numbers.values())
+            self._numbers[loader] = min(set(range(1, len(taken) + 2)) - taken)
+        return self._numbers[loader]
+
+    def _divide(self, loader: Any, sampler: Any) -> None:
+        """Divide data and batches of a loader among the present ranks, as a new sampler would."""
+        (rank, size), batches = self._place, loader.batch_sampler
+        whole = self._batch_sizes.setdefault(loader, batches.batch_size * sampler.num_replicas)
         batches.batch_size = max(1, whole // size)
-        sampler.num_replicas, sampler.rank = size, self._environment.rank
+        sampler.num_replicas, sampler.rank = size, rank
+        total = len(sampler.dataset)
         kept = total - size if sampler.drop_last and total % size else total
         sampler.num_samples = -(-kept // size)
         sampler.total_size = sampler.num_samples * size

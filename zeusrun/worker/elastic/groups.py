@@ -43,13 +43,19 @@ class _Echo(distributed.ProcessGroup):  # type: ignore[misc]
     def getBackendName(self) -> str:  # noqa: N802 - of torch
         return _ECHO
 
-    def barrier(self, *_: Any) -> Any:
+    def barrier(self, *_: Any, **__: Any) -> Any:
         return _done([])
 
-    def allreduce(self, tensors: Any, *_: Any) -> Any:
+    def allreduce(self, tensors: Any, options: Any = None, *_: Any) -> Any:
+        self._sum(tensors, options)
         return _done(tensors)
 
-    allreduce_coalesced = broadcast = reduce = send = recv = allreduce
+    allreduce_coalesced = reduce = allreduce
+
+    def broadcast(self, tensors: Any, *_: Any) -> Any:
+        return _done(tensors)
+
+    send = recv = broadcast
 
     def allgather(self, outputs: Any, inputs: Any, *_: Any) -> Any:
         for each, own in zip(outputs, inputs, strict=True):
@@ -64,12 +70,26 @@ class _Echo(distributed.ProcessGroup):  # type: ignore[misc]
     def gather(self, outputs: Any, inputs: Any, *_: Any) -> Any:
         return self.allgather(outputs, inputs) if outputs else _done(outputs)
 
-    def reduce_scatter(self, outputs: Any, inputs: Any, *_: Any) -> Any:
+    all_gather_single = _allgather_base  # since torch 2.13
+
+    def reduce_scatter(self, outputs: Any, inputs: Any, options: Any = None, *_: Any) -> Any:
         for output, parts in zip(outputs, inputs, strict=True):
             output.copy_(parts[self.rank()])
+        self._sum(outputs, options)
         return _done(outputs)
 
-    alltoall = scatter = reduce_scatter
+    def scatter(self, outputs: Any, inputs: Any, *_: Any) -> Any:
+        return self.reduce_scatter(outputs, inputs) if inputs else _done(outputs)
+
+    def _sum(self, tensors: Any, options: Any) -> None:
+        if getattr(options, "reduceOp", None) == distributed.ReduceOp.SUM:
+            for each in tensors:
+                each.mul_(self.size())
+
+    def alltoall(self, outputs: Any, inputs: Any, *_: Any) -> Any:
+        for output in outputs:
+            output.copy_(inputs[self.rank()])
+        return _done(outputs)
 
 
 def open_echo(rank: int, size: int) -> None:

@@ -32,7 +32,7 @@ _NOTICED_S = 5.0  # within which the agent has seen that a rank is gone
 _POLL_S = 0.001
 _BEAT_S = 0.5
 _AHEAD = 2  # steps, by which a change is announced
-_WAITING = ("torch/autograd/graph.py", "torch/distributed/", "worker/elastic/")
+_WAITING = ("/torch/autograd/graph.py", "/torch/distributed/", "/zeusrun/worker/elastic/")
 
 
 class Member:
@@ -138,11 +138,14 @@ class Member:
             self._place.is_ready = 1
             time.sleep(_POLL_S)
 
-    def after_step(self) -> bool:
-        """Count a completed step; return whether the ranks have changed after it."""
+    def after_step(self, rest: int = 0) -> bool:
+        """Count a completed step; return whether the ranks have changed after it.
+
+        They do not if the ``rest`` of the epoch has fewer samples than there would be ranks.
+        """
         self._place.steps += 1
         self._follow_schedule()
-        return self._switch(self._place.steps, _AHEAD)
+        return self._switch(self._place.steps, _AHEAD, rest)
 
     def _follow_schedule(self) -> None:
         """Order the size of the schedule, once the steps of its entry are over; rank 0 does so."""
@@ -155,7 +158,7 @@ class Member:
             if self._environment.rank == 0:
                 self._board.order(size, "the schedule")
 
-    def _switch(self, now: int, ahead: int) -> bool:
+    def _switch(self, now: int, ahead: int, rest: int = 0) -> bool:
         newest = self._board.newest
         if newest == self._number:
             return False
@@ -164,7 +167,7 @@ class Member:
             if self._environment.rank == 0:
                 self._board.announce(newest, now + ahead)
             return False
-        if now < at:
+        if now < at or 0 < rest < len(self._board.read_generation(number).members):
             return False
         self._change()
         return True
