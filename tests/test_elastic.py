@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 import signal
+import socket
 import urllib.request
 
 import pytest
@@ -39,7 +40,7 @@ def test_ranks_come_and_go_and_are_lost_while_the_others_train_on(zeusrun):
     training.resize(1)  # while another one starts in its place
     code, shown = training.end()
     assert code == 4, shown
-    training.check(30, lost=1)
+    assert training.check(kills=1) == 30 * 20
     assert len(set(end_digests(training.run_dir))) == 1
     (trial,) = zeusrun.history()
     assert [change[2] for change in trial["world_sizes"]][:4] == [2, 3, 2, 1]
@@ -115,8 +116,11 @@ def test_whatever_happens_to_ranks_the_training_is_whole(zeusrun, given, seed):
             break
     training.resize(0)
     code, shown = training.end()
-    assert code in {3, 4}, shown
-    assert "Traceback" not in shown
+    assert code == 4, shown
+    assert training.check(kills=kills) > 50
+    assert len(set(end_digests(training.run_dir))) <= 1
+    (trial,) = zeusrun.history()
+    assert trial["status"] == "MISSED"
 
 
 @pytest.mark.long
@@ -126,7 +130,7 @@ def test_a_schedule_of_sizes_is_followed_and_0_ends_the_training(zeusrun):
     code, shown = training.end()
     assert code == 4, shown
     sizes = [change[2] for change in zeusrun.history()[0]["world_sizes"]]
-    assert sizes == [2, 3, 1]
+    assert sizes in ([2, 3, 1], [2, 1])  # if the third was still starting
 
 
 @pytest.mark.long
@@ -156,8 +160,10 @@ def test_a_rank_that_hangs_is_killed_and_lost(zeusrun):
 
 
 @pytest.mark.long
-def test_the_endpoint_resizes_and_stops(zeusrun, free_port):
-    listen = f"127.0.0.1:{free_port}"
+def test_the_endpoint_resizes_and_stops(zeusrun):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        listen = f"127.0.0.1:{free.getsockname()[1]}"
     training = Training(zeusrun, elastic_job(zeusrun, epochs=200, elastic={"listen": listen}))
 
     def call(method, path, body=None):

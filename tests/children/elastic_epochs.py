@@ -46,7 +46,8 @@ if given.checkpoint and given.checkpoint.exists():
     scheduler.load_state_dict(saved["scheduler"])
     first = saved["epoch"]
 own = os.environ.get("ZEUSRUN_SLOT", "0")
-log = Path(os.environ["ZEUSRUN_RUN_DIR"], f"steps{own}.jsonl").open("a", buffering=1)
+path = Path(os.environ["ZEUSRUN_RUN_DIR"], f"steps{own}.jsonl")
+log = path.open("a", buffering=1)  # noqa: SIM115 - to the end
 
 
 def digest():

@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
 
 import zeusrun
+from zeusrun.worker.hooks.install import installed_hooks
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--hidden", type=int, default=32)
@@ -40,7 +41,8 @@ else:
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3)
 loader = run.loader(TensorDataset(torch.arange(samples), inputs, wanted), batch_size=24)
 own = os.environ.get("ZEUSRUN_SLOT", "0")
-log = Path(os.environ["ZEUSRUN_RUN_DIR"], f"steps{own}.jsonl").open("a", buffering=1)
+path = Path(os.environ["ZEUSRUN_RUN_DIR"], f"steps{own}.jsonl")
+log = path.open("a", buffering=1)  # noqa: SIM115 - to the end
 digests = given.hidden < 1000
 
 
@@ -66,7 +68,8 @@ for _ in run.epochs(given.epochs):
                 optimizer.step()
                 epoch = run._environment.epoch  # the script's own is that in which it has joined
                 step = {"epoch": epoch, "rank": run.rank, "ranks": run.world_size, "samples": seen}
-                step |= {"pid": os.getpid(), "t": time.monotonic()}
+                done = installed_hooks().elastic._place.steps  # before this one
+                step |= {"pid": os.getpid(), "t": time.monotonic(), "step": done}
                 step |= {"digest": digest() if digests else ""}
                 log.write(json.dumps(step) + "\n")
                 time.sleep(given.pause_s)

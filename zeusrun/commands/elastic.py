@@ -52,9 +52,10 @@ def resize(
     deadline_t = time.monotonic() + _WAIT_S
     while not _has_size(board, ranks) and lease_of(trial, paths).is_held():
         if time.monotonic() > deadline_t:
+            count = plural(len(_members(board)), "rank")
             raise UsageError(
-                f"{trial.trial} still has {plural(len(_members(board)), 'rank')} after {_WAIT_S:g} s; it "
-                f"changes when the new ones have started: see {Path(paths.torchrun_log)}"
+                f"{trial.trial} still has {count} after {_WAIT_S:g} s; it changes when the new "
+                f"ones have started: see {Path(paths.torchrun_log)}"
             )
         time.sleep(_POLL_S)
     if as_json:

@@ -113,6 +113,7 @@ class Ranks:
             self,
             exit_codes=codes,
             generation=max(self.generation, event.restart),
+            members=() if event.restart > self.generation else self.members,
             started=self.started | {event.rank},
             restarts=(*self.restarts, (event.t, epochs)) if again else self.restarts,
         )

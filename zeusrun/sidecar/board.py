@@ -153,6 +153,23 @@ class Board:
         self._numbers[1] = number
 
     @property
+    def decision(self) -> tuple[int, int]:
+        """After how many epochs it is decided whether the training stops; after which it does."""
+        return self._numbers[6], self._numbers[7]
+
+    def decide(self, boundary: int, *, stops: bool) -> None:
+        """Decide it; rank 0 does so."""
+        if stops:
+            self._numbers[7] = boundary
+        self._numbers[6] = boundary
+
+    def clear(self, *, orders: bool) -> None:
+        """Forget decisions of an earlier start of the ranks, and orders."""
+        self._numbers[6] = self._numbers[7] = 0
+        if orders:
+            self._numbers[3] = self._numbers[4] = self._numbers[5] = 0
+
+    @property
     def wanted(self) -> tuple[int, int, str]:
         """The number of the last order, the size it asks for, and who has given it."""
         return self._numbers[3], self._numbers[4], ORDERED_BY[self._numbers[5]]

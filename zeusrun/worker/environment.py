@@ -55,6 +55,7 @@ class WorkerEnvironment:
         slot: The number of this process in an elastic training, which it keeps; else ``None``.
         since: The generation in which the others trained when it began; 0 at the start.
         sizes: How many ranks an elastic training wants, as JSON.
+        agree_on_stop: Lets the ranks of an elastic training agree without a collective call.
         has_left: Whether it has left the training, because fewer ranks are wanted.
         grouped: Whether this process was seen in a process group.
         is_grown: Whether it is in one with processes that zeusrun has not started.
@@ -86,6 +87,7 @@ class WorkerEnvironment:
         self.adaptation = variables.get("ZEUSRUN_ADAPT")
         self.slot, self.since = read("SLOT", int), read("SINCE", int) or 0
         self.has_left = False
+        self.agree_on_stop: Callable[[bool], bool] | None = None
         self.sizes = read("ELASTIC", str)
         self.consumed: Callable[[], int | None] = lambda: None
         self.epoch: int | None = None
@@ -190,6 +192,9 @@ class WorkerEnvironment:
             catch_sigterm(self._stop_by_sigterm, self._end_after_sigterm)
         self.record_asked("stop")
         self.look_for_groups()
+        if self.agree_on_stop is not None:
+            self.is_stopping = self.agree_on_stop(self.is_stopping or self._is_stop_requested())
+            return self.is_stopping, value
         answers = from_all_ranks((self.is_stopping or self._is_stop_requested(), value))
         self.is_stopping = any(stop for stop, _ in answers)
         return self.is_stopping, answers[0][1]

@@ -94,7 +94,7 @@ class Run:
         from zeusrun.worker.adapt.loader import AdaptiveLoader  # noqa: PLC0415 - imports torch
         from zeusrun.worker.hooks.install import installed_hooks  # noqa: PLC0415
 
-        hooks, size = installed_hooks(), self.local_batch_size(batch_size)
+        hooks, size = installed_hooks(), max(1, self.local_batch_size(batch_size))
         control = None if hooks is None else hooks.control
         loader = AdaptiveLoader(self._environment, control, dataset, size, **options)
         if hooks is not None:

@@ -31,6 +31,7 @@ def control_ranks(
         yield lambda _, __: None
         return
     board, provisioner = Board(paths.run_dir, create=True), None
+    board.clear(orders=True)  # of an earlier part
     if (wanted := elastic.provision) is not None:
         provisioner = Provisioner(wanted.by, wanted.every, elastic.max, meter.energy_between)
 

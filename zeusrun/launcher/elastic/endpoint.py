@@ -108,6 +108,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(HTTPStatus.NOT_FOUND, "there are /config and /stop")
 
     def do_PUT(self) -> None:
+        if "Origin" in self.headers:
+            self._refuse(HTTPStatus.FORBIDDEN, "web pages of others may not resize a training")
+            return
         if self.path == "/stop":
             self.endpoint.order(0)
             self._answer(HTTPStatus.ACCEPTED)

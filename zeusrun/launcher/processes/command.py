@@ -287,6 +287,7 @@ def _plan(elastic: Elastic, max_restarts: int, trial: Trial) -> str:
         "ranks": trial.world_size,
         "least": elastic.min,
         "most": elastic.max,
+        "batch_size": trial.global_batch_size,
         "max_restarts": max_restarts,
         "losses": elastic.losses,
         "tolerant": elastic.lost_by == "any",

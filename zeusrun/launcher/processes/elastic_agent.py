@@ -27,7 +27,7 @@ _TICK_S = 0.02
 _GRACE_S = 30.0  # after a failure, as torchrun
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _SIGNALS = {signal.SIGCHLD, *_PASSED_ON}
-_BY_STEPS = 1  # see ``Place.mode``
+_BY_STEPS, _BY_EPOCHS = 1, 2  # see ``Place.mode``
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,7 @@ class Plan:
         ranks: At the start.
         least: Ranks without which the training fails.
         most: Ranks.
+        batch_size: Over all ranks; those of an unedited script share it evenly.
         max_restarts: Of all ranks after any failure.
         losses: How many ranks may be lost.
         tolerant: Whether a rank with an exception counts as lost, too.
@@ -49,6 +50,7 @@ class Plan:
     ranks: int
     least: int
     most: int
+    batch_size: int = 0
     max_restarts: int = 0
     losses: int = 0
     tolerant: bool = False
@@ -77,7 +79,7 @@ class Agent:
         self._trained: tuple[int, ...] = ()  # the last ones that have all trained together
         self._number = self._board.newest  # of an earlier start of this run
         self._restart = self._lost = 0
-        self._wanted, self._order = plan.ranks, self._board.wanted[0]
+        self._wanted, self._order, self._why = plan.ranks, 0, ""
         self._next = 0  # the number of the next process
         self._watched: dict[int, _Watched] = {}
         self._port = _free_port()
@@ -107,6 +109,7 @@ class Agent:
         self._port = _free_port()
         for slot in slots:
             self._board.place(slot).clear()
+        self._board.clear(orders=False)
         self._publish(slots, "it starts again" if self._restart else "the training starts")
         for slot in slots:
             self._start(slot, slot, len(slots), 0)
@@ -156,7 +159,8 @@ class Agent:
             self._trained = self._members
         elif self._finished:  # the others end: nobody joins them any more
             self._dismiss(set(self._members) - set(self._trained))
-        if self._finished.issuperset(self._members) and not self._members_run():
+        left = self._members or self._trained  # without members, all leave after a step
+        if self._finished.issuperset(self._members) and not self._processes.keys() & set(left):
             self._end(signal.SIGTERM, _GRACE_S)  # newcomers that wait
             return 0
         return None
@@ -169,9 +173,6 @@ class Agent:
             with contextlib.suppress(OSError):
                 os.killpg(self._processes[slot].pid, signal.SIGKILL)
 
-    def _members_run(self) -> bool:
-        return any(slot in self._members for slot in self._processes)
-
     def _go_on_without(self, slot: int, code: int) -> bool:
         """Go on with the other members, if the training may and can."""
         rest = tuple(each for each in self._members if each != slot)
@@ -180,16 +181,19 @@ class Agent:
             return False
         if not self._may_lose(code):
             return False
+        self._why = "a lost rank is replaced"
         self._publish(rest, f"rank {self._members.index(slot)} {_how(code)}")
         return True
 
     def _may_lose(self, code: int) -> bool:
-        errors = str(self._run_dir / "error.json")
-        memory = failed_in_restart(errors, "out_of_memory") == self._restart
+        error = self._run_dir / "error.json"
+        memory = failed_in_restart(str(error), "out_of_memory") == self._restart
         allowed = code < 0 or memory or self._plan.tolerant
         if not allowed or self._lost >= self._plan.losses:
             return False
         self._lost += 1
+        with contextlib.suppress(OSError):  # it is not the cause if the training fails later
+            error.unlink()
         return True
 
     def _start_again(self, slot: int, code: int) -> bool:
@@ -242,8 +246,9 @@ class Agent:
     @property
     def _is_settled(self) -> bool:
         """Whether all members train in the newest generation."""
-        places = map(self._board.place, self._members)
-        return all(each.generation == self._number and each.mode for each in places)
+        places = [self._board.place(slot) for slot in self._members]
+        settled = all(each.generation == self._number and each.mode for each in places)
+        return settled and bool(places)
 
     def _take_order(self) -> None:
         """Start newcomers or let members go, until there are as many as wanted."""
@@ -251,13 +256,17 @@ class Agent:
         if number != self._order:
             self._order = number
             self._wanted = size and min(max(size, self._plan.least), self._plan.most)
-            _log(f"{by} wants {self._wanted} ranks")
+            if any(self._board.place(slot).mode == _BY_EPOCHS for slot in self._members):
+                while self._wanted and self._plan.batch_size % self._wanted:  # it stays as chosen
+                    self._wanted -= 1
+            self._why = f"{by} wants {size}"
+            _log(f"{self._why}: {self._wanted} ranks")
         if self._finished or not self._members or not self._is_settled:
             return
         if (excess := len(self._members) + len(self._waiting) - self._wanted) > 0:
             self._dismiss(set(sorted(self._waiting)[-excess:]))
         if self._wanted < len(self._members):
-            self._publish(self._members[: self._wanted], f"{by} wants {self._wanted}")
+            self._publish(self._members[: self._wanted], self._why)
         while self._members and len(self._members) + len(self._waiting) < self._wanted:
             slot, rank = self._next, len(self._members) + len(self._waiting)
             if slot == MAX_SLOTS:
@@ -273,9 +282,7 @@ class Agent:
         """Make newcomers members, once they are ready."""
         ready = [slot for slot in sorted(self._waiting) if self._board.place(slot).is_ready]
         if ready and not self._finished and self._members and self._is_settled:
-            by = self._board.wanted[2]
-            why = f"{by} wants {self._wanted}" if self._order else "a lost rank is replaced"
-            self._publish((*self._members, *ready), why)
+            self._publish((*self._members, *ready), self._why)
 
     def _kill_hung(self) -> None:
         """Kill a member that keeps the others waiting; then it is lost as any other."""

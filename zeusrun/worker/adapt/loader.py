@@ -285,14 +285,15 @@ class AdaptiveLoader(DataLoader[Any]):
             return True
         return control is not None and control.after_step(micro.step_samples, last=batches.is_over)
 
-    def _exchange(self, place: tuple[int, int] | None) -> tuple[int, int]:
-        """Return the epoch and the position in it; with ``place``, continue there."""
+    def _exchange(self, part: tuple[int, int, int] | None) -> tuple[int, int, int]:
+        """Return batch size, epoch and the position in it; with ``part``, continue there."""
         batches = self._batches
-        if place is not None:
-            self._epoch, self._environment.epoch = place[0], place[0]
+        if part is not None:
+            self._first, self._epoch, position = part
+            self._environment.epoch = self._epoch
             batches.begin(self._shuffle_samples())
-            batches.position = place[1]
-        return self._epoch, batches.position
+            batches.position = position
+        return self._first, self._epoch, batches.position
 
     def _resize(self) -> None:
         """Apply the present batch size, and the present ranks, to the batches that follow."""

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from zeusrun.sidecar.board import Board
 from zeusrun.sidecar.events import Regrouped
 from zeusrun.worker.elastic.tracked import Tracked
-from zeusrun.worker.failure import ran_out_of_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from zeusrun.worker.environment import WorkerEnvironment
 
 BY_STEPS, BY_EPOCHS = 1, 2
-_NOTICED_S = 5.0  # within which the agent has seen that a rank is gone
+_NOTICED_S = 20.0  # within which a rank that has failed has ended, and the agent has seen it
 _POLL_S = 0.001
 _BEAT_S = 0.5
 _AHEAD = 2  # steps, by which a change is announced
@@ -102,6 +101,11 @@ class Member:
         self._change()
 
     @property
+    def is_alone(self) -> bool:
+        """Whether it is a newcomer that has not joined the others."""
+        return self._is_newcomer and not self.is_opening
+
+    @property
     def limit(self) -> int | None:
         """How many batches a pass of an unedited script has; ``None``: all."""
         return 1 if self._is_newcomer else None
@@ -137,6 +141,26 @@ class Member:
                 return False  # the others have begun it
             self._place.is_ready = 1
             time.sleep(_POLL_S)
+
+    def agree_on_stop(self, wishes: bool) -> bool:
+        """Return whether the training stops after the present epoch; rank 0 decides.
+
+        No collective call: a rank may be lost while the others are between two steps.
+        """
+        boundary = (self._environment.epoch or 0) + 1
+        while not self._is_newcomer:
+            decided, stops = self._board.decision
+            if decided >= boundary:
+                return bool(0 < stops <= boundary)
+            if self._environment.rank == 0:
+                self._board.decide(boundary, stops=wishes)
+            elif self._head() not in self._board.read_generation(self._board.newest).members:
+                self._change()  # rank 0 was lost
+            time.sleep(_POLL_S)
+        return False
+
+    def _head(self) -> int:
+        return self._board.read_generation(self._number).members[0]
 
     def after_step(self, rest: int = 0) -> bool:
         """Count a completed step; return whether the ranks have changed after it.
@@ -182,9 +206,9 @@ class Member:
         """Whether an error within a step is that another rank is gone."""
         from zeusrun.worker.elastic.groups import close_group  # noqa: PLC0415 - imports torch
 
-        if self._environment.world_size == 1 or ran_out_of_memory(error):
-            return False
         close_group()  # so that those who wait for this rank get an error, too
+        if "gloo" not in str(error):  # torch has no class for it
+            return False
         deadline_t = time.monotonic() + _NOTICED_S
         while self._board.newest == self._number:
             if time.monotonic() > deadline_t:

@@ -43,10 +43,18 @@ def groups(module: Any, member: Member) -> None:
             )
         return member.open()
 
-    module.init_process_group = init_process_group
+    broadcast = module.broadcast_object_list
+
+    @functools.wraps(broadcast)
+    def broadcast_object_list(objects: list[Any], *args: Any, **options: Any) -> Any:
+        return None if member.is_alone else broadcast(objects, *args, **options)
+
     package: Any = sys.modules.get("torch.distributed")
-    if getattr(package, "init_process_group", None) is initialize:  # imported before
-        package.init_process_group = init_process_group
+    for new in (init_process_group, broadcast_object_list):
+        old = getattr(module, new.__name__)
+        setattr(module, new.__name__, new)
+        if getattr(package, new.__name__, None) is old:  # imported before
+            setattr(package, new.__name__, new)
 
 
 def models(module: ModuleType, member: Member) -> None:

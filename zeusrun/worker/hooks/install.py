@@ -143,6 +143,7 @@ def install_hooks(clock: StepClock | None, *, launched: bool = True) -> Hooks:
     hooks = _installed = Hooks(None if clock is None else clock.tick, launched=launched)
     after_import(MODULES.keys() | elastic.MODULES.keys(), hooks.install)
     if hooks.elastic is not None:
+        hooks.environment.agree_on_stop = hooks.elastic.agree_on_stop
         hooks.elastic.on_change = hooks.observer.change_ranks
         hooks.elastic.parts["observer"] = hooks.observer.exchange
         if clock is not None:
