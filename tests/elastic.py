@@ -35,7 +35,7 @@ class Training:
         self.zeusrun = zeusrun
         self.submit = zeusrun.start("submit", job)
         self.run_dir = zeusrun.run_dir()
-        self._wait(lambda: (self.run_dir / "elastic" / "board").exists())
+        self._wait((self.run_dir / "elastic" / "board").exists)
         self.board = Board(self.run_dir)
         self.wait_for_ranks(2)
 

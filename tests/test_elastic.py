@@ -25,7 +25,8 @@ def end_digests(run_dir):
 
 
 def test_ranks_come_and_go_and_are_lost_while_the_others_train_on(zeusrun):
-    training = Training(zeusrun, elastic_job(zeusrun, epochs=30))
+    job = elastic_job(zeusrun, epochs=5000, args=["--epochs", "5000"])
+    training = Training(zeusrun, job)
     first = [training.board.place(slot).pid for slot in (0, 1)]
     done = zeusrun("resize", "job", "3")
     assert (done.returncode, done.stdout) == (0, "job-1-1 has 3 ranks\n"), done.stderr
@@ -38,12 +39,14 @@ def test_ranks_come_and_go_and_are_lost_while_the_others_train_on(zeusrun):
     training.wait_for_ranks(1)
     assert training.board.place(training.members[0]).pid == first[1]
     training.resize(1)  # while another one starts in its place
+    training.wait_for_steps()
+    training.resize(0)
     code, shown = training.end()
     assert code == 4, shown
-    assert training.check(kills=1) == 30 * 20
-    assert len(set(end_digests(training.run_dir))) == 1
+    assert training.check(kills=1) > 20
     (trial,) = zeusrun.history()
-    assert [change[2] for change in trial["world_sizes"]][:4] == [2, 3, 2, 1]
+    assert (trial["status"], trial["epochs"] > 1) == ("MISSED", True)
+    assert [change[2] for change in trial["world_sizes"]] == [2, 3, 2, 1]
     assert trial["observed_batch_size"] in {None, 48}
     assert "· 1 rank: rank 0 was ended by SIGKILL" in shown
 
@@ -96,24 +99,22 @@ def test_whatever_happens_to_ranks_the_training_is_whole(zeusrun, given, seed):
     if given:
         sizes["per_device_max"] = 8
     limits = {"losses": 1000}
-    epochs = 150
-    args = [*given, "--epochs", str(epochs), "--pause-s", "0.02"]
-    training = Training(
-        zeusrun, elastic_job(zeusrun, epochs=epochs, args=args, elastic=limits, batch_size=sizes)
-    )
-    kills = 0
+    args = [*given, "--epochs", "5000", "--pause-s", "0.02"]
+    job = elastic_job(zeusrun, epochs=5000, args=args, elastic=limits, batch_size=sizes)
+    training, kills = Training(zeusrun, job), 0
     for _ in range(25):
         ranks = len(training.members)
         if chance.random() < 0.5 and ranks > 1:
             training.kill(chance.randrange(ranks))
             kills += 1
         else:
-            training.resize(chance.randint(1, 4))
+            ranks = chance.randint(1, 4)
+            training.resize(ranks)
+            if chance.random() < 0.6:
+                training.wait_for_ranks(ranks)
         if chance.random() < 0.7:
             training.wait_for_ranks()
             training.wait_for_steps(chance.randint(0, 5))
-        if training.submit.poll() is not None:
-            break
     training.resize(0)
     code, shown = training.end()
     assert code == 4, shown

@@ -47,7 +47,7 @@ if given.checkpoint and given.checkpoint.exists():
     first = saved["epoch"]
 own = os.environ.get("ZEUSRUN_SLOT", "0")
 path = Path(os.environ["ZEUSRUN_RUN_DIR"], f"steps{own}.jsonl")
-log = path.open("a", buffering=1)  # noqa: SIM115 - to the end
+log = path.open("a", buffering=1)
 
 
 def digest():

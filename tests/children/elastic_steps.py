@@ -42,7 +42,7 @@ scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3)
 loader = run.loader(TensorDataset(torch.arange(samples), inputs, wanted), batch_size=24)
 own = os.environ.get("ZEUSRUN_SLOT", "0")
 path = Path(os.environ["ZEUSRUN_RUN_DIR"], f"steps{own}.jsonl")
-log = path.open("a", buffering=1)  # noqa: SIM115 - to the end
+log = path.open("a", buffering=1)
 digests = given.hidden < 1000
 
 

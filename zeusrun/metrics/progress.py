@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from zeusrun.metrics.seen import CONTROLLING, Ranks, Seen, describe_steps, find_batch_size
 from zeusrun.sidecar.events import REPORT, Adapted, Applied, Hooked, Observed, Watched
 from zeusrun.trial import CurvePoint, SizeChange, is_baseline, join_changes
-from zeusrun.trial.values import WorldChange, join_worlds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from zeusrun.metrics.seen import SeenMetrics
     from zeusrun.sidecar.step_clock import StepCount
-    from zeusrun.trial.values import NoisePoint
+    from zeusrun.trial.values import NoisePoint, WorldChange
 
     EnergyBetween: TypeAlias = Callable[[float, float], float | None]
 
@@ -141,10 +140,7 @@ class Progress:
     @property
     def world_sizes(self) -> tuple[WorldChange, ...]:
         """The numbers of ranks of an elastic training that has changed it; else empty."""
-        if (begun_t := self.training_t) is None:
-            return ()
-        changes = [WorldChange(max(0.0, t - begun_t), *each) for t, *each in self.ranks.changes]
-        return join_worlds((), changes)
+        return self.ranks.world_sizes(self.training_t)
 
     @property
     def listens(self) -> bool:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from zeusrun.sidecar.events import REPORT, Ended, Regrouped, Spawned, Started
 from zeusrun.trial import Interruption
+from zeusrun.trial.values import WorldChange, join_worlds
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -87,6 +88,13 @@ class Ranks:
             return ()
         found = [Interruption(t - training_t, epochs) for t, epochs in self.restarts]
         return tuple(each for each in found if 0 < each.time_s < time_s)
+
+    def world_sizes(self, training_t: float | None) -> tuple[WorldChange, ...]:
+        """Return how many ranks there were, and from when on; empty if that stayed the same."""
+        if training_t is None:
+            return ()
+        changes = [WorldChange(max(0.0, t - training_t), *each) for t, *each in self.changes]
+        return join_worlds((), changes)
 
     def take(self, event: Started | Spawned | Ended | Regrouped, epochs: int = 0) -> Ranks:
         """Return the ranks after one of them has started or has ended its script."""

@@ -29,6 +29,9 @@ class Script:
         self.begun, self.following = [], None
         self.epochs = epochs_module.Epochs(self.environment, self)
 
+    def refuse(self, why):
+        self.refused = why
+
     def begin_epoch(self, loader, epoch, *, is_training):
         self.begun.append((loader, epoch))
         if is_training and self.following is not None:

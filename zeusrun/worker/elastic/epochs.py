@@ -7,12 +7,16 @@ each pass until its epoch is the one in which it joins; then all that it has lea
 
 from __future__ import annotations
 
+import sys
 import weakref
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from zeusrun.worker.elastic.member import Member
     from zeusrun.worker.environment import WorkerEnvironment
+
+
+_LIBRARIES = ("transformers", "accelerate", "lightning", "pytorch_lightning")
 
 
 class Epochs:
@@ -37,11 +41,17 @@ class Epochs:
         """
         from torch.utils.data import BatchSampler, DistributedSampler  # noqa: PLC0415 - as needed
 
-        sampler: Any = getattr(loader, "sampler", None)
-        if not isinstance(sampler, DistributedSampler):
+        if hasattr(loader, "elastic"):  # ``run.loader``
             return False
-        if not isinstance(loader.batch_sampler, BatchSampler):
+        sampler, batches = getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)
+        if not isinstance(sampler, DistributedSampler) or not isinstance(batches, BatchSampler):
+            if is_training:
+                self._member.refuse(
+                    "the training data come from no DataLoader with a DistributedSampler of torch"
+                )
             return False
+        if library := next((each for each in _LIBRARIES if each in sys.modules), None):
+            self._member.refuse(f"{library} keeps the ranks that it has found at its start")
         number = self._number(loader)
         passes = self._passes[number] = self._passes.get(number, 0) + 1
         self._places.add(self._place)

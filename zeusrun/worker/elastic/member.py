@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from zeusrun.sidecar.board import Board
-from zeusrun.sidecar.events import Regrouped
+from zeusrun.sidecar.events import Adapted, Regrouped
 from zeusrun.worker.elastic.tracked import Tracked
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ class Member:
         self._board = Board(Path(environment.run_dir or ""))
         self._place = self._board.place(self._slot)
         self._number, self._is_newcomer = environment.since, environment.since > 0
+        self._is_refused = False
         self._is_whole = not self._is_newcomer  # whether it has a state that others may take over
         self._schedule = json.loads(environment.sizes or "{}").get("steps") or ()
         self._scheduled: int | None = None  # the step of the entry that was ordered last
@@ -90,11 +91,30 @@ class Member:
         finally:
             self._place.is_in_step = 0
 
+    def refuse(self, why: str) -> None:
+        """Say once that the ranks cannot change."""
+        if not self._is_refused:
+            self._is_refused = True
+            text = f"the number of ranks cannot change: {why}"
+            self._environment.record_on_0(
+                Adapted(time.monotonic(), 0, 1, self._environment.batch_size or 1, None, "", text)
+            )
+
+    def _set_mode(self, mode: int) -> None:
+        """Say how the ranks can change, unless the script has groups that would not follow."""
+        from torch import distributed  # noqa: PLC0415 - the script has imported it
+
+        groups = distributed.distributed_c10d._world.pg_map
+        if len(groups) > 1:
+            self.refuse("the script has made process groups of its own (new_group)")
+        self._place.mode = 0 if self._is_refused else mode
+
     def enter(self) -> None:
         """Begin a pass over the training data; a newcomer joins the others here."""
-        self._place.mode = BY_STEPS
         if not self._is_newcomer:
+            self._set_mode(BY_STEPS)
             return
+        self._place.mode = BY_STEPS
         self._place.is_ready = 1
         while self._slot not in self._board.read_generation(self._board.newest).members:
             time.sleep(_POLL_S)
@@ -121,7 +141,8 @@ class Member:
         place = self._place
         if not is_training or place.mode == BY_STEPS:
             return False
-        place.mode, place.loader, place.epoch = BY_EPOCHS, loader, epoch
+        self._set_mode(BY_EPOCHS)
+        place.loader, place.epoch = loader, epoch
         self._follow_schedule()
         return self._switch(epoch, 1)
 
