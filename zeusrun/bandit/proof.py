@@ -200,14 +200,13 @@ def _intact(trial: Trial) -> Way:
     resizes = [each for each in trial.world_sizes if each.world_size != trial.world_size]
     points = _counting(trial)
     from_zero = counts_from_zero(tuple(point.epoch for point in points[:3]))
+    moments = [*(each.time_s for each in trial.interruptions), *(each.time_s for each in resizes)]
     stretches = [
         (since, until)
         for since, until in pairwise([CurvePoint(-from_zero, 0.0, 0.0, None), *points])
         if until.epoch > since.epoch
         and _ranks_at(trial, since.time_s) == trial.world_size
-        and not any(
-            since.time_s <= each.time_s < until.time_s for each in [*trial.interruptions, *resizes]
-        )
+        and not any(since.time_s <= time_s < until.time_s for time_s in moments)
     ]
     energies = [
         until.energy_j - since.energy_j

@@ -153,8 +153,8 @@ class Agent:
                 _log(f"process {slot} (pid {process.pid}) has left, with {code}")
             elif code == 0:
                 self._finished.add(slot)
-            elif not self._go_on_without(slot, code) and not self._start_again(slot, code):
-                return 1
+            elif not self._go_on_without(slot, code):
+                return None if self._start_again(slot, code) else 1
         if self._is_settled:
             self._trained = self._members
         elif self._finished:  # the others end: nobody joins them any more

@@ -115,6 +115,8 @@ def open_group(file: Path, rank: int, size: int) -> None:
     store = distributed.FileStore(str(file), size)
     store.set_timeout(timedelta(seconds=_CONNECT_S))
     limit = timedelta(seconds=_CONNECT_S)
+    # A group that could not be made has counted, too; its number is part of the keys in the store.
+    distributed.distributed_c10d._world.group_count = 0
     try:
         distributed.init_process_group(
             "gloo", store=store, rank=rank, world_size=size, timeout=limit
