@@ -105,9 +105,11 @@ def test_whatever_happens_to_ranks_the_training_is_whole(zeusrun, given, seed):
     for _ in range(25):
         ranks = len(training.members)
         if chance.random() < 0.5 and ranks > 1:
+            before = training.board.newest
             training.kill(chance.randrange(ranks))
             kills += 1
-            if ranks == 2:  # of one rank, nothing would be left
+            if ranks == 2:  # after another one, none would be left
+                wait_for(lambda: training.board.newest != before, 60)
                 training.wait_for_ranks()
         else:
             ranks = chance.randint(1, 4)
