@@ -109,7 +109,7 @@ def test_whatever_happens_to_ranks_the_training_is_whole(zeusrun, given, seed):
             training.kill(chance.randrange(ranks))
             kills += 1
             if ranks == 2:  # after another one, none would be left
-                wait_for(lambda: training.board.newest != before, 60)
+                wait_for(lambda before=before: training.board.newest != before, 60)
                 training.wait_for_ranks()
         else:
             ranks = chance.randint(1, 4)
