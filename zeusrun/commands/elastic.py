@@ -65,7 +65,7 @@ def resize(
 
 
 def _members(board: Board) -> tuple[int, ...]:
-    return board.read_generation(board.newest).members
+    return board.read_generation(board.newest).members if board.newest else ()
 
 
 def _has_size(board: Board, ranks: int) -> bool:

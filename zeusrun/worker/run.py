@@ -94,7 +94,9 @@ class Run:
         from zeusrun.worker.adapt.loader import AdaptiveLoader  # noqa: PLC0415 - imports torch
         from zeusrun.worker.hooks.install import installed_hooks  # noqa: PLC0415
 
-        hooks, size = installed_hooks(), max(1, self.local_batch_size(batch_size))
+        hooks, size = installed_hooks(), self.local_batch_size(batch_size)
+        if self._environment.slot is not None:
+            size = max(1, size)  # more ranks than samples have no part of their own
         control = None if hooks is None else hooks.control
         loader = AdaptiveLoader(self._environment, control, dataset, size, **options)
         if hooks is not None:
@@ -123,11 +125,14 @@ class Run:
             default: Number of epochs outside zeusrun.
             done: Epochs in the checkpoint that the script has restored; begin with ``done + 1``.
         """
-        environment = self._environment
-        last, environment.epoch = environment.max_epochs or default, done
-        while environment.epoch < last and not self.should_stop():
-            environment.epoch += 1  # that of the others, once a newcomer has joined them
-            yield environment.epoch
+        environment, epoch = self._environment, done
+        last = environment.max_epochs or default
+        while epoch < last and not self.should_stop():
+            epoch += 1
+            environment.epoch = epoch
+            yield epoch
+            if environment.slot is not None:
+                epoch = environment.epoch or epoch  # that of the others, which it has joined
 
     def report(self, epoch: int | None = None, **metrics: SupportsFloat) -> None:
         """Report the metrics after an epoch.

@@ -98,10 +98,10 @@ def test_rank_0_follows_the_schedule(build):
 
 def test_the_schedule_counts_the_steps_of_the_clock(build):
     member = build.member(steps=[[100, 3]])
-    member.parts["clock"] = lambda _: 99
+    member.parts["clock"] = lambda _: (99, 0.0, 1)
     member.after_step()
     assert build.board.wanted[0] == 0
-    member.parts["clock"] = lambda _: 100
+    member.parts["clock"] = lambda _: (100, 0.0, 1)
     member.after_step()
     assert build.board.wanted == (1, 3, "the schedule")
 
@@ -144,7 +144,7 @@ def test_an_unedited_script_changes_between_two_epochs(build):
 def test_an_unedited_script_follows_the_schedule_as_an_epoch_begins(build):
     member = build.member(steps=[[100, 3]])
     for epoch, steps, orders in ((1, 0, 0), (2, 60, 0), (3, 120, 1), (4, 180, 1)):
-        member.parts["clock"] = lambda _, steps=steps: steps
+        member.parts["clock"] = lambda _, steps=steps: (steps, 0.0, 1)
         member.begin_epoch(1, epoch, is_training=True)
         assert build.board.wanted[0] == orders
     assert build.board.wanted[1:] == (3, "the schedule")

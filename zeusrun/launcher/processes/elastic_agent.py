@@ -96,8 +96,9 @@ class Agent:
                 return 1
             if (code := self._reap()) is not None:
                 return code
-            self._take_order()
-            self._admit()
+            with contextlib.suppress(OSError):  # a full disk, or no process more: later
+                self._take_order()
+                self._admit()
             self._kill_hung()
 
     # Processes
@@ -105,7 +106,7 @@ class Agent:
     def _start_all(self) -> None:
         self._finished, self._waiting, self._watched = set(), set(), {}
         slots = tuple(range(self._wanted))
-        self._next = len(slots)
+        self._next, self._trained = len(slots), slots
         self._port = _free_port()
         for slot in slots:
             self._board.place(slot).clear()
@@ -142,12 +143,15 @@ class Agent:
     def _reap(self) -> int | None:
         """Take in the processes that have ended; return the exit code of the run, if it is over."""
         for slot, process in list(self._processes.items()):
-            if (code := process.poll()) is None:
+            if not _has_ended(process):
                 continue
+            with contextlib.suppress(OSError):  # data loader workers, which hold its connections
+                os.killpg(process.pid, signal.SIGKILL)
+            code = process.wait()
             del self._processes[slot]
             if slot in self._waiting:
                 self._waiting.discard(slot)
-                self._wanted = len(self._members) + len(self._waiting)
+                self._wanted = min(self._wanted, len(self._members) + len(self._waiting))
                 _log(f"process {slot} (pid {process.pid}) ended with {code} before it joined")
             elif slot not in self._members:
                 _log(f"process {slot} (pid {process.pid}) has left, with {code}")
@@ -161,7 +165,8 @@ class Agent:
             self._dismiss(set(self._members) - set(self._trained))
         left = self._members or self._trained  # without members, all leave after a step
         if self._finished.issuperset(self._members) and not self._processes.keys() & set(left):
-            self._end(signal.SIGTERM, _GRACE_S)  # newcomers that wait
+            self._dismiss(set(self._waiting))
+            self._end(signal.SIGTERM, _GRACE_S)
             return 0
         return None
 
@@ -176,14 +181,21 @@ class Agent:
     def _go_on_without(self, slot: int, code: int) -> bool:
         """Go on with the other members, if the training may and can."""
         rest = tuple(each for each in self._members if each != slot)
+        is_new = slot not in self._trained  # then the others may not have met it
         able = all(self._board.place(each).mode == _BY_STEPS for each in rest)
-        if self._finished or len(rest) < max(1, self._plan.least) or not able:
+        enough = len(rest) >= max(1, self._plan.least) and not self._trained_gone(rest)
+        if self._finished or not enough or not (able or is_new):
             return False
-        if not self._may_lose(code):
+        if not is_new and not self._may_lose(code):
             return False
+        if is_new:
+            self._wanted = min(self._wanted, len(rest) + len(self._waiting))
         self._why = "a lost rank is replaced"
         self._publish(rest, f"rank {self._members.index(slot)} {_how(code)}")
         return True
+
+    def _trained_gone(self, rest: tuple[int, ...]) -> bool:
+        return not set(rest) & set(self._trained)  # nobody has the state of the training
 
     def _may_lose(self, code: int) -> bool:
         error = self._run_dir / "error.json"
@@ -237,10 +249,10 @@ class Agent:
     # Members
 
     def _publish(self, members: tuple[int, ...], why: str) -> None:
+        self._board.publish(Generation(self._number + 1, members, why))
         self._number += 1
         self._members = members
         self._waiting -= set(members)
-        self._board.publish(Generation(self._number, members, why))
         _log(f"generation {self._number}: processes {list(members)}: {why}")
 
     @property
@@ -250,15 +262,20 @@ class Agent:
         settled = all(each.generation == self._number and each.mode for each in places)
         return settled and bool(places)
 
+    @property
+    def _by_epochs(self) -> bool:
+        return any(self._board.place(slot).mode == _BY_EPOCHS for slot in self._members)
+
     def _take_order(self) -> None:
         """Start newcomers or let members go, until there are as many as wanted."""
         number, size, by = self._board.wanted
         if number != self._order:
             self._order = number
             self._wanted = size and min(max(size, self._plan.least), self._plan.most)
-            if any(self._board.place(slot).mode == _BY_EPOCHS for slot in self._members):
-                while self._wanted and self._plan.batch_size % self._wanted:  # it stays as chosen
-                    self._wanted -= 1
+            while self._by_epochs and self._wanted and self._plan.batch_size % self._wanted:
+                self._wanted -= 1  # the batch size stays as chosen
+            if 0 < self._wanted < self._plan.least:
+                self._wanted = len(self._members)
             self._why = f"{by} wants {size}"
             _log(f"{self._why}: {self._wanted} ranks")
         if self._finished or not self._members or not self._is_settled:
@@ -273,14 +290,16 @@ class Agent:
                 _log(f"no process is left: {MAX_SLOTS} have been started")
                 self._wanted = len(self._members)
                 return
-            self._next += 1
-            self._waiting.add(slot)
             self._board.place(slot).clear()
             self._start(slot, rank, self._wanted, self._number)
+            self._next += 1
+            self._waiting.add(slot)
 
     def _admit(self) -> None:
         """Make newcomers members, once they are ready."""
         ready = [slot for slot in sorted(self._waiting) if self._board.place(slot).is_ready]
+        if self._by_epochs and self._plan.batch_size % (len(self._members) + len(ready)):
+            return
         if ready and not self._finished and self._members and self._is_settled:
             self._publish((*self._members, *ready), self._why)
 
@@ -288,7 +307,7 @@ class Agent:
         """Kill a member that keeps the others waiting; then it is lost as any other."""
         now_t = time.monotonic()
         places = {slot: self._board.place(slot) for slot in self._members}
-        waiting = any(each.is_waiting for each in places.values())
+        waiting = any(each.is_waiting and each.is_in_step for each in places.values())
         for slot, place in places.items():
             is_idle = place.is_in_step and not place.is_waiting
             beats = () if is_idle else (place.beats,)
@@ -297,9 +316,16 @@ class Agent:
             if watched.seen != seen or not waiting:
                 watched.seen, watched.since_t = seen, now_t
             elif now_t - watched.since_t > self._plan.hang_s and slot in self._processes:
-                _log(f"process {slot} (pid {place.pid}) hangs: killing it")
+                pid = self._processes[slot].pid
+                _log(f"process {slot} (pid {pid}) hangs: killing it")
                 with contextlib.suppress(OSError):
-                    os.killpg(place.pid, signal.SIGKILL)
+                    os.killpg(pid, signal.SIGKILL)
+
+
+def _has_ended(process: subprocess.Popen[bytes]) -> bool:
+    """Whether a process has ended; its pid stays taken."""
+    flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+    return os.waitid(os.P_PID, process.pid, flags) is not None
 
 
 def _how(code: int) -> str:
@@ -317,7 +343,8 @@ def _free_port() -> int:
 
 
 def _log(text: str) -> None:
-    os.write(1, f"{text}\n".encode())
+    with contextlib.suppress(OSError):  # a full disk
+        os.write(1, f"{text}\n".encode())
 
 
 def main() -> NoReturn:

@@ -252,7 +252,11 @@ class RunningRanks:
 
     def all_live(self) -> bool:
         """Whether no known rank has ended. If one has, torchrun is about to act."""
-        own = all(_state(process) is not None for process in self._processes.values())
+        own = all(
+            _state(process) is not None
+            for rank, process in self._processes.items()
+            if rank in self._members
+        )
         return own and all(node.all_live for node in self._nodes)
 
     def state(self, rank: int) -> str | None:

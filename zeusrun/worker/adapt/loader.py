@@ -184,6 +184,8 @@ class AdaptiveLoader(DataLoader[Any]):
             raise ValueError(f"zeusrun: run.loader has {total} samples, fewer than {ranks} ranks")
         self._control = control
         self._first = batch_size * ranks
+        if environment.slot is not None and environment.batch_size is not None:
+            self._first = environment.batch_size  # it need not divide evenly
         if control is not None:
             control.prepare(self._first)
         self._environment, self._shuffle, self._seed = environment, shuffle, seed
@@ -276,7 +278,9 @@ class AdaptiveLoader(DataLoader[Any]):
         """Take in that a micro-batch was used; return whether batch size or ranks have changed."""
         elastic, batches = self.elastic, self._batches
         if elastic is not None and elastic.is_lost:
-            elastic.recover()  # the step is made again
+            if elastic.is_made:
+                batches.position = micro.end
+            elastic.recover()  # else the step is made again
             return True
         if not micro.is_last:
             return False

@@ -44,6 +44,7 @@ class Member:
         tracked: The objects whose state a newcomer receives.
         is_opening: Whether it is making a process group.
         is_lost: Whether the present step has failed because another rank is gone.
+        is_made: Whether the optimizer had stepped by then, so that the step is complete.
         parts: What a newcomer receives besides the state of the objects: each function returns its
             part, or takes over the argument if that is not ``None``.
         on_change: Called once the ranks have changed.
@@ -51,14 +52,15 @@ class Member:
 
     def __init__(self, environment: WorkerEnvironment) -> None:
         self.tracked = Tracked()
-        self.is_opening = self.is_lost = False
+        self.is_opening = self.is_lost = self.is_made = False
         self.parts: dict[str, Callable[[Any], Any]] = {}
         self.on_change: Callable[[], None] = lambda: None
         self._environment, self._slot = environment, environment.slot or 0
         self._board = Board(Path(environment.run_dir or ""))
         self._place = self._board.place(self._slot)
         self._number, self._is_newcomer = environment.since, environment.since > 0
-        self._is_refused = False
+        self._is_refused, self._asked = False, 0
+        self.parts["questions"] = self._exchange_questions
         self._is_whole = not self._is_newcomer  # whether it has a state that others may take over
         self._schedule = json.loads(environment.sizes or "{}").get("steps") or ()
         self._scheduled: int | None = None  # the step of the entry that was ordered last
@@ -83,11 +85,13 @@ class Member:
     def step(self) -> Iterator[None]:
         """Return the context of a step, which survives the loss of another rank."""
         self._place.is_in_step = 1
+        before = self._optimizer_steps()
         try:
             yield
         except RuntimeError as error:
             if not self._take_loss(error):
                 raise
+            self.is_made = self._optimizer_steps() > before
         finally:
             self._place.is_in_step = 0
 
@@ -108,6 +112,9 @@ class Member:
         if len(groups) > 1:
             self.refuse("the script has made process groups of its own (new_group)")
         self._place.mode = 0 if self._is_refused else mode
+
+    def _optimizer_steps(self) -> int:
+        return int(self.parts["clock"](None)[0]) if "clock" in self.parts else self._place.steps
 
     def enter(self) -> None:
         """Begin a pass over the training data; a newcomer joins the others here."""
@@ -164,11 +171,12 @@ class Member:
             time.sleep(_POLL_S)
 
     def agree_on_stop(self, wishes: bool) -> bool:
-        """Return whether the training stops after the present epoch; rank 0 decides.
+        """Return whether the training stops now; rank 0 decides for this call on all ranks.
 
         No collective call: a rank may be lost while the others are between two steps.
         """
-        boundary = (self._environment.epoch or 0) + 1
+        self._asked += 1
+        boundary = self._asked
         while not self._is_newcomer:
             decided, stops = self._board.decision
             if decided >= boundary:
@@ -179,6 +187,10 @@ class Member:
                 self._change()  # rank 0 was lost
             time.sleep(_POLL_S)
         return False
+
+    def _exchange_questions(self, asked: int | None) -> int:
+        self._asked = self._asked if asked is None else asked
+        return self._asked
 
     def _head(self) -> int:
         return self._board.read_generation(self._number).members[0]
@@ -196,7 +208,7 @@ class Member:
         """Order the size of the schedule, once the steps of its entry are over; rank 0 does so."""
         if not self._schedule:
             return
-        steps = self.parts["clock"](None) if "clock" in self.parts else self._place.steps
+        steps = self._optimizer_steps()
         due = [(step, size) for step, size in self._schedule if step <= steps]
         if due and due[-1][0] != self._scheduled:
             self._scheduled, size = due[-1]
@@ -219,7 +231,8 @@ class Member:
 
     def recover(self) -> None:
         """Join the ranks that are left after one was lost."""
-        self.is_lost = False
+        self._place.steps += self.is_made
+        self.is_lost = self.is_made = False
         self.tracked.clear_gradients()
         self._change()
 

@@ -91,7 +91,8 @@ class Member:
         from torch import distributed  # noqa: PLC0415 - the script has imported it
 
         rank, size = distributed.get_rank(), distributed.get_world_size()
-        if self.launched_ranks > 1 or (self._launched and size == 1):
+        is_elastic = self._environment.slot is not None and self._launched
+        if self.launched_ranks > 1 or is_elastic or (self._launched and size == 1):
             return  # torchrun's own group, or a helper of such a rank
         self._group = size
         if self._launched:
