@@ -165,6 +165,8 @@ def test_only_cli_exits_zeusrun_and_only_the_worker_ends_a_rank():
         "commands/tick.py",
         "commands/upkeep.py",
         "launcher/processes/agent.py",
+        "launcher/processes/elastic_agent.py",
+        "worker/elastic/member.py",
         "worker/ending.py",
         "worker/environment.py",
         "worker/rank.py",

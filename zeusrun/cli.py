@@ -48,6 +48,7 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         "gc": ("upkeep.prune", "Remove the files of old runs; the history stays."),
         "status": ("current.status", "Show what runs, what waits, and what starts later."),
         "cancel": ("current.cancel", "Stop a run, or give up a preempted one."),
+        "resize": ("elastic.resize", "Change the number of ranks of an elastic training."),
         "logs": ("runs.logs", "Print the output of the ranks of a run."),
         "gpu": ("gpu.gpu", "Show this machine's GPUs as a new job would see them."),
         "join": ("node.join", "Give this host to a job that waits for it."),

@@ -11,6 +11,7 @@ from tests.factories import build_trial
 from zeusrun.analysis.amounts import Estimate, add_estimates, name_ends
 from zeusrun.analysis.savings import find_net_amounts, find_savings
 from zeusrun.trial import CurvePoint, EnergySource, Interruption, PowerPoint, Stage, TrialStatus
+from zeusrun.trial.values import WorldChange
 
 COUNTER, ESTIMATED = EnergySource.COUNTER, EnergySource.ESTIMATED
 FAILED = [
@@ -483,6 +484,36 @@ def test_a_default_whose_runs_were_shared_is_said_to_be_that():
         [*changed, again, replace(changed[-1], trial="job-20-1", recurrence=20)]
     ).note
     assert note.endswith("has shown no cost since, because others used its devices")
+
+
+RESIZED = (WorldChange(0.0, 0, 2), WorldChange(1.0, 0, 4))
+
+
+def test_a_recurrence_whose_ranks_changed_is_not_compared_and_changes_no_other():
+    trials = default_then(16, 60)
+    usual = find_savings(trials)
+    grown = run(19, 16, 60, per_epoch=0.2, stage=Stage.EXPLOIT, world_sizes=RESIZED)
+    later = replace(trials[-1], trial="job-20-1", recurrence=20)
+    found = find_savings([*trials, grown, later])
+    assert "job-19-1" not in found.by_trial
+    value = usual.by_trial["job-18-1"].value
+    assert found.by_trial["job-20-1"].value == pytest.approx(value, rel=1e-3)
+    # Nor is one of which only a failed attempt had other ranks.
+    failed = replace(grown, recurrence=21, trial="job-21-1", status=TrialStatus.STOPPED)
+    again = run(21, 32, attempt=2, stage=Stage.RETRY)
+    assert "job-21-2" not in find_savings([*trials, failed, again]).by_trial
+    after_target = replace(grown, world_sizes=(RESIZED[0], WorldChange(61.0, 60, 4)))
+    assert "job-19-1" in find_savings([*trials, after_target]).by_trial
+
+
+def test_where_the_ranks_changed_in_every_run_nothing_is_claimed():
+    grown = [replace(each, world_sizes=RESIZED) for each in default_then(16, 60)]
+    because = "because the number of ranks changed in every run that reached the target"
+    assert find_savings(grown).note == f"no run shows its cost yet, {because}"
+    of_default = [*grown[:6], *default_then(16, 60)[6:]]
+    found = find_savings(of_default)
+    assert (found.by_trial, found.share) == ({}, None)
+    assert found.note == f"batch size 32, the default, has never shown what it costs, {because}"
 
 
 def test_a_crash_of_a_proven_batch_size_is_no_loss():

@@ -19,6 +19,7 @@ from zeusrun.analysis.usual import (
     usual_cost_j,
 )
 from zeusrun.trial import CurvePoint, Interruption, TrialStatus
+from zeusrun.trial.values import WorldChange
 
 NEXT = build_trial(9)
 
@@ -109,6 +110,7 @@ def test_a_few_equal_runs_do_not_make_every_other_one_strange():
         {"learning_rate": 0.1},
         {"shared": True},
         {"forgotten": True},
+        {"world_sizes": (WorldChange(0.0, 0, 2), WorldChange(0.5, 0, 4))},
     ],
 )
 def test_runs_under_other_conditions_say_nothing(other):
@@ -161,3 +163,9 @@ def test_a_run_that_reports_within_epochs_costs_usually_by_its_samples():
 
     known = [sampled(n, 1000, 100.0) for n in (1, 2, 3)]
     assert usual_cost_j(known, sampled(4, 3000, 900.0, shared=True)) == pytest.approx(300.0)
+
+
+def test_a_run_that_changed_its_ranks_has_no_usual_cost():
+    grown = trial(9, world_sizes=(WorldChange(0.0, 0, 2), WorldChange(0.5, 0, 4)))
+    assert run_cost_j(grown) is None
+    assert find_baseline(past(100.0, 100.0, 100.0), grown) is None

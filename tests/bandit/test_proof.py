@@ -12,7 +12,8 @@ from zeusrun.bandit.auto.policy import Auto
 from zeusrun.bandit.differences import describe_kept
 from zeusrun.bandit.proof import Doubt, as_undisturbed, prove
 from zeusrun.bandit.reinterpret import read_history, read_trial
-from zeusrun.trial import CurvePoint, Interruption, Stage, TrialStatus
+from zeusrun.trial import CurvePoint, Interruption, PowerPoint, Stage, TrialStatus
+from zeusrun.trial.values import WorldChange
 
 NOW = problem(max_power_w=50.0)
 
@@ -45,6 +46,15 @@ RESUMED = ran((1, 2.0), (2, 4.0), (3, 96.0), (4, 98.0), cuts=[(90.0, 2)])
 ANEW = ran((1, 102.0), (2, 104.0), (3, 106.0), cuts=[(100.0, 4)])
 IN_ALL = ran((1, 52.0), (2, 104.0), cuts=[(50.0, 0), (100.0, 1)])
 
+# Trials of these tests begin with 2 ranks.
+GROWN = ran(
+    *((1, 2.0), (2, 4.0), (3, 5.0), (4, 6.0)),
+    world_sizes=(WorldChange(0.0, 0, 2), WorldChange(4.1, 2, 4)),
+)
+GROWN_AT_ONCE = dataclasses.replace(
+    GROWN, world_sizes=(WorldChange(0.0, 0, 2), WorldChange(0.5, 0, 4))
+)
+
 
 @pytest.mark.parametrize(
     ("changes", "doubt"),
@@ -74,6 +84,10 @@ def test_of_some_runs_nothing_counts(changes, doubt):
         (RESUMED, None, None),
         (ANEW, Doubt.RESTARTED, None),
         (IN_ALL, None, Doubt.INTERRUPTED),
+        (GROWN, None, None),
+        (GROWN_AT_ONCE, None, Doubt.RESIZED),
+        (dataclasses.replace(GROWN_AT_ONCE, shared=True), None, Doubt.SHARED),
+        (dataclasses.replace(GROWN_AT_ONCE, time_s=0.4), None, None),  # after its target
         # Before the first report, nothing that counts is lost.
         (ran((1, 12.0), (2, 14.0), cuts=[(10.0, 0)]), None, None),
         # Preempted right after a report.
@@ -234,3 +248,68 @@ def test_the_next_choice_is_as_if_the_run_had_not_been_interrupted():
     charged = [dataclasses.replace(RESUMED, interruptions=()) for _ in range(3)]
     assert choice([*others, *runs(64, *charged)]).global_batch_size != 64
     assert choice([*others, *runs(64, *[RESUMED] * 3)]) == ordinary
+
+
+def sizes(*changes):
+    return tuple(WorldChange(time_s, 0, ranks) for time_s, ranks in changes)
+
+
+def test_the_speed_of_a_run_that_changed_its_ranks_is_that_of_epochs_with_those_of_the_trial():
+    assert took(GROWN) == pytest.approx((8.0, 80.0, 80.0))
+    assert took(GROWN_AT_ONCE) == (None, None, None)
+    back = dataclasses.replace(GROWN, world_sizes=sizes((0.0, 2), (2.5, 4), (3.5, 2)))
+    assert took(back)[0] == pytest.approx(4 * 4.0 / 3)  # all but the second epoch
+    from_the_start = dataclasses.replace(GROWN, world_sizes=sizes((0.0, 4), (4.0, 2)))
+    assert took(from_the_start)[0] == pytest.approx(4.0)
+    cut = dataclasses.replace(GROWN, interruptions=(Interruption(1.0, 0),))
+    assert took(cut)[0] == pytest.approx(8.0)
+    within = within_epochs((100, 2.0), (200, 4.0), (300, 5.0), cuts=[], world_sizes=sizes((4.0, 4)))
+    assert took(within)[0] == pytest.approx(6.0)
+
+
+def test_a_run_that_changed_its_ranks_teaches_epochs_and_leaves_the_belief_of_speed():
+    steady = [
+        ran(*((n, 2.0 * n) for n in range(1, epochs + 1)), recurrence=epochs, trial=f"t{epochs}")
+        for epochs in (3, 4, 5)
+    ]
+
+    def belief(*more):
+        now, runs = read_history(dataclasses.replace(NOW, recurrence=9), [*steady, *more])
+        arms = Auto().explain(now, runs, np.random.default_rng(0))
+        return next(each for each in arms if each.global_batch_size == 64)
+
+    usual = belief()
+    for grown in (GROWN, GROWN_AT_ONCE):
+        long = dataclasses.replace(grown, recurrence=6, trial="t6")
+        found = belief(long)
+        assert found.epoch_cost_j == pytest.approx(usual.epoch_cost_j, rel=1e-4)
+        assert found.reached == usual.reached + 1
+        assert belief(dataclasses.replace(long, world_sizes=())).epoch_cost_j < 20.0
+    many = (GROWN_AT_ONCE.curve[-1]._replace(epoch=12),)
+    assert belief(dataclasses.replace(long, curve=many, epochs=12)).epochs > usual.epochs
+
+
+def test_nothing_of_other_ranks_is_charged_to_a_batch_size():
+    run = read_trial(NOW, GROWN_AT_ONCE)
+    assert (run.status, run.epochs, run.cost_j, run.epoch_cost_j) == (REACHED, 4, None, None)
+    profiled = dataclasses.replace(GROWN, power_profile=(PowerPoint(100.0, 5.0, 90.0),))
+    assert read_trial(NOW, profiled).profile == ()
+    stopped = dataclasses.replace(GROWN_AT_ONCE, status=STOPPED, curve=(), epochs=None)
+    run = read_trial(NOW, stopped)
+    assert (run.status, run.epoch_cost_j) == (TrialStatus.CANCELLED, None)
+
+
+def test_a_crash_with_other_ranks_says_nothing_of_the_batch_size():
+    crashed = dataclasses.replace(GROWN, status=OOM)
+    assert prove(crashed).nothing
+    assert read_trial(NOW, crashed) is None
+    back = dataclasses.replace(crashed, world_sizes=(*GROWN.world_sizes, WorldChange(5.0, 3, 2)))
+    assert read_trial(NOW, back).status is OOM
+
+
+def test_what_a_run_that_changed_its_ranks_still_proves_is_told():
+    assert describe_kept(NOW, [GROWN]) == []
+    assert describe_kept(NOW, [GROWN_AT_ONCE, dataclasses.replace(GROWN, status=OOM)]) == [
+        "1 run changed the number of ranks (2→4): kept for its epochs",
+        "1 run changed the number of ranks (OOM): left out",
+    ]

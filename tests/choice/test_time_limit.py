@@ -16,6 +16,7 @@ from zeusrun.choice.problem import Chooser, Forced, Machine
 from zeusrun.jobfile.spec import sketch_spec
 from zeusrun.reasons import ReasonCode, Stall
 from zeusrun.trial import CurvePoint, Hardware, Interruption, Stage, TrialStatus
+from zeusrun.trial.values import WorldChange
 
 MISSED, STOPPED, OOM = TrialStatus.MISSED, TrialStatus.STOPPED, TrialStatus.OOM
 LEFT_S = 1800.0
@@ -109,6 +110,7 @@ SLOWED = {
     "stalled": {"stalls": (Stall(900.0, 1.0, "", "in a lock"),)},
     "preempted": {"preemptions": 1},
     "interrupted": {"interruptions": (Interruption(1100.0, 1),)},
+    "resized": {"world_sizes": (WorldChange(0.0, 0, 2), WorldChange(500.0, 1, 1))},
 }
 
 

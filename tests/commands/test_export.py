@@ -18,6 +18,7 @@ import pytest
 from tests.factories import DONE
 from tests.runs import wait_for
 from zeusrun.trial import CurvePoint
+from zeusrun.trial.values import WorldChange
 
 CURVE = (CurvePoint(1, 2.0, 20.0, 0.4), CurvePoint(2, 4.0, None, None))
 
@@ -34,12 +35,14 @@ def test_jsonl_has_the_objects_of_history_json(cli, record):
 
 
 def test_csv_has_every_field_and_lists_as_json(cli, record):
-    record(1, replace(DONE, curve=CURVE, warnings=("=1+1", "two")))
+    ranks = (WorldChange(0.0, 0, 2), WorldChange(1.5, 1, 4))
+    record(1, replace(DONE, curve=CURVE, warnings=("=1+1", "two"), world_sizes=ranks))
     (row,) = csv.DictReader(io.StringIO(cli("export", "job", "--format", "csv")[1]))
     (told,) = json.loads(cli("history", "--json")[1])
     assert set(row) == set(told)
     assert json.loads(row["curve"]) == [list(point) for point in CURVE]
     assert json.loads(row["warnings"]) == ["=1+1", "two"]
+    assert json.loads(row["world_sizes"]) == told["world_sizes"] == [[0, 0, 2], [1.5, 1, 4]]
     assert float(row["cost_j"]) == 100
     assert row["price"] == ""
 

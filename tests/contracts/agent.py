@@ -93,12 +93,17 @@ class AgentContract:
         return own_environment()
 
     @pytest.fixture
+    def sections(self):
+        """Sections of the job file that select the agent."""
+        return {}
+
+    @pytest.fixture
     def launch(self):
         """What starts an agent, or its parent."""
         return launch_process
 
     @pytest.fixture
-    def start(self, environment, launch, tmp_path):
+    def start(self, environment, launch, sections, tmp_path):
         """Start ranks of a program, or of a child script; they are ended with the test."""
         started = []
 
@@ -106,7 +111,9 @@ class AgentContract:
             script = tmp_path / "script.py"
             script.write_text(PROGRAM + dedent(program))
             section = {"nproc_per_node": ranks, **changes.pop("launch", {})}
-            target = {"script": str(script), **changes}
+            if sections and changes.get("instrument") is False:
+                pytest.skip("such a training needs the hooks")
+            target = {"script": str(script), **sections, **changes}
             spec = load_job(tmp_path, launch=section, **target)
             trial = build_trial(job="job", global_batch_size=32, world_size=ranks)
             paths = create_run(tmp_path / "home", "job", trial.trial)

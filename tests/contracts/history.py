@@ -18,6 +18,7 @@ from zeusrun.errors import HistoryError
 from zeusrun.history.base import Conflict
 from zeusrun.reasons import ReasonCode
 from zeusrun.trial import CurvePoint, EnergySource, Interruption, Outcome, Trial, TrialStatus
+from zeusrun.trial.values import WorldChange
 
 # Paths that are not UTF-8 come as lone surrogates (PEP 383).
 texts = st.text(st.one_of(st.characters(), st.just("\udcff")), max_size=20)
@@ -108,6 +109,11 @@ class HistoryContract:
         interrupted = replace(REACHED, interruptions=(Interruption(1.5, 0), Interruption(3.0, 1)))
         finished = history.finish(begin(history).trial, interrupted)
         assert history.find(finished.trial).interruptions == interrupted.interruptions
+
+    def test_the_numbers_of_ranks_of_an_elastic_training_are_read_back(self, history):
+        changes = (WorldChange(0.0, 0, 2), WorldChange(4.5, 1, 4))
+        finished = history.finish(begin(history).trial, replace(REACHED, world_sizes=changes))
+        assert history.find(finished.trial).world_sizes == changes
 
     def test_trials_stay_in_the_order_they_began(self, history):
         for _ in range(12):

@@ -32,6 +32,12 @@ class TestTorchrun(AgentContract):
         return fork
 
 
+class TestElasticAgent(AgentContract):
+    @pytest.fixture
+    def sections(self):
+        return {"elastic": {"min": 1, "max": 4, "losses": 0}}
+
+
 class TestFakeTorchrun(AgentContract):
     @pytest.fixture
     def environment(self):

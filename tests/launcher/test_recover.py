@@ -8,6 +8,7 @@ import pytest
 
 from tests.factories import begin, build_trial
 from tests.history.memory import MemoryHistory
+from zeusrun.bandit.proof import is_resized
 from zeusrun.choice.attempts import find_preempted
 from zeusrun.errors import BusyError
 from zeusrun.launcher.recover import cancel_preempted, outcome_so_far, recover_lost
@@ -28,6 +29,7 @@ from zeusrun.trial import (
     TrialStatus,
     thin_curve,
 )
+from zeusrun.trial.values import WorldChange, join_worlds
 
 COUNTER, INTEGRATED = EnergySource.COUNTER, EnergySource.INTEGRATED
 ESTIMATED = EnergySource.ESTIMATED
@@ -126,6 +128,34 @@ def test_a_preemption_and_the_restarts_of_all_parts_are_told_in_seconds_of_train
     assert at_once.interruptions == ((1.5, 1), (10.0, 2), (10.5, 2))
     never_trained = part(time_s=None, energy_j=None, energy_source=None)
     assert after(first, never_trained).interruptions == ((1.5, 1),)
+
+
+def test_a_continued_run_begins_again_with_the_first_number_of_ranks():
+    grown = (WorldChange(0.0, 0, 2), WorldChange(1.5, 1, 4))
+    first = part(PREEMPTED, epochs=(1, 2), world_sizes=grown)
+    steady = after(first, part(epochs=(3, 4)))
+    assert steady.world_sizes == (*grown, WorldChange(10.0, 2, 2))
+    again = after(first, part(epochs=(3, 4), world_sizes=grown))
+    assert again.world_sizes == (*grown, WorldChange(10.0, 2, 2), WorldChange(11.5, 1, 4))
+    at_once = (WorldChange(0.0, 0, 2), WorldChange(0.5, 0, 1))
+    later = after(part(PREEMPTED, epochs=(1, 2)), part(epochs=(3, 4), world_sizes=at_once))
+    assert later.world_sizes == (WorldChange(10.0, 2, 2), WorldChange(10.5, 2, 1))
+    never_trained = part(time_s=None, energy_j=None, energy_source=None)
+    assert after(first, never_trained).world_sizes == grown
+    assert after(part(PREEMPTED, epochs=(1, 2)), part(epochs=(3, 4))).world_sizes == ()
+
+
+def test_a_number_of_ranks_that_stays_is_no_change():
+    replaced = (WorldChange(0.0, 0, 2), WorldChange(1.0, 1, 2), WorldChange(2.0, 2, 4))
+    assert join_worlds((), replaced) == (replaced[0], replaced[2])
+    assert join_worlds((), replaced[:2]) == ()
+
+
+def test_ranks_that_change_after_the_target_do_not_count():
+    trial = TRIAL.finish(part(world_sizes=(WorldChange(0.0, 0, 2), WorldChange(9.0, 9, 4))))
+    assert is_resized(trial)
+    assert not is_resized(replace(trial, time_s=9.0))
+    assert not is_resized(TRIAL.finish(part()))
 
 
 def test_a_script_that_saved_nothing_begins_anew_and_pays_for_both():

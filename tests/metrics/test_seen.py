@@ -10,6 +10,7 @@ from tests.launcher.values import GOAL, after
 from zeusrun.metrics import seen as seen_module
 from zeusrun.metrics.progress import settle
 from zeusrun.metrics.seen import (
+    Ranks,
     Seen,
     describe_steps,
     find_batch_size,
@@ -150,8 +151,8 @@ def ranks(*samples, replicas=None, alone=False):
 def test_records_of_different_steps_are_not_added_up():
     """As a training adapts its batch size, one rank is seen with the new one first."""
     mixed = [Observed(0, 0, 32, 1, step=450), Observed(0, 1, 14, 1, step=225)]
-    assert find_batch_size(dict(enumerate(mixed)), 2) is None
-    assert find_batch_size({0: mixed[0], 1: Observed(0, 1, 14, 1, step=450)}, 2) == 46
+    assert find_batch_size(dict(enumerate(mixed)), Ranks(2)) is None
+    assert find_batch_size({0: mixed[0], 1: Observed(0, 1, 14, 1, step=450)}, Ranks(2)) == 46
 
 
 @pytest.mark.parametrize(
@@ -171,7 +172,7 @@ def test_records_of_different_steps_are_not_added_up():
     ],
 )
 def test_the_batch_size_is_known_once_every_rank_has_said_its_share(observed, world_size, found):
-    assert find_batch_size(observed, world_size) == found
+    assert find_batch_size(observed, Ranks(world_size)) == found
 
 
 @pytest.mark.parametrize(

@@ -27,10 +27,10 @@ from zeusrun.launcher.events import (
     Warned,
 )
 from zeusrun.metrics.progress import take_step_clock
-from zeusrun.sidecar.events import Adapted, Loading, Reported, Watched
+from zeusrun.sidecar.events import Adapted, Loading, Regrouped, Reported, Watched
 from zeusrun.sidecar.step_clock import StepCount
 from zeusrun.trial import CurvePoint, EnergySource, Outcome, Stage, TrialStatus
-from zeusrun.trial.values import NoisePoint
+from zeusrun.trial.values import NoisePoint, WorldChange
 from zeusrun.view.console import LastingStream, PlainConsole
 from zeusrun.view.live import SubmitView, epoch_line, live_panel, starting_text, summary
 from zeusrun.view.units import UNKNOWN
@@ -233,6 +233,37 @@ def test_an_epoch_is_shown_with_its_own_batch_size_and_not_with_that_of_the_next
     )
     progress = after(started(103.0), *changes, report(105.0, 1, 0.1))
     assert str(epoch_line(trial(), progress, None)).endswith("batch size 16")
+
+
+def regrouped(t, number, *members):
+    return Regrouped(t, number, members, 10, "because")
+
+
+def test_the_ranks_of_an_elastic_training_are_shown_as_they_are_now():
+    ranks = [started(103.0, rank) for rank in (0, 1)]
+    steady = after(*ranks, regrouped(103.5, 1, 0, 1), report(105.0, 1, 0.1))
+    replaced = after(regrouped(105.5, 2, 0, 2), start=steady)
+    for same in (steady, replaced):
+        assert "ranks" not in render(live_panel(trial(), same, None, 80))
+        assert "rank" not in str(epoch_line(trial(), same, None))
+    grown = after(regrouped(106.0, 3, 0, 2, 3), report(107.0, 2, 0.2), start=replaced)
+    assert "ranks       2 → 3 after 1 epoch " in render(live_panel(trial(), grown, None, 80))
+    assert str(epoch_line(trial(), grown, None)).endswith(" · 3 ranks")
+    first = (*ranks, regrouped(103.5, 1, 0, 1), regrouped(104.0, 2, 0))
+    at_once = after(*first, report(105.0, 1, 0.1))
+    assert "2 → 1 after 1.0 s " in render(live_panel(trial(), at_once, None, 80))
+
+
+def test_ranks_that_have_left_are_not_among_those_that_have_begun():
+    ranks = [started(103.0, rank) for rank in (0, 1)]
+    changed = after(*ranks, regrouped(103.5, 1, 0, 1), regrouped(104.0, 2, 0, 2, 3))
+    assert starting_text(changed, NOTHING).startswith("waits for the ranks, 1 of 3 have begun")
+
+
+def test_the_summary_names_the_ranks_if_they_changed():
+    changes = (WorldChange(0.0, 0, 2), WorldChange(1.5, 1, 4))
+    assert " epochs · 2→4 ranks · 4.0 s" in render(summary(finished(world_sizes=changes)))
+    assert "ranks" not in render(summary(finished()))
 
 
 def test_the_statistics_of_gradients_are_shown_while_it_runs_and_at_its_end():

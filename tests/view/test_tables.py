@@ -24,7 +24,7 @@ from zeusrun.trial import (
     Stage,
     TrialStatus,
 )
-from zeusrun.trial.values import NoisePoint
+from zeusrun.trial.values import NoisePoint, WorldChange
 from zeusrun.view.console import PlainConsole
 from zeusrun.view.explain import explain_table
 from zeusrun.view.sheets import limit_text, trial_sheet
@@ -200,6 +200,30 @@ def test_a_run_that_adapted_shows_its_first_and_last_batch_size():
     sizes = (SizeChange(1, 32), SizeChange(3, 128))
     text = render(history_table("job", [reached(1, 50.0, batch_sizes=sizes)]))
     assert "32→128" in text
+
+
+def worlds(*sizes):
+    return tuple(WorldChange(10.0 * n, n, size) for n, size in enumerate(sizes))
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_run_that_changed_its_ranks_shows_them_in_a_column_of_their_own(width):
+    paths = [(), (2, 4), (2, 4, 3), (2, 3, 4, 1)]
+    trials = [reached(n, 50.0, world_sizes=worlds(*path)) for n, path in enumerate(paths, 1)]
+    text = render(history_table("job", trials, width=width), width)
+    rows = [line.split() for line in text.splitlines() if line[:2] == "06"]
+    assert [row[4] for row in rows] == ["2", "2→4", "2→4→3", "2→…→1"]
+    assert " ranks " in text
+    assert widest(text) <= width
+    assert " ranks " not in render(history_table("job", trials[:1]))
+
+
+def test_the_sheet_of_a_run_says_when_its_ranks_changed():
+    text = render(
+        trial_sheet(reached(1, 50.0, world_sizes=worlds(2, 4, 3)), None, run_dir_exists=True)
+    )
+    assert "ranks       2 → 4 after 1 epoch → 3 after 2 epochs" in text
+    assert "ranks  " not in render(trial_sheet(reached(1, 50.0), None, run_dir_exists=True))
 
 
 def test_an_empty_history_is_a_table_without_rows():

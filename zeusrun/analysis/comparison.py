@@ -24,20 +24,19 @@ from zeusrun.analysis.run_costs import draw_run_costs
 from zeusrun.analysis.usual import SETTING, has_cost, setting
 from zeusrun.bandit.auto.drift import weigh_shown
 from zeusrun.bandit.problem import Problem
-from zeusrun.bandit.proof import Doubt, prove, same_learning
+from zeusrun.bandit.proof import Doubt, is_resized, prove, same_learning
 from zeusrun.bandit.reinterpret import read_trials
 from zeusrun.clock import local_time
 from zeusrun.trial import Stage, TrialStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from zeusrun.bandit.problem import Array, Observation, Runs
     from zeusrun.trial import Trial
 
 LOOKS = 3  # a difference counts once it was there at so many looks in a row
 _QUANTILES = (0.05, 0.5, 0.95)
-_SHARED = "others used the devices in every run that reached the target"
 _ODD = frozenset({Doubt.FORGOTTEN, Doubt.OTHER_SIZE})
 Counted: TypeAlias = "tuple[int | None, float, float]"
 """Of a recurrence: ``Compared.arm``, ``Compared.lost_j``, and what a joule counts, or its price."""
@@ -151,7 +150,9 @@ def build_comparison(
                 and any(map(is_other, own))
                 and all(same_learning(problem, each) and each.trial in of_today for each in own)
             )
-        odd = own[0].attempt != 1 or any(prove(each).learning in _ODD for each in own)
+        odd = own[0].attempt != 1 or any(
+            prove(each).learning in _ODD or is_resized(each) for each in own
+        )
         alike = _job(last) == _job(newest)
         if known and alike and lost is not None and not odd and not is_forced(own):
             compared.append(Compared(own, arm, lost))
@@ -215,8 +216,8 @@ def compare(trials: Sequence[Trial], ended: Sequence[Sequence[Trial]]) -> Saving
     """Return the savings of a job that has explored; see ``find_savings``."""
     found = build_comparison(trials, ended)
     if found is None:
-        why = f", because {_SHARED}" if _are_shared(trials) else ""
-        return Savings(len(ended), explored=True, note=f"no run shows its cost yet{why}")
+        note = f"no run shows its cost yet{_because(trials)}"
+        return Savings(len(ended), explored=True, note=note)
     default, now, compared = found.problem.default, found.looks[0], found.compared
     if not now:
         note = _why_nothing(found)
@@ -303,11 +304,11 @@ def _why_nothing(found: Comparison) -> str:
     alike = [
         trial
         for trial in found.trials
-        if trial.global_batch_size == default and _job(trial) == _job(newest)
+        if trial.global_batch_size == default
+        and _job(replace(trial, world_sizes=())) == _job(newest)
     ]
     if not own:
-        alone = f", because {_SHARED}" if _are_shared(alike) else ""
-        return f"{size} has never shown what it costs{alone}"
+        return f"{size} has never shown what it costs{_because(alike)}"
     then, run = costly[own[-1]]
     later = [trial for trial, _ in costly[own[-1] + 1 :]]
     settings = zip(SETTING, setting(then), setting(newest), strict=True)
@@ -331,7 +332,22 @@ def _why_nothing(found: Comparison) -> str:
     return f"{what} changed{when}, and {size} {again}"
 
 
+def _because(trials: Sequence[Trial]) -> str:
+    """Return why no run shows its cost, where all that reached the target have the same reason."""
+    if _are_shared(trials):
+        what = "others used the devices"
+    elif _all_reached(trials, is_resized):
+        what = "the number of ranks changed"
+    else:
+        return ""
+    return f", because {what} in every run that reached the target"
+
+
 def _are_shared(trials: Sequence[Trial]) -> bool:
-    """Whether runs reached the target, and all of these shared their devices."""
+    return _all_reached(trials, lambda trial: bool(trial.shared))
+
+
+def _all_reached(trials: Sequence[Trial], holds: Callable[[Trial], bool]) -> bool:
+    """Whether runs reached the target, and something holds for all of these."""
     reached = [t for t in trials if t.status is TrialStatus.REACHED and not t.forgotten]
-    return bool(reached) and all(trial.shared for trial in reached)
+    return bool(reached) and all(map(holds, reached))

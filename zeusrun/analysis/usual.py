@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from zeusrun.analysis.amounts import MOST, by_recurrence, median_known
 from zeusrun.analysis.curves import amount_in, curve_unit
 from zeusrun.bandit.problem import RUN_SD, RUN_SD_WEIGHT, finite_exp
-from zeusrun.bandit.proof import as_undisturbed, prove
+from zeusrun.bandit.proof import as_undisturbed, is_resized, prove
 from zeusrun.cost import energy_text
 from zeusrun.trial import TrialStatus
 
@@ -124,8 +124,12 @@ def find_baseline(earlier: Sequence[Trial], trial: Trial) -> CostBaseline | None
 
 
 def proves_cost(trial: Trial) -> bool:
-    """Whether a trial proves what a run takes: it reached the target, and nothing is in doubt."""
-    return trial.status is TrialStatus.REACHED and prove(trial) == (None, None)
+    """Whether a trial proves what a run takes: it reached the target, and nothing is in doubt.
+
+    A few epochs with the ranks of the trial show their speed, but not what a run takes.
+    """
+    reached = trial.status is TrialStatus.REACHED and not is_resized(trial)
+    return reached and prove(trial) == (None, None)
 
 
 def run_cost_j(trial: Trial) -> float | None:
@@ -172,14 +176,15 @@ SETTING = ("the objective", "the hardware", "how energy is measured")
 def setting(trial: Trial) -> tuple[object, ...]:
     """Return what must be equal for any costs of a job to be compared: objective and hardware.
 
-    CPUs differ by their maximum power alone.
+    CPUs differ by their maximum power alone. A run that changed its ranks is like no other.
     """
     source = trial.energy_source
     # The source of energy does not matter if energy does not count.
     measured = trial.eta_knob != 0 and source is not None and source.measured
     objective = (trial.metric, trial.mode, trial.target, trial.eta_knob)
     max_power_w = None if trial.eta_knob == 1 and trial.gpu_count > 0 else trial.max_power_w
-    return objective, (trial.hardware, max_power_w), measured
+    ranks = trial.world_sizes if is_resized(trial) else ()
+    return objective, (trial.hardware, ranks, max_power_w), measured
 
 
 @dataclass(frozen=True)

@@ -127,7 +127,8 @@ def _differences(problem: Problem, trial: Trial) -> Iterator[tuple[str, str]]:
         epochs = ", ".join(f"epoch {each.epochs + 1}" for each in trial.interruptions)
         values = {Doubt.CHANGED: ", ".join(changed_parts(trial))}
         values |= {Doubt.RESTARTED: epochs, Doubt.INTERRUPTED: epochs}
-        values |= {Doubt.SHORT: trial.status.value}
+        ranks = "→".join(str(each.world_size) for each in trial.world_sizes)
+        values |= {Doubt.SHORT: trial.status.value, Doubt.RESIZED: ranks}
         yield from ((doubt.value, values[doubt]) for doubt in proof if doubt in values)
         yield from _job_differences(problem, trial)
 
@@ -151,7 +152,7 @@ def _job_differences(problem: Problem, trial: Trial) -> Iterator[tuple[str, str]
 def _what_counts(problem: Problem, trial: Trial) -> str:
     run = read_trial(problem, trial) if trial.variant == problem.variant else None
     proof = prove(trial, learn_from_shared=problem.learn_from_shared)
-    timed = proof.speed is not Doubt.INTERRUPTED
+    timed = proof.speed not in {Doubt.INTERRUPTED, Doubt.RESIZED}
     if run is None or (run.epochs is None and not timed):
         return "left out"
     if run.epochs is None:

@@ -39,6 +39,7 @@ class Doubt(Enum):
     SHARED = "shared its devices"
     SHORT = "ended too soon to show whether others used the CPU"
     INTERRUPTED = "had no epoch without an interruption"
+    RESIZED = "changed the number of ranks"  # no epoch had that of the trial, or a crash had not
 
 
 class Proof(NamedTuple):
@@ -65,6 +66,8 @@ def prove(trial: Trial, *, learn_from_shared: bool = False) -> Proof:
     """Return what a finished run proves; only the hardware and the job may still differ."""
     if (doubt := _doubt_all(trial)) is not None:
         return Proof(doubt, doubt)
+    if trial.status in CRASHED and _ranks_at(trial, math.inf) != trial.world_size:
+        return Proof(Doubt.RESIZED, Doubt.RESIZED)  # a rank had another share of the batch
     learning = speed = None
     if changed_parts(trial):
         learning = Doubt.CHANGED
@@ -76,8 +79,8 @@ def prove(trial: Trial, *, learn_from_shared: bool = False) -> Proof:
         speed = Doubt.SHARED
     elif not learn_from_shared and _is_short(trial):
         speed = Doubt.SHORT
-    elif trial.interruptions and not _intact(_in_samples(trial)).epochs:
-        speed = Doubt.INTERRUPTED
+    elif _is_disturbed(trial) and not _intact(_in_samples(trial)).epochs:
+        speed = Doubt.RESIZED if is_resized(trial) else Doubt.INTERRUPTED
     return Proof(learning, speed)
 
 
@@ -134,12 +137,30 @@ def whole_way(trial: Trial) -> Way | None:
     return Way(trial.epochs, trial.time_s, trial.energy_j)
 
 
-def undisturbed(trial: Trial, way: Way | None) -> Way | None:
-    """Return what the epochs of an interrupted run would have taken without the interruptions.
+def is_resized(trial: Trial) -> bool:
+    """Whether a run had another number of ranks within the span that counts."""
+    end_s = math.inf if trial.time_s is None else trial.time_s
+    return any(
+        each.world_size != trial.world_size and each.time_s < end_s for each in trial.world_sizes
+    )
 
-    Its speed is that between reports without an interruption in between.
+
+def _is_disturbed(trial: Trial) -> bool:
+    return bool(trial.interruptions) or is_resized(trial)
+
+
+def _ranks_at(trial: Trial, time_s: float) -> int:
+    """Return how many ranks trained at a moment."""
+    changes = (each.world_size for each in reversed(trial.world_sizes) if each.time_s <= time_s)
+    return next(changes, trial.world_size)
+
+
+def undisturbed(trial: Trial, way: Way | None) -> Way | None:
+    """Return what epochs would have taken without interruptions, and with the ranks of the trial.
+
+    The speed is that between reports with these ranks, and without an interruption in between.
     """
-    if way is None or not trial.interruptions:
+    if way is None or not _is_disturbed(trial):
         return way
     epochs, time_s, energy_j = _intact(trial)
     if not epochs or time_s is None:
@@ -149,11 +170,12 @@ def undisturbed(trial: Trial, way: Way | None) -> Way | None:
 
 
 def as_undisturbed(trial: Trial) -> Trial:
-    """Return a run with the time, energy and cost that it would have had without interruptions.
+    """Return a run with what it would have taken without interruptions, as ``undisturbed``.
 
-    Runs are compared by these. A crash keeps its own: the training itself made torchrun restart it.
+    Runs are compared by time, energy and cost of it. A crash keeps its own: the training itself
+    made torchrun restart it.
     """
-    if not trial.interruptions or trial.status in CRASHED:
+    if not _is_disturbed(trial) or trial.status in CRASHED:
         return trial
     finest, length = _in_samples(trial), trial.epochs
     if trial.by_samples:
@@ -174,14 +196,17 @@ def _counting(trial: Trial) -> list[CurvePoint]:
 
 
 def _intact(trial: Trial) -> Way:
-    """Add up the stretches between reports in which the run was not interrupted."""
+    """Add up the stretches between reports without an interruption, with the trial's ranks."""
+    resizes = [each for each in trial.world_sizes if each.world_size != trial.world_size]
     points = _counting(trial)
     from_zero = counts_from_zero(tuple(point.epoch for point in points[:3]))
+    moments = [*(each.time_s for each in trial.interruptions), *(each.time_s for each in resizes)]
     stretches = [
         (since, until)
         for since, until in pairwise([CurvePoint(-from_zero, 0.0, 0.0, None), *points])
         if until.epoch > since.epoch
-        and not any(since.time_s <= each.time_s < until.time_s for each in trial.interruptions)
+        and _ranks_at(trial, since.time_s) == trial.world_size
+        and not any(since.time_s <= time_s < until.time_s for time_s in moments)
     ]
     energies = [
         until.energy_j - since.energy_j

@@ -14,6 +14,7 @@ from zeusrun.bandit.proof import (
     CRASHED,
     Doubt,
     Way,
+    is_resized,
     prove,
     same_energy,
     same_hardware,
@@ -103,12 +104,12 @@ def read_trial(problem: Problem, trial: Trial) -> Observation | None:
     """Read one trial; ``None`` if nothing can be learned from it today.
 
     ``prove`` says what of it counts. Every number is computed from the learning curve under today's
-    target, ``max_epochs`` and ``eta_knob``, as if the trial had not been interrupted. Epochs count
-    if metric and learning rate are the same; time and energy, if GPUs, number of ranks,
-    micro-batches and kind of energy are; crashes, if GPUs and micro-batches are. A trial that is
-    neither a success nor a failure by today's rules reads as cut short. A trial that shared its
-    GPUs or CPUs reads as one of another machine, unless ``learn_from_shared`` is set; what an epoch
-    cost is then the most that it may cost.
+    target, ``max_epochs`` and ``eta_knob``, as if the trial had not been interrupted, and had kept
+    its number of ranks. Epochs count if metric and learning rate are the same; time and energy, if
+    GPUs, number of ranks, micro-batches and kind of energy are; crashes, if GPUs and micro-batches
+    are. A trial that is neither a success nor a failure by today's rules reads as cut short. A
+    trial that shared its GPUs or CPUs reads as one of another machine, unless ``learn_from_shared``
+    is set; what an epoch cost is then the most that it may cost.
     """
     status = trial.status
     # The batch size may have grown to what does not fit.
@@ -117,6 +118,8 @@ def read_trial(problem: Problem, trial: Trial) -> Observation | None:
     if status is TrialStatus.DISPATCHED:
         return run
     proof = prove(trial, learn_from_shared=problem.learn_from_shared)
+    if is_resized(trial):  # its power is that of several numbers of ranks
+        trial = replace(trial, power_profile=())
     shared = proof.speed in {Doubt.SHARED, Doubt.SHORT}
     machine = same_hardware(problem, trial) and same_split(problem, trial)
     measured = machine and same_energy(problem, trial)
@@ -131,7 +134,7 @@ def read_trial(problem: Problem, trial: Trial) -> Observation | None:
     end = whole = undisturbed(trial, whole_way(trial))
     if proof.learning is None and same_learning(problem, trial):
         run, end = _read_learning(problem, trial, run)
-        costly = shared or trial.interruptions  # not by its batch size
+        costly = shared or trial.interruptions or is_resized(trial)  # not by its batch size
         if run.status is TrialStatus.STOPPED and costly and not failed_now:
             run = run._replace(status=CUT_SHORT)
     elif not (measured or failed_now):
@@ -224,7 +227,8 @@ def _read_speed(problem: Problem, trial: Trial, run: Observation, end: Way | Non
     """Return a run with what its epochs cost, and the power limits under which it ran."""
     per_epoch = power_w = None
     limit_w, profile = trial.power_limit_w, trial.power_profile
-    whole = trial.status is TrialStatus.STOPPED and not trial.interruptions
+    steady = not trial.interruptions and not is_resized(trial)
+    whole = trial.status is TrialStatus.STOPPED and steady
     if end is None and whole and problem.unit is None:
         end = Way(1, trial.time_s, trial.energy_j)  # an epoch costs more than this
     if end is not None and end.epochs > 0:

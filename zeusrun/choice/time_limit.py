@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from zeusrun.bandit.auto.evidence import gather
-from zeusrun.bandit.proof import prove, same_learning
+from zeusrun.bandit.proof import is_resized, prove, same_learning
 from zeusrun.bandit.reinterpret import read_trials
 from zeusrun.reasons import ReasonCode
 from zeusrun.trial import TrialStatus
@@ -98,8 +98,8 @@ def _took_s(problem: Problem, trial: Trial, left_s: float) -> float | None:
     goals = [(each.target, each.max_epochs) for each in (trial, problem)]
     unlike = goals[0] != goals[1] or not same_learning(problem, trial)
     unheard = trial.reason_code is ReasonCode.NO_METRIC  # stopped early, perhaps as MISSED
-    # Interruptions and preemptions add what was lost, and a stall adds a pause.
-    slowed = trial.interruptions or trial.preemptions or trial.stalls
+    # Interruptions and preemptions add what was lost, a stall a pause; other ranks are not as fast.
+    slowed = trial.interruptions or trial.preemptions or trial.stalls or is_resized(trial)
     if trial.time_s is None or unlike or unheard or slowed or prove(trial).learning is not None:
         return None
     trained_s = (trial.startup_s or 0.0) + trial.time_s

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator
 
+from zeusrun.jobfile.run_on_section import count_ranks
 from zeusrun.jobfile.section import Section
 
 if TYPE_CHECKING:
@@ -199,3 +200,17 @@ class Adapt(Section):
                 f"has a schedule with batch sizes that {world_size} processes cannot share evenly: "
                 f"{', '.join(uneven)}; use multiples of {world_size}"
             )
+
+
+def check_adapt(adapt: Adapt | None, info: ValidationInfo) -> Adapt | None:
+    """Raise ``ValueError`` if other sections do not allow that the batch size changes."""
+    data = info.data
+    if adapt is None or "batch_size" not in data:
+        return adapt
+    if data.get("instrument") is False:
+        raise ValueError("changes the batch size, but no hook runs with instrument: false")
+    adapt.check_range(data["batch_size"])
+    ranks = count_ranks(data)
+    if ranks is not None:
+        adapt.check_divisible(ranks)
+    return adapt

@@ -23,7 +23,8 @@ from pydantic import (
 
 from zeusrun.errors import JobFileError
 from zeusrun.job_name import check_job_name
-from zeusrun.jobfile.adapt_section import Adapt, Watch  # noqa: TC001 - pydantic needs them
+from zeusrun.jobfile.adapt_section import Adapt, Watch, check_adapt
+from zeusrun.jobfile.elastic_section import Elastic, check_elastic
 from zeusrun.jobfile.metrics_section import Metrics, find_metrics
 from zeusrun.jobfile.placeholders import expand_placeholders, find_placeholders, find_shares
 from zeusrun.jobfile.run_on_section import WORDS, RunOn, check_launch, count_ranks, read_run_on
@@ -114,19 +115,6 @@ def _check_metrics(metrics: Metrics, info: ValidationInfo) -> Metrics:
     return metrics
 
 
-def _check_adapt(adapt: Adapt | None, info: ValidationInfo) -> Adapt | None:
-    data = info.data
-    if adapt is None or "batch_size" not in data:
-        return adapt
-    if data.get("instrument") is False:
-        raise ValueError("changes the batch size, but no hook runs with instrument: false")
-    adapt.check_range(data["batch_size"])
-    ranks = count_ranks(data)
-    if ranks is not None:
-        adapt.check_divisible(ranks)
-    return adapt
-
-
 class JobSpec(Section):
     """One recurring training job; ``load_spec`` reads it.
 
@@ -187,8 +175,11 @@ class JobSpec(Section):
     stall: Annotated[StallSection, AfterValidator(_check_stall)] = StallSection()
     metrics: Annotated[Metrics, AfterValidator(_check_metrics)] = Metrics()
     watch: Watch | None = Field(None, description="What the ranks measure of their gradients.")
-    adapt: Annotated[Adapt | None, AfterValidator(_check_adapt)] = Field(
+    adapt: Annotated[Adapt | None, AfterValidator(check_adapt)] = Field(
         None, description="How the batch size changes while the training runs."
+    )
+    elastic: Annotated[Elastic | None, AfterValidator(check_elastic)] = Field(
+        None, description="How the number of ranks changes while the training runs."
     )
     schedule: ScheduleSection | None = Field(
         None, description="When it runs by itself; zeusrun schedule add turns it on."

@@ -168,7 +168,7 @@ def find_remarks(
             "weighted by samples where these are known, is its value. For metrics such as AUC and "
             "F1 that is only near: then log one value for each evaluation"
         )
-    size = find_batch_size(progress.observed, progress.ranks.trained_by)
+    size = find_batch_size(progress.observed, progress.ranks)
     unasked = set(to_ask_for).difference(progress.asked, [] if size is None else ["batch_size"])
     for name in sorted(unasked) if progress.last_report_t is not None else ():
         remarks[f"never asked for {name}"] = (
@@ -201,7 +201,7 @@ def find_remarks(
 def _batch_size_remarks(progress: Progress, trial: Trial, *, spawns: bool) -> dict[str, str]:
     """Return warnings about the batch size that the training uses."""
     remarks, chosen = {}, trial.global_batch_size
-    size = find_batch_size(progress.observed, progress.ranks.trained_by)
+    size = find_batch_size(progress.observed, progress.ranks)
     nothing = f"so this run teaches nothing about {chosen}"
     # By then the sidecar must have been read since the first step.
     stepped = progress.stepping_s is not None and progress.now_t - progress.stepping_s[0] > 1.0

@@ -37,12 +37,8 @@ def advance(
     if isinstance(event, events.Reported):
         return _report(progress, event, trial, energy_between)
     changes: dict[str, Any]
-    if isinstance(event, events.Started):
-        first = event.rank == 0 and progress.script_t is None  # restarts are part of the run's cost
-        begun_t = event.t if first else progress.script_t
-        changes = {"script_t": begun_t, "ranks": progress.ranks.take(event, progress.epochs)}
-    elif isinstance(event, (events.Spawned, events.Ended)):
-        changes = {"ranks": progress.ranks.take(event)}
+    if isinstance(event, (events.Started, events.Spawned, events.Ended, events.Regrouped)):
+        changes = _take_rank(progress, event)
     elif isinstance(event, events.Loading):
         changes = {"built" if isinstance(event, events.Built) else "loading": True}
     elif isinstance(event, (events.Asked, events.Applied)):
@@ -64,11 +60,27 @@ def advance(
     return replace(progress, **changes)
 
 
+def _take_rank(
+    progress: Progress, event: events.Started | events.Spawned | events.Ended | events.Regrouped
+) -> dict[str, Any]:
+    """Take in that a rank starts or ends, or that other ranks train."""
+    changes: dict[str, Any] = {"ranks": progress.ranks.take(event, progress.epochs)}
+    if isinstance(event, events.Started) and event.rank == 0 and progress.script_t is None:
+        changes["script_t"] = event.t  # restarts are part of the run's cost
+    if isinstance(event, events.Regrouped):
+        kept = {rank: each for rank, each in progress.observed.items() if rank in event.members}
+        changes["observed"] = {rank: replace(each, samples=None) for rank, each in kept.items()}
+    return changes
+
+
 def _watch(progress: Progress, event: events.Watched) -> dict[str, Any]:
     """Take in statistics of gradients; the noise curve is that of the largest model."""
     before = progress.largest_model
     changes: dict[str, Any] = {"watched": {**progress.watched, (event.rank, event.model): event}}
-    low, data = event.values.get("noise_scale_low"), progress.observed.get(0)
+    low, data = (
+        event.values.get("noise_scale_low"),
+        progress.observed.get(min(progress.observed, default=0)),
+    )
     if replace(progress, **changes).largest_model is event and low is not None and event.samples:
         earlier = (progress.samples or 0) if _restarted(progress) else progress.restarted_at
         samples, size = earlier + event.samples, None if data is None else data.data

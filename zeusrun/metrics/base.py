@@ -213,6 +213,12 @@ def _list(name: str, values: object) -> tuple[float, ...]:
     return tuple(_number(name, value) for value in values)
 
 
+def _counts(name: str, values: object) -> tuple[int, ...]:
+    if not isinstance(values, list) or not values:
+        raise ValueError(f"{name!r} is not a list of whole numbers")
+    return tuple(_count(name, value) for value in values)
+
+
 _READERS: dict[str, Callable[[str, object], Any]] = {
     "moment": _moment,
     "int": _count,
@@ -220,6 +226,7 @@ _READERS: dict[str, Callable[[str, object], Any]] = {
     "str": lambda _, value: str(value)[:_MAX_TEXT],
     "Mapping[str, float]": _numbers,
     "tuple[float, ...]": _list,
+    "tuple[int, ...]": _counts,
 }
 
 _KINDS: dict[str, Any] = {cls.__name__.lower(): cls for cls in get_args(Event)}

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from zeusrun.metrics.seen import SeenMetrics
     from zeusrun.sidecar.step_clock import StepCount
-    from zeusrun.trial.values import NoisePoint
+    from zeusrun.trial.values import NoisePoint, WorldChange
 
     EnergyBetween: TypeAlias = Callable[[float, float], float | None]
 
@@ -129,13 +129,18 @@ class Progress:
     @property
     def in_epochs(self) -> float | None:
         """The samples so far in epochs, with fractions; ``None`` if unknown."""
-        data = self.observed[0].data if 0 in self.observed else None
+        data = self.observed[min(self.observed)].data if self.observed else None
         return None if self.samples is None or not data else self.samples / data
 
     @property
     def batch_sizes(self) -> tuple[SizeChange, ...]:
         """The batch sizes of a training that adapts it, the present one last; else empty."""
         return join_changes((), [SizeChange(each.epoch, each.batch_size) for each in self.adapted])
+
+    @property
+    def world_sizes(self) -> tuple[WorldChange, ...]:
+        """The numbers of ranks of an elastic training that has changed it; else empty."""
+        return self.ranks.world_sizes(self.training_t)
 
     @property
     def listens(self) -> bool:
@@ -334,7 +339,7 @@ class TrainingSummary:
     def of(cls, progress: Progress) -> TrainingSummary:
         """Summarise the progress of a training."""
         observed = [progress.observed[rank] for rank in sorted(progress.observed)]
-        size = find_batch_size(progress.observed, progress.ranks.trained_by)
+        size = find_batch_size(progress.observed, progress.ranks)
         return cls(
             progress.source,
             # The metric of an earlier part has no times, and no values.

@@ -7,8 +7,9 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from zeusrun.sidecar.events import REPORT, Ended, Spawned, Started
+from zeusrun.sidecar.events import REPORT, Ended, Regrouped, Spawned, Started
 from zeusrun.trial import Interruption
+from zeusrun.trial.values import WorldChange, join_worlds
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -47,12 +48,14 @@ class Ranks:
     started: frozenset[int] = frozenset()  # ranks that have ever begun to run the script
     exit_codes: Mapping[int, int] = field(default_factory=dict)  # in the order of their ends
     restarts: tuple[tuple[float, int], ...] = ()  # of rank 0: when, and epochs reported by then
+    members: tuple[int, ...] = ()  # of an elastic training: the processes that train now
+    changes: tuple[tuple[float, int, int], ...] = ()  # of these: when, epochs by then, how many
     alone: frozenset[int] = frozenset()  # ranks that ended without ever joining a process group
     spawned: Mapping[int, Spawned] = field(default_factory=dict)  # by pid
 
     def __iter__(self) -> Iterator[int]:
-        """Iterate over the ranks."""
-        return iter(range(self.world_size))
+        """Iterate over the numbers of the ranks, as in events and files."""
+        return iter(self.members or range(self.world_size))
 
     @property
     def scripts_ended(self) -> bool:
@@ -86,8 +89,26 @@ class Ranks:
         found = [Interruption(t - training_t, epochs) for t, epochs in self.restarts]
         return tuple(each for each in found if 0 < each.time_s < time_s)
 
-    def take(self, event: Started | Spawned | Ended, epochs: int = 0) -> Ranks:
+    def world_sizes(self, training_t: float | None) -> tuple[WorldChange, ...]:
+        """Return how many ranks there were, and from when on; empty if that stayed the same."""
+        if training_t is None:
+            return ()
+        changes = [WorldChange(max(0.0, t - training_t), *each) for t, *each in self.changes]
+        return join_worlds((), changes)
+
+    def take(self, event: Started | Spawned | Ended | Regrouped, epochs: int = 0) -> Ranks:
         """Return the ranks after one of them has started or has ended its script."""
+        if isinstance(event, Regrouped):
+            size = len(event.members)
+            return replace(
+                self,
+                world_size=size,
+                members=event.members,
+                exit_codes={n: c for n, c in self.exit_codes.items() if n in event.members},
+                changes=(*self.changes, (event.t, epochs, size)),
+            )
+        if isinstance(event, Ended) and self.members and event.rank not in self.members:
+            return self  # it has left
         if isinstance(event, Spawned):
             return replace(self, spawned={**self.spawned, event.pid: event})
         if isinstance(event, Ended):
@@ -100,6 +121,7 @@ class Ranks:
             self,
             exit_codes=codes,
             generation=max(self.generation, event.restart),
+            members=() if event.restart > self.generation else self.members,
             started=self.started | {event.rank},
             restarts=(*self.restarts, (event.t, epochs)) if again else self.restarts,
         )
@@ -177,11 +199,12 @@ def names_training(name: str) -> bool:
     return not {"train", "training"}.isdisjoint(re.split(r"[^a-z]+", name.lower()))
 
 
-def find_batch_size(observed: Mapping[int, Observed], world_size: int | None) -> int | None:
+def find_batch_size(observed: Mapping[int, Observed], ranks: Ranks) -> int | None:
     """Return the samples per optimizer step over all ranks; ``None`` if they were not observed."""
+    world_size = ranks.trained_by
     if world_size is None:
         return None
-    parts = [observed.get(rank) for rank in range(world_size)]
+    parts = [observed.get(rank) for rank in ranks.members or range(world_size)]
     samples = [part.samples for part in parts if part is not None and part.samples is not None]
     divided = {1 if part.alone else part.replicas for part in parts if part is not None}
     if len(samples) < world_size or len(divided) > 1:

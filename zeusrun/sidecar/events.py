@@ -197,6 +197,24 @@ class Adapted:
 
 
 @dataclass(frozen=True)
+class Regrouped:
+    """The ranks of an elastic training have changed; rank 0 of those that train now says so.
+
+    Attributes:
+        number: Of the generation.
+        members: The numbers of the processes, in the order of their ranks.
+        step: Optimizer steps before.
+        why: A sentence for people.
+    """
+
+    t: float
+    number: int
+    members: tuple[int, ...]
+    step: int
+    why: str
+
+
+@dataclass(frozen=True)
 class Spawned:
     """A process that the script has started, or a rank beside such ones, made its first step.
 
@@ -224,7 +242,7 @@ class Ended:
     grouped: bool = True
 
 
-_OfProcess: TypeAlias = Started | Loading | Built | Observed | Spawned | Ended
+_OfProcess: TypeAlias = Started | Loading | Built | Observed | Regrouped | Spawned | Ended
 Event: TypeAlias = _OfProcess | Asked | Reported | Hooked | Applied | Watched | Adapted
 
 

@@ -114,6 +114,12 @@ class StepClock:
         self._passes, self._others = passes, others
         count[0] += counts
 
+    def exchange(self, part: tuple[int, float, int] | None) -> tuple[int, float, int]:
+        """Return steps, moment of the first, and passes; with ``part``, continue from these."""
+        if part is not None:
+            self._counts[0], self._times[0], self._counts[4] = part
+        return int(self._counts[0]), float(self._times[0]), int(self._counts[4])
+
     def _is_log(self, descriptor: int) -> bool:
         """Whether it is the log of rank 0: a script may send what it prints elsewhere."""
         return self._log is None or os.path.samestat(os.fstat(descriptor), self._log)

@@ -20,12 +20,15 @@ from zeusrun.trial.values import (
     SizeChange,
     Stage,
     TrialStatus,
+    WorldChange,
     is_baseline,
     join_changes,
     join_curves,
     join_hosts,
+    join_worlds,
     spread_samples,
     thin_curve,
+    weaker_source,
 )
 
 _Amount = TypeVar("_Amount", int, float)
@@ -65,6 +68,7 @@ class Outcome:
     gradient_variance: float | None = None  # of a rank's gradient; the last moving average
     gradients_of: str | None = None  # how they were measured; see ``Watched.how``
     batch_sizes: tuple[SizeChange, ...] = ()  # of a run that adapted it
+    world_sizes: tuple[WorldChange, ...] = ()  # of an elastic run that changed it
     price: float | None = None  # of ``energy_j``, with what held while it ran, in ``currency``
     currency: str | None = None
     carbon_g: float | None = None  # grams of CO2 equivalent; both include ``pue``
@@ -166,6 +170,7 @@ class Trial:
     gradient_variance: float | None = None
     gradients_of: str | None = None
     batch_sizes: tuple[SizeChange, ...] = ()
+    world_sizes: tuple[WorldChange, ...] = ()
     price: float | None = None
     currency: str | None = None
     carbon_g: float | None = None
@@ -270,7 +275,7 @@ def _join(trial: Trial, outcome: Outcome) -> Outcome:
         source, energy_j, time_s = trial.energy_source, trial.energy_j, trial.time_s
         interruptions = trial.interruptions
     else:
-        source = _same_source(trial.energy_source, outcome.energy_source)
+        source = weaker_source(trial.energy_source, outcome.energy_source)
         energy_j = None if source is None else _sum(trial.energy_j, outcome.energy_j)
         time_s = trial.time_s + outcome.time_s
         reported = trial.epochs or 0  # the last part may have been interrupted before its first
@@ -299,6 +304,8 @@ def _join(trial: Trial, outcome: Outcome) -> Outcome:
                 for point in later_on
             ),
         )
+    again = () if outcome.time_s is None else (WorldChange(0.0, 0, trial.world_size),)
+    worlds = (*again, *outcome.world_sizes)
     # The limit of the longer part.
     longer = outcome.time_s is not None and outcome.time_s > trial.time_s
     limit_w = outcome.power_limit_w if longer else trial.power_limit_w
@@ -336,6 +343,7 @@ def _join(trial: Trial, outcome: Outcome) -> Outcome:
         else outcome.gradient_variance,
         gradients_of=outcome.gradients_of or trial.gradients_of,
         batch_sizes=join_changes(trial.batch_sizes, outcome.batch_sizes),
+        world_sizes=join_worlds(trial.world_sizes, worlds, trial.time_s, trial.epochs or 0),
         **_sum_prices(trial, outcome, energy_j),
         shared=True if True in shared else None if None in shared else False,
         warnings=(*trial.warnings, *outcome.warnings),
@@ -375,13 +383,6 @@ def _without_empty_estimates(trial: Trial, outcome: Outcome) -> Outcome:
         ("energy_j", "energy_source", "price", "currency", "carbon_g")
     )
     return replace(outcome, cost_j=spent_j, **unknown)
-
-
-def _same_source(first: EnergySource | None, second: EnergySource | None) -> EnergySource | None:
-    """Return the weaker of two sources; ``None`` if one is unknown, or a model beside a meter."""
-    if first is None or second is None or first.measured != second.measured:
-        return None
-    return first if first is second else max(first, second)  # "integrated" after "counter"
 
 
 def _after(time_s: float, energy_j: float | None, point: CurvePoint) -> CurvePoint:

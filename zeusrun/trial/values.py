@@ -134,6 +134,13 @@ class EnergySource(str, Enum):
         return self is not EnergySource.ESTIMATED
 
 
+def weaker_source(first: EnergySource | None, second: EnergySource | None) -> EnergySource | None:
+    """Return the weaker of two sources; ``None`` if one is unknown, or a model beside a meter."""
+    if first is None or second is None or first.measured != second.measured:
+        return None
+    return first if first is second else max(first, second)  # "integrated" after "counter"
+
+
 class Interruption(NamedTuple):
     """When torchrun restarted the ranks of a run, or when the run was preempted."""
 
@@ -214,6 +221,33 @@ class SizeChange(NamedTuple):
 
     epoch: int  # in which, from 1
     batch_size: int  # over all ranks
+
+
+class WorldChange(NamedTuple):
+    """From when on an elastic training has had a number of ranks; the first one included."""
+
+    time_s: float  # since the training began
+    epochs: int  # completed by then
+    world_size: int
+
+
+def join_worlds(
+    before: Sequence[WorldChange],
+    since: Sequence[WorldChange],
+    time_s: float = 0.0,
+    epochs: int = 0,
+) -> tuple[WorldChange, ...]:
+    """Return both parts; empty if the number of ranks never changed.
+
+    The first part has trained for ``time_s`` and so many epochs.
+    """
+    joined = list(before)
+    for change in since:
+        if not joined or joined[-1].world_size != change.world_size:
+            joined.append(
+                change._replace(time_s=time_s + change.time_s, epochs=change.epochs or epochs)
+            )
+    return tuple(joined) if len(joined) > 1 else ()
 
 
 def join_changes(

@@ -148,6 +148,8 @@ def epoch_line(trial: Trial, progress: Progress, bound_j: float | None) -> Text:
     ended = [each.batch_size for each in progress.batch_sizes if each.epoch <= progress.epochs]
     if ended:  # the next epoch may have another batch size already
         parts.append(f"batch size {ended[-1]}")
+    if progress.world_sizes:
+        parts.append(units.plural(progress.ranks.world_size, "rank"))
     if bound_j is not None:
         parts.append(_cost(trial, progress, bound_j))
     return Text("  " + " · ".join(parts), style="dim")
@@ -198,6 +200,8 @@ def live_panel(
         grid.add_row("energy", f"{power} · {energy}")
     if (path := path_text(progress.batch_sizes, last=3)) is not None:
         grid.add_row("batch size", path)
+    if (path := path_text(progress.world_sizes, last=3)) is not None:
+        grid.add_row("ranks", path)
     if (gradients := gradients_text(progress)) is not None:
         grid.add_row("gradients", gradients)
     return Group(Text(""), grid)
@@ -219,6 +223,8 @@ def summary(trial: Trial, *, replaced: bool = False, saved: bool = True) -> Rend
     else:
         what = "report" if counts_reports(trial) else "epoch"
         took += units.plural(trial.epochs, what) if trial.epochs else "no epoch"
+    if trial.world_sizes:
+        took += f" · {units.ranks_text(trial)}"
     if trial.time_s is not None:
         took += f" · {units.duration(trial.time_s)}"
     if trial.startup_s is not None:
@@ -283,7 +289,8 @@ def _limit(trial: Trial, progress: Progress) -> str:
 
 def starting_text(progress: Progress, usual: Usual, *, instrumented: bool = True) -> str:
     """Return what start-up waits for, how long it has taken, and by past runs how long still."""
-    begun, count = len(progress.ranks.started), progress.ranks.world_size
+    begun = sum(rank in progress.ranks.started for rank in progress.ranks)
+    count = progress.ranks.world_size
     if not instrumented:
         waits = "waits for the script's first report"
     elif not begun:

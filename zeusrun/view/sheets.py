@@ -16,7 +16,7 @@ from zeusrun.analysis.curves import (
     epochs_by_samples,
 )
 from zeusrun.analysis.usual import usual_cost_j
-from zeusrun.bandit.proof import Doubt, as_undisturbed, prove
+from zeusrun.bandit.proof import Doubt, as_undisturbed, is_resized, prove
 from zeusrun.target import describe_target
 from zeusrun.trial import epochs_of
 from zeusrun.view import units
@@ -111,6 +111,7 @@ def trial_rows(
     return [
         ("batch size", f"{trial.global_batch_size} ({units.plural(trial.world_size, 'rank')})"),
         *_host_rows(trial),
+        ("ranks", units.path_text(trial.world_sizes, last=8)),
         ("adapted", None if trial.variant is None else f"{trial.variant}: {path}"),
         ("observed", observed_text(trial, sight)),
         ("chosen", f"{trial.stage.value}: {trial.why}"),
@@ -137,6 +138,8 @@ def trial_rows(
 def undisturbed_text(trial: Trial, earlier: Sequence[Trial] = ()) -> str | None:
     """Return what a run would have cost undisturbed, and by what; ``None`` if as it did cost."""
     proof = prove(trial)
+    if is_resized(trial):
+        return None
     if trial.interruptions:
         cost_j, what = as_undisturbed(trial).cost_j, "without interruptions"
         anew = ", and it began anew" if proof.learning is Doubt.RESTARTED else ""

@@ -170,11 +170,13 @@ def _history_columns(
         return status_text(trial.status, alive=alive.get(trial.trial))
 
     host = Column("host", _host, left=True, leaves=6)
+    ranks = Column("ranks", units.ranks, leaves=6)
     return [
         Column("when", lambda each: units.moment(each.started_at, moment), left=True, leaves=8),
         Column("run", lambda each: each.trial.removeprefix(f"{job}-"), left=True),
         *([host] if len({each.host for each in shown} - {None}) > 1 else []),
         Column("batch", units.batch_size, folds=99),
+        *([ranks] if any(each.world_sizes for each in shown) else []),
         *(columns.LIMIT, replace(columns.EPOCHS, value=_epochs)),
         *(columns.TIME, columns.ENERGY, columns.PRICE, columns.CARBON, columns.COST),
         Column("status", status, left=True),

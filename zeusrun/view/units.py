@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from zeusrun.clock import local_time
 from zeusrun.cost import energy_text
-from zeusrun.trial import EnergySource
+from zeusrun.trial import EnergySource, SizeChange
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from zeusrun.metrics.progress import Progress
-    from zeusrun.trial import SizeChange, Trial
-    from zeusrun.trial.values import NoisePoint
+    from zeusrun.trial import Trial
+    from zeusrun.trial.values import NoisePoint, WorldChange
 
 UNKNOWN = "–"  # noqa: RUF001 - a dash is meant
 MINUS = "−"  # noqa: RUF001 - a minus is meant
@@ -28,6 +28,7 @@ _LEAST_MONEY = 0.0001
 _J_PER_WH = 3600.0
 _COUNTS = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (0.0, ""))
 _LEAST_CARBON_G = 0.001
+_SIZES = 3  # numbers of ranks that a table shows
 _BARS = "▁▂▃▄▅▆▇█"
 _WAYS = {
     "examples": "of the normalisation layers",
@@ -219,20 +220,38 @@ def batch_size(trial: Trial) -> str:
     return f"{chosen}≠{observed}" if observed not in {None, chosen} else str(chosen)
 
 
-def path_text(changes: Sequence[SizeChange], last: int = 0) -> str | None:
-    """Return the batch sizes of a run, such as ``64 → 128 at epoch 3``; ``None`` if unknown.
+def ranks(trial: Trial) -> str:
+    """Return the number of ranks, such as ``2→4``, or ``2→…→3`` of a run with many changes."""
+    sizes = [str(each.world_size) for each in trial.world_sizes] or [str(trial.world_size)]
+    return "→".join(sizes if len(sizes) <= _SIZES else [sizes[0], "…", sizes[-1]])
 
-    ``last``: the number of the last changes to show; 0 for all.
+
+def ranks_text(trial: Trial) -> str:
+    """Return ``1 rank``, ``2 ranks`` or ``2→4 ranks``."""
+    return f"{ranks(trial)} ranks" if trial.world_sizes else plural(trial.world_size, "rank")
+
+
+def path_text(changes: Sequence[SizeChange | WorldChange], last: int = 0) -> str | None:
+    """Return the batch sizes or the ranks of a run; ``None`` if they are unknown.
+
+    Such as ``64 → 128 at epoch 3``, or ``2 → 4 after 3 epochs``. ``last``: the number of the last
+    changes to show; 0 for all.
     """
     if not changes:
         return None
     first, *later = changes
     shown = later[-last:] if last else later
-    parts = [str(first.batch_size)]
+    parts = [str(first[-1])]
     if len(shown) < len(later):
         parts.append("…")
-    parts += [f"{change.batch_size} at epoch {change.epoch}" for change in shown]
+    parts += [f"{change[-1]} {_when(change)}" for change in shown]
     return " → ".join(parts)
+
+
+def _when(change: SizeChange | WorldChange) -> str:
+    if isinstance(change, SizeChange):
+        return f"at epoch {change.epoch}"
+    return f"after {plural(change.epochs, 'epoch') if change.epochs else duration(change.time_s)}"
 
 
 def noise_text(point: NoisePoint) -> str:

@@ -52,6 +52,11 @@ class WorkerEnvironment:
         epoch: The present one of ``Run.epochs``, from 1; ``None`` if the script does not use it.
         is_stopping: Whether the training should end.
         external_sigterm: Whether one that zeusrun did not send has ended the training.
+        slot: The number of this process in an elastic training, which it keeps; else ``None``.
+        since: The generation in which the others trained when it began; 0 at the start.
+        sizes: How many ranks an elastic training wants, as JSON.
+        agree_on_stop: Lets the ranks of an elastic training agree without a collective call.
+        has_left: Whether it has left the training, because fewer ranks are wanted.
         grouped: Whether this process was seen in a process group.
         is_grown: Whether it is in one with processes that zeusrun has not started.
     """
@@ -80,6 +85,10 @@ class WorkerEnvironment:
         self.metric = variables.get("ZEUSRUN_METRIC")
         self.statistics = variables.get("ZEUSRUN_WATCH")
         self.adaptation = variables.get("ZEUSRUN_ADAPT")
+        self.slot, self.since = read("SLOT", int), read("SINCE", int) or 0
+        self.has_left = False
+        self.agree_on_stop: Callable[[bool], bool] | None = None
+        self.sizes = read("ELASTIC", str)
         self.consumed: Callable[[], int | None] = lambda: None
         self.epoch: int | None = None
         self.is_stopping = self.external_sigterm = False
@@ -91,6 +100,11 @@ class WorkerEnvironment:
         self._unsent: list[Event] = []
         self._sending = threading.RLock()
         self._writer: EventWriter | None = None
+
+    @property
+    def number(self) -> int:
+        """The number of this process in files and events: its rank, or its slot."""
+        return self.rank if self.slot is None else self.slot
 
     @property
     def share(self) -> int | None:
@@ -178,6 +192,9 @@ class WorkerEnvironment:
             catch_sigterm(self._stop_by_sigterm, self._end_after_sigterm)
         self.record_asked("stop")
         self.look_for_groups()
+        if self.agree_on_stop is not None:
+            self.is_stopping = self.agree_on_stop(self.is_stopping or self._is_stop_requested())
+            return self.is_stopping, value
         answers = from_all_ranks((self.is_stopping or self._is_stop_requested(), value))
         self.is_stopping = any(stop for stop, _ in answers)
         return self.is_stopping, answers[0][1]

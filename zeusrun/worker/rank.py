@@ -26,7 +26,7 @@ from zeusrun.worker.hooks.install import install_hooks
 from zeusrun.worker.script import run_script, show_failure
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from zeusrun.worker.hooks.install import Hooks
 
@@ -62,7 +62,7 @@ class _Rank:
         with contextlib.suppress(Exception):  # the script may have replaced what this needs
             if os.getpid() == self.pid:  # else the script has forked this process: no rank
                 error, failure = self._send_last(error)
-                code, rank = exit_code(error), environment.rank
+                code, rank = exit_code(error), environment.number
                 if failure is not None:
                     record_failure(environment.error_path, rank, environment.restart, failure)
                 self.record(Ended(time.monotonic(), rank, code, environment.had_group()))
@@ -109,7 +109,8 @@ def _begin() -> _Rank:
     """Prepare this process; with ``--plain``, become the script."""
     if "SLURM_JOB_ID" not in os.environ:  # Slurm may send it to every process of a step
         signal.signal(signal.SIGUSR1, signal.SIG_DFL)  # torchrun ignores it, and children inherit
-    run_dir, number = os.environ["ZEUSRUN_RUN_DIR"], int(os.environ.get("RANK", "0"))
+    run_dir = os.environ["ZEUSRUN_RUN_DIR"]
+    number = int(os.environ.get("ZEUSRUN_SLOT") or os.environ.get("RANK", "0"))
     log = os.path.join(run_dir, "logs", f"rank{number}")  # noqa: PTH118
     with _going_on("this rank has no log of its own"):
         _redirect_output(f"{log}.log")
@@ -120,12 +121,12 @@ def _begin() -> _Rank:
         _keep_terminal()
     with _going_on("stacks cannot be dumped"):
         _dump_stacks_on_signal(f"{log}.stack")
-    tick: Callable[..., None] | None = None
+    clock = None
     with _going_on("steps are not counted"):
-        tick = StepClock(os.path.join(run_dir, "clock", f"rank{number}")).tick  # noqa: PTH118
+        clock = StepClock(os.path.join(run_dir, "clock", f"rank{number}"))  # noqa: PTH118
     if LEAVE_SIGNAL is not None:
         signal.signal(LEAVE_SIGNAL, leave)
-    rank = _Rank(os.getpid(), os.environ["ZEUSRUN_SIDECAR"], install_hooks(tick))
+    rank = _Rank(os.getpid(), os.environ["ZEUSRUN_SIDECAR"], install_hooks(clock))
     restart = rank.hooks.environment.restart
     rank.record(Started(time.monotonic(), number, rank.pid, restart))
     return rank

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import time
 from typing import TYPE_CHECKING, Any, SupportsFloat
@@ -11,6 +12,7 @@ from zeusrun.worker.environment import WorkerEnvironment, current_environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
     from torch.utils.data import Dataset
 
@@ -93,8 +95,26 @@ class Run:
         from zeusrun.worker.hooks.install import installed_hooks  # noqa: PLC0415
 
         hooks, size = installed_hooks(), self.local_batch_size(batch_size)
+        if self._environment.slot is not None:
+            size = max(1, size)  # more ranks than samples have no part of their own
         control = None if hooks is None else hooks.control
-        return AdaptiveLoader(self._environment, control, dataset, size, **options)
+        loader = AdaptiveLoader(self._environment, control, dataset, size, **options)
+        if hooks is not None:
+            loader.elastic = hooks.elastic
+        return loader
+
+    def step(self) -> AbstractContextManager[None]:
+        """Return the context of a step: all from the forward pass to that of the optimizer.
+
+        In an elastic training, a step within which another rank is lost is made again with those
+        that are left, and the error that shows the loss is not raised. The batches come from
+        ``loader``, in epochs of ``epochs``.
+        """
+        from zeusrun.worker.hooks.install import installed_hooks  # noqa: PLC0415 - as above
+
+        hooks = installed_hooks()
+        elastic = None if hooks is None else hooks.elastic
+        return contextlib.nullcontext() if elastic is None else elastic.step()
 
     def epochs(self, default: int, done: int = 0) -> Iterator[int]:
         """Yield 1, 2, 3, … until the last epoch, the target, or a stop by zeusrun.
@@ -105,12 +125,14 @@ class Run:
             default: Number of epochs outside zeusrun.
             done: Epochs in the checkpoint that the script has restored; begin with ``done + 1``.
         """
-        last = self._environment.max_epochs or default
-        for epoch in range(done + 1, last + 1):
-            if self.should_stop():
-                return
-            self._environment.epoch = epoch
+        environment, epoch = self._environment, done
+        last = environment.max_epochs or default
+        while epoch < last and not self.should_stop():
+            epoch += 1
+            environment.epoch = epoch
             yield epoch
+            if environment.slot is not None:
+                epoch = environment.epoch or epoch  # that of the others, which it has joined
 
     def report(self, epoch: int | None = None, **metrics: SupportsFloat) -> None:
         """Report the metrics after an epoch.

@@ -17,8 +17,9 @@ from tests.runs import wait_for
 from tests.worker.rank import Rank
 from zeusrun.launcher.rundir.layout import RunPaths
 from zeusrun.launcher.supervision.ranks import RunningRanks
-from zeusrun.sidecar.events import Ended, Spawned, Started
+from zeusrun.sidecar.events import Ended, Regrouped, Spawned, Started
 from zeusrun.sidecar.orders import STACK_SIGNAL
+from zeusrun.sidecar.step_clock import StepClock
 
 FOR_EVER = "import time\nwhile True: time.sleep(600)\n"
 
@@ -321,3 +322,107 @@ def test_ranks_of_the_script_are_looked_for_more_and_more_rarely(paths, monkeypa
     found[7] = 2
     (event,) = look(60, 80)
     assert (event.pid, event.world_size, event.followed) == (7, 2, False)
+
+
+def regrouped(*members, number=2):
+    return Regrouped(time.monotonic(), number, members, 1, "a user wants it")
+
+
+@pytest.fixture
+def spawn(tmp_path):
+    """Start processes of the run that handle SIGTERM, or do not; return the event of each."""
+    children = {}
+
+    def spawn_child(slot, text=HANDLER):
+        child = subprocess.Popen(
+            [sys.executable, "-uc", "import time\n" + text],
+            env={**os.environ, "ZEUSRUN_RUN_DIR": str(tmp_path / "run")},
+            stdout=subprocess.PIPE,
+        )
+        children[slot] = child
+        assert child.stdout.readline() == b"ready\n"
+        return Started(time.monotonic(), slot, child.pid)
+
+    spawn_child.children = children
+    yield spawn_child
+    for child in children.values():
+        child.kill()
+        child.wait()
+        child.stdout.close()
+
+
+def test_the_world_is_that_of_the_present_generation(paths, spawn):
+    ranks = RunningRanks(paths, range(2))
+    assert ranks.world == (0, 1)
+    for slot in (0, 1):
+        ranks.take(spawn(slot))
+    ranks.take(regrouped(1, 5))
+    assert ranks.world == (1, 5)
+    assert ranks.states.keys() == {1}  # 5 has not begun
+
+
+def test_a_lost_rank_does_not_keep_the_others_from_being_asked(paths, spawn):
+    ranks = RunningRanks(paths, range(2))
+    for slot in (0, 1):
+        ranks.take(spawn(slot))
+    spawn.children[1].kill()
+    spawn.children[1].wait()
+    assert not ranks.all_live()
+    assert ranks.ask_to_end()  # its last events may not have been read
+    assert not ranks.ask_to_end()  # as far as is known, the agent starts all again
+    ranks.take(regrouped(0))
+    assert ranks.all_live()
+    assert ranks.ask_to_end()
+    assert spawn.children[0].wait() == 1  # got it once
+
+
+def test_a_rank_that_has_left_does_not_either(paths, spawn):
+    ranks = RunningRanks(paths, range(2))
+    for slot in (0, 1):
+        ranks.take(spawn(slot))
+    ranks.take(regrouped(0))
+    spawn.children[1].kill()
+    ranks.take(Ended(time.monotonic(), 1, 0))
+    assert [ranks.ask_to_end() for _ in range(3)] == [True] * 3
+
+
+def test_newcomers_are_asked_too(paths, spawn):
+    ranks = RunningRanks(paths)
+    for slot in (0, 1, 2):
+        ranks.take(spawn(slot))
+    ranks.take(regrouped(0, 1))  # and 2 starts
+    assert ranks.ask_to_end()
+    assert [spawn.children[slot].wait() for slot in (0, 1, 2)] == [1, 1, 1]
+
+
+def test_a_newcomer_that_dies_before_it_joins_makes_no_difference(paths, spawn):
+    ranks = RunningRanks(paths)
+    for slot in (0, 1):
+        ranks.take(spawn(slot))
+    spawn.children[1].kill()
+    spawn.children[1].wait()
+    assert [ranks.ask_to_end() for _ in range(3)] == [True] * 3
+    assert spawn.children[0].wait() == 1
+
+
+def test_members_that_have_not_begun_are_waited_for(paths, spawn):
+    ranks = RunningRanks(paths)
+    ranks.take(spawn(0))
+    ranks.take(regrouped(0, 1))
+    assert not ranks.ask_to_end()
+    ranks.take(spawn(1))
+    assert ranks.ask_to_end()
+
+
+def test_the_steps_are_those_of_the_first_rank_that_trains(paths):
+    for folder in ("clock", "logs"):
+        (paths.run_dir / folder).mkdir(parents=True)
+    for slot, steps in ((0, 3), (4, 5)):
+        clock = StepClock(str(paths.run_dir / "clock" / f"rank{slot}"))
+        for _ in range(steps):
+            clock.tick()
+    ranks = RunningRanks(paths)
+    assert ranks.count().steps == 3
+    ranks.take(regrouped(4, 7))
+    assert ranks.count().steps == 5
+    assert ranks.slowest() is None  # 7 has made none

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.view.report.values import KWH, noise_curve, run, run_by_samples
 from zeusrun.trial import Stage, TrialStatus
+from zeusrun.trial.values import WorldChange
 from zeusrun.view.report.compare import compare, comparison_rows
 from zeusrun.view.report.facts import JobReport, build_facts
 from zeusrun.view.report.headline import basis, headline, unbroken
@@ -179,6 +180,16 @@ def test_adaptive_runs_and_other_hardware_are_kept_apart():
     assert fixed.costs_j == (1.0 * KWH, 1.2 * KWH)
     assert (adaptive.costs_j, adaptive.default, fixed.default) == ((0.9 * KWH,), False, True)
     assert facts.left_out == 1
+
+
+def test_a_run_that_changed_its_ranks_is_named_and_counts_for_no_median():
+    ranks = (WorldChange(0.0, 0, 1), WorldChange(1.0, 0, 4))
+    facts = build_facts("job", [run(1, 32, 1.0), run(2, 32, 0.2, world_sizes=ranks)])
+    assert facts.hardware.endswith(", 1→4 ranks")
+    (size,) = facts.sizes
+    assert (size.runs, size.costs_j, facts.left_out) == (2, (1.0 * KWH,), 1)
+    cpu = build_facts("job", [run(1, 32, gpu_model=None, gpu_count=0, world_sizes=ranks)])
+    assert cpu.hardware == "CPU, 1→4 ranks"
 
 
 def test_medians_ignore_runs_without_the_target_and_those_are_lower_bounds():

@@ -67,7 +67,7 @@ def ranks_of(rank):
 
 def batch_size(rank):
     observed = {event.rank: event for event in rank.events if isinstance(event, Observed)}
-    return find_batch_size(observed, ranks_of(rank).trained_by)
+    return find_batch_size(observed, ranks_of(rank))
 
 
 def test_a_fork_beside_a_rank_that_trains_counts_no_step(run):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import zeusrun
 from zeusrun.errors import LaunchError
 from zeusrun.jobfile.adapt_section import NoiseScaleSection, Watch
+from zeusrun.jobfile.elastic_section import read_steps
 from zeusrun.jobfile.placeholders import expand_placeholders
 from zeusrun.jobfile.sections import split_batch
 from zeusrun.sidecar.orders import PREFIX_COLUMNS
@@ -22,6 +23,7 @@ from zeusrun.sidecar.orders import PREFIX_COLUMNS
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from zeusrun.jobfile.elastic_section import Elastic
     from zeusrun.jobfile.spec import JobSpec
     from zeusrun.launcher.rundir.layout import RunPaths
     from zeusrun.trial import Trial
@@ -33,6 +35,7 @@ _MAIN = (
     "import sys; sys.path[:] = filter(None, sys.path); "
     "from zeusrun.launcher.processes.agent import main; main()"
 )
+_ELASTIC = _MAIN.replace("agent import", "elastic_agent import")
 _SOURCE = Path("distributed", "run.py")
 _OPTION = re.compile(r"""^\s*["'](--[a-z][a-z-]*)["'],?\s*$""", re.MULTILINE)
 _VERSION = re.compile(r"""^__version__ *= *["']([^"']+)["']""", re.MULTILINE)
@@ -231,15 +234,20 @@ def build_command(
     script = spec.script_path(values)
     target = ("-m", str(spec.module)) if script is None else (str(script),)
     args = [expand_placeholders(text, values) for text in spec.args]
+    argv = (*torchrun.argv, *flags, "--")
     # torchrun replaces ${local_rank} and $$ in each word of the script's command.
     script_command = [word.replace("$", "$$") for word in (*worker, *target, *args)]
+    if spec.elastic is not None:
+        plan = _plan(spec.elastic, spec.launch.max_restarts, trial)
+        argv = (sys.executable, "-c", _ELASTIC, plan, sys.executable, "-u")
+        script_command = [*worker, *target, *args]
     secrets = {name for section, name in spec.secrets if section == "env"}
     inherited = without_own_variables(environment)
     if (columns := inherited.get("COLUMNS", "")).isdecimal():
         inherited["COLUMNS"] = str(max(1, int(columns) - PREFIX_COLUMNS))
     return Command(
         # After "--", argparse does not look for torchrun's options among those of the script.
-        argv=(*torchrun.argv, *flags, "--", *script_command),
+        argv=(*argv, *script_command),
         env={
             **(_RESTARTABLE if spec.launch.max_restarts else {}),
             # As torchrun would, which also prints four lines of warning.
@@ -253,6 +261,7 @@ def build_command(
             **_to_replace(spec),
             **_to_watch(spec),
             **_to_adapt(spec, fitting),
+            **_to_resize(spec),
             **variables,
             **({"ZEUSRUN_SECRETS": ",".join(sorted(secrets))} if secrets else {}),
         },
@@ -261,6 +270,30 @@ def build_command(
         script=script,
         secrets=tuple(sorted(secrets)),
     )
+
+
+def _to_resize(spec: JobSpec) -> dict[str, str]:
+    """Return the variable that says how many ranks the training wants, by its steps."""
+    if spec.elastic is None:
+        return {}
+    steps = None if spec.elastic.steps is None else list(read_steps(spec.elastic.steps).items())
+    return {"ZEUSRUN_ELASTIC": json.dumps({"steps": steps})}
+
+
+def _plan(elastic: Elastic, max_restarts: int, trial: Trial) -> str:
+    """Return what the agent of an elastic training may do."""
+    plan = {
+        "run_id": trial.trial,
+        "ranks": trial.world_size,
+        "least": elastic.min,
+        "most": elastic.max,
+        "batch_size": trial.global_batch_size,
+        "max_restarts": max_restarts,
+        "losses": elastic.losses,
+        "tolerant": elastic.lost_by == "any",
+        "hang_s": elastic.hang_s,
+    }
+    return json.dumps(plan)
 
 
 def _to_watch(spec: JobSpec) -> dict[str, str]:

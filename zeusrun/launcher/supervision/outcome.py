@@ -175,7 +175,7 @@ def _take_span(
 
 def observed_batch_size(trial: Trial, progress: Progress) -> int | None:
     """Return with what batch size a trial trains, its own while it adapts it as planned."""
-    size = find_batch_size(progress.observed, progress.ranks.trained_by)
+    size = find_batch_size(progress.observed, progress.ranks)
     planned = {change.batch_size for change in progress.batch_sizes}
     if size in planned:
         return trial.global_batch_size
@@ -280,6 +280,7 @@ def outcome_now(
         by_reports=progress.by_reports,
         observed_batch_size=observed_batch_size(trial, progress),
         batch_sizes=progress.batch_sizes,
+        world_sizes=progress.world_sizes,
         noise_curve=progress.noise_curve,
         gradient_variance=progress.gradient_variance,
         gradients_of=progress.gradients_of,

@@ -21,7 +21,7 @@ from zeusrun.launcher.processes.torchrun import (
     TorchrunProcess,
 )
 from zeusrun.launcher.rundir.failure import count_oom_kills
-from zeusrun.sidecar.events import Ended, Spawned, Started
+from zeusrun.sidecar.events import Ended, Regrouped, Spawned, Started
 from zeusrun.sidecar.orders import LEAVE_SIGNAL, STACK_SIGNAL
 from zeusrun.sidecar.step_clock import read_step_clock
 
@@ -55,8 +55,8 @@ class RunningRanks:
         self, paths: RunPaths, own: range = range(1), nodes: Sequence[RemoteNode] = ()
     ) -> None:
         """Prepare; nothing runs, and no rank is known yet."""
-        self._paths, self._run_dir, self._own, self._nodes = paths, str(paths.run_dir), own, nodes
-        self.world = (*own, *(rank for node in nodes for rank in node.ranks))
+        self._paths, self._run_dir, self._nodes = paths, str(paths.run_dir), nodes
+        self._members = tuple(own)
         self._oom_kills: int | None = None  # of the machine before the run
         self._torchrun: TorchrunProcess | None = None
         self.first_failed: int | None = None  # of several hosts: zeusrun ends the others
@@ -98,6 +98,11 @@ class RunningRanks:
         self.exit = _join_exits([self._torchrun.exit, *exits])
 
     @property
+    def world(self) -> tuple[int, ...]:
+        """The numbers of the ranks; of an elastic training, of those that train now."""
+        return (*self._members, *(rank for node in self._nodes for rank in node.ranks))
+
+    @property
     def torchrun(self) -> TorchrunProcess:
         """The running torchrun."""
         if self._torchrun is None:
@@ -133,8 +138,9 @@ class RunningRanks:
     def _node_of(self, rank: int) -> RemoteNode | None:
         return next((node for node in self._nodes if rank in node.ranks), None)
 
-    def count(self, rank: int = 0) -> StepCount | None:
-        """Return the step clock of a rank; ``None`` before its first step."""
+    def count(self, rank: int | None = None) -> StepCount | None:
+        """Return the step clock of a rank, by default the first; ``None`` before its first step."""
+        rank = self.world[0] if rank is None else rank
         node = self._node_of(rank)
         if node is not None:
             return node.counts.get(rank)
@@ -164,7 +170,11 @@ class RunningRanks:
 
         Or that the script of a rank has ended.
         """
-        if isinstance(event, (Started, Ended)) and event.rank not in self._own:
+        if isinstance(event, Regrouped):
+            for rank in set(self._members) - set(event.members):  # lost, or they have left
+                self._processes.pop(rank, None)
+            self._members = event.members
+        if isinstance(event, (Started, Ended)) and self._node_of(event.rank) is not None:
             return  # its pid is of another host
         if isinstance(event, Ended):
             self._ended.add(event.rank)
@@ -204,9 +214,10 @@ class RunningRanks:
         torchrun would restart it, or if the remaining ranks handle neither signal.
         """
         left = {rank: each for rank, each in self._processes.items() if _state(each) is not None}
-        died = self._gone - self._ended - left.keys()  # its last events have been read since
+        # Its last events have been read since. One that is no member makes no difference.
+        died = self._gone.intersection(self._members) - self._ended - left.keys()
         self._gone = self._processes.keys() - left.keys()
-        if len(self._processes) < len(self._own) or died:
+        if not self._processes.keys() >= set(self._members) or died:
             return False
         training = {process for process in self._training if _state(process) is not None}
         able = [each for each in training.union(left.values()) if _handles(each, signal.SIGTERM)]
@@ -241,7 +252,11 @@ class RunningRanks:
 
     def all_live(self) -> bool:
         """Whether no known rank has ended. If one has, torchrun is about to act."""
-        own = all(_state(process) is not None for process in self._processes.values())
+        own = all(
+            _state(process) is not None
+            for rank, process in self._processes.items()
+            if rank in self._members
+        )
         return own and all(node.all_live for node in self._nodes)
 
     def state(self, rank: int) -> str | None:
@@ -260,7 +275,7 @@ class RunningRanks:
     def ask_for_stacks(self) -> None:
         """Ask every rank to write its stacks into a file."""
         sizes = {rank: _size_of(self._paths.rank_stack(rank)) for rank in self.world}
-        asked = {rank for rank in self._own if self.ask_for_stack(rank)}
+        asked = {rank for rank in self._members if self.ask_for_stack(rank)}
         for node in self._nodes:
             node.ask_for_stacks()
             asked.update(node.ranks)

@@ -12,6 +12,7 @@ from zeusrun.bandit.problem import merged_profile
 from zeusrun.clock import timestamp
 from zeusrun.energy.monitor import EnergyMonitor
 from zeusrun.energy.sharing import ForeignProcesses
+from zeusrun.launcher.elastic.control import control_ranks
 from zeusrun.launcher.events import Advanced, BoundChanged, Messages, Printed, Warned
 from zeusrun.launcher.power.control import LimitControl
 from zeusrun.launcher.processes.command import placeholder_values
@@ -39,7 +40,7 @@ from zeusrun.metrics.base import open_sources
 from zeusrun.metrics.progress import Progress, describe_applied, take_time
 from zeusrun.metrics.rows import SourceContext
 from zeusrun.plain_text import storable_text
-from zeusrun.sidecar.events import Applied
+from zeusrun.sidecar.events import Applied, Regrouped, Started
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
@@ -50,7 +51,9 @@ if TYPE_CHECKING:
     from zeusrun.launcher.begin import Begun
     from zeusrun.launcher.context import Submission
     from zeusrun.launcher.processes.signals import CaughtSignals
+    from zeusrun.metrics.seen import Ranks
     from zeusrun.reasons import Stall
+    from zeusrun.sidecar.step_clock import StepCount
     from zeusrun.trial import Outcome, Trial
 
 _LIVE_PERIOD_S = 1.0
@@ -72,9 +75,10 @@ class Supervised:
     ranks: RunningRanks
     stalls: StallControl
     neighbours: Neighbours
-    logs: Mapping[int, LineTail]  # of the ranks
+    logs: dict[int, LineTail]  # of the ranks
     progress: Progress
     find_remarks: Callable[[Progress, Trial], dict[str, str]]  # warnings that hold now, by kind
+    control_ranks: Callable[[Ranks, StepCount | None], None] = lambda _, __: None
     write_live_at_t: float = 0.0
     live_order: StopOrder | None = None  # the order when ``live.json`` was last written
 
@@ -169,7 +173,10 @@ def start_ranks(run: Supervised) -> Iterator[None]:
         with run.meter:
             now_t = time.monotonic()
             run.progress = replace(run.progress, launched_t=now_t, now_t=now_t)
-            with run.ranks.run(command, grace_s, others):
+            control = control_ranks(
+                run.submission.spec.elastic, begun.paths, run.meter, begun.trial.world_size
+            )
+            with control as run.control_ranks, run.ranks.run(command, grace_s, others):
                 try:
                     yield
                 finally:
@@ -203,6 +210,11 @@ def _observe(run: Supervised, *, final: bool = False) -> None:
     progress, events, reported = run.observer.observe(before, meter.energy_between, final=final)
     for event in events:
         run.stalls.take(event)
+        if isinstance(event, Started) and event.rank not in run.logs:  # a newcomer
+            run.logs |= log_tails(run.begun.paths, [event.rank])
+        if isinstance(event, Regrouped) and event.number > 1:
+            count = len(event.members)
+            run.messages.note(f"{count} rank{'s' * (count > 1)}: {event.why}")
         if isinstance(event, Applied):
             run.messages.note(describe_applied(event))
     reached = progress.reached
@@ -220,6 +232,7 @@ def _observe(run: Supervised, *, final: bool = False) -> None:
         progress = charge(progress, before, trial, meter)
     if reported or progress.training_t is not None:
         _ask_policy(run, progress, epoch=reported, final=final)
+    run.control_ranks(progress.ranks, run.ranks.count())
     run.progress = progress = _write_live(run, progress, final=final)
     _show_logs(run.logs, run.messages, final=final)
     trains = progress.training_t is not None and not progress.ranks.exit_codes

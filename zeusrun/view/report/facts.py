@@ -26,7 +26,7 @@ from zeusrun.errors import ZeusrunError
 from zeusrun.trial import EnergySource, Stage, TrialStatus
 from zeusrun.view.explain import describe_choice, in_samples
 from zeusrun.view.gpu import throttle_word
-from zeusrun.view.units import plural, shortened
+from zeusrun.view.units import plural, ranks_text, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -194,10 +194,12 @@ def _describe_other_sizes(trials: Sequence[Trial]) -> Iterator[str]:
 
 
 def _hardware(trial: Trial) -> str:
-    """Return what a run trained on: ``8 x NVIDIA H100``, ``CPU, 2 ranks``."""
+    """Return what a run trained on: ``8 x NVIDIA H100``, ``CPU, 2 ranks``, ``CPU, 2→4 ranks``."""
+    ranks = ranks_text(trial)
     if trial.gpu_model is not None and trial.gpu_count:
-        return f"{trial.gpu_count} x {shortened(trial.gpu_model, 80)}"
-    return f"CPU, {plural(trial.world_size, 'rank')}"
+        model = f"{trial.gpu_count} x {shortened(trial.gpu_model, 80)}"
+        return f"{model}, {ranks}" if trial.world_sizes else model
+    return f"CPU, {ranks}"
 
 
 def _failure(trial: Trial) -> FailureFacts:

@@ -164,7 +164,7 @@ def _arms(report: JobReport, frame: Frame) -> Html:
     if facts.left_out:
         caption += (
             f" {plural(facts.left_out, 'run')} left out: forgotten, with another objective, "
-            "or on other hardware."
+            "or on other hardware or ranks."
         )
     title = "Batch sizes: medians of the runs that reached the target"
     return figure(frame.picture("arms", label), caption, table(title, columns, facts.sizes))

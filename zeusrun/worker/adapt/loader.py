@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from torch.utils.data import Dataset
 
     from zeusrun.worker.adapt.control import Control
+    from zeusrun.worker.elastic.member import Member
     from zeusrun.worker.environment import WorkerEnvironment
 
 
@@ -45,6 +46,7 @@ class Batches(Sampler[list[int]]):
         position: Samples of the epoch whose steps are over, over all ranks.
         global_batch_size: Of the steps after this position.
         micro_batch_size: The largest number of samples in a micro-batch; ``None``: any.
+        rank: This one.
         num_replicas: The number of ranks, by the name of a ``DistributedSampler``.
         planned: The micro-batches that were sampled, and not yet yielded by the loader.
     """
@@ -54,7 +56,7 @@ class Batches(Sampler[list[int]]):
         self.micro_batch_size: int | None = None
         self.num_replicas = ranks
         self.planned: deque[MicroBatch] = deque()
-        self._total, self._rank, self._drop_last = total, rank, drop_last
+        self._total, self.rank, self._drop_last = total, rank, drop_last
         self._order = torch.empty(0)  # of the samples in this epoch
 
     @property
@@ -66,12 +68,17 @@ class Batches(Sampler[list[int]]):
     @property
     def step_samples(self) -> int:
         """Samples of this rank in a whole step; observed in place of the batches."""
-        return self.global_batch_size // self.num_replicas
+        return share(self.global_batch_size, self.num_replicas, self.rank)
 
     @property
     def is_resumed(self) -> bool:
         """Whether steps of this epoch are over, so that a new iterator continues the epoch."""
         return self.position > 0
+
+    @property
+    def rest(self) -> int:
+        """Samples of the epoch that are left, over all ranks."""
+        return 0 if self.is_over else self._total - self.position
 
     @property
     def is_over(self) -> bool:
@@ -94,8 +101,10 @@ class Batches(Sampler[list[int]]):
         position = self.position
         while samples := self._next_step(position):
             chunk = self._order[position : position + samples]
-            own = chunk[self._rank :: self.num_replicas].tolist()
-            sizes = cut(samples, self.num_replicas, self._rank, self.micro_batch_size)
+            if samples < self.num_replicas:  # ranks have joined since; none may have an empty batch
+                chunk = chunk.repeat(math.ceil(self.num_replicas / samples))[: self.num_replicas]
+            own = chunk[self.rank :: self.num_replicas].tolist()
+            sizes = self._cut(samples)
             position += samples
             for number, size in enumerate(sizes, 1):
                 start = sum(sizes[: number - 1])
@@ -107,14 +116,15 @@ class Batches(Sampler[list[int]]):
     def __len__(self) -> int:
         """Return the number of micro-batches of an epoch at the present batch size."""
         position = max(0, self._total // self.global_batch_size - 1) * self.global_batch_size
-        count = position // self.global_batch_size * self._micro_batches(self.global_batch_size)
+        count = position // self.global_batch_size * len(self._cut(self.global_batch_size))
         while samples := self._next_step(position):  # the last ones
-            count += self._micro_batches(samples)
+            count += len(self._cut(samples))
             position += samples
         return count
 
-    def _micro_batches(self, samples: int) -> int:
-        return len(cut(samples, self.num_replicas, self._rank, self.micro_batch_size))
+    def _cut(self, samples: int) -> list[int]:
+        samples = max(samples, self.num_replicas)
+        return cut(samples, self.num_replicas, self.rank, self.micro_batch_size)
 
 
 class AdaptiveLoader(DataLoader[Any]):
@@ -136,6 +146,7 @@ class AdaptiveLoader(DataLoader[Any]):
     Attributes:
         weight: The share of the present micro-batch in this rank's samples of the step.
         is_step: Whether the optimizer should step after this micro-batch.
+        elastic: This process, if the ranks may change; else ``None``.
 
     Raises:
         TypeError: If the dataset has no length.
@@ -173,6 +184,8 @@ class AdaptiveLoader(DataLoader[Any]):
             raise ValueError(f"zeusrun: run.loader has {total} samples, fewer than {ranks} ranks")
         self._control = control
         self._first = batch_size * ranks
+        if environment.slot is not None and environment.batch_size is not None:
+            self._first = environment.batch_size  # it need not divide evenly
         if control is not None:
             control.prepare(self._first)
         self._environment, self._shuffle, self._seed = environment, shuffle, seed
@@ -181,6 +194,7 @@ class AdaptiveLoader(DataLoader[Any]):
         self._epoch = 0
         self._next_epoch: int | None = None  # as the script has set it
         self.weight, self.is_step = 1.0, True
+        self.elastic: Member | None = None
         self._batches = Batches(total, environment.rank, ranks, drop_last=drop_last)
         self._resize()
         super().__init__(dataset, batch_sampler=self._batches, **options)
@@ -239,9 +253,12 @@ class AdaptiveLoader(DataLoader[Any]):
 
     def _yield_epoch(self, control: Control | None) -> Iterator[Any]:
         """Yield the batches of an epoch; without ``control``, the batch size stays the same."""
-        batches = self._batches
-        self._resize()
+        batches, elastic = self._batches, self.elastic
         batches.begin(self._shuffle_samples())
+        if elastic is not None:
+            elastic.parts["loader"] = self._exchange
+            elastic.enter()
+        self._resize()
         while not batches.is_over:
             for batch in super().__iter__():
                 micro = batches.planned.popleft()
@@ -249,20 +266,43 @@ class AdaptiveLoader(DataLoader[Any]):
                 if control is not None and micro.is_first:
                     control.call_policy("before_step")
                 yield batch
-                if not micro.is_last:
-                    continue
-                batches.position = micro.end
-                if control is None:
-                    continue
-                if control.after_step(micro.step_samples, last=batches.is_over):
+                if self._has_changed(micro, control):
                     self._resize()
+                    if elastic is not None:
+                        elastic.on_change()  # again: now, the batches are those of these ranks
                     break  # the rest of the epoch needs a new iterator
         if control is not None:
             control.call_policy("after_epoch")
 
+    def _has_changed(self, micro: MicroBatch, control: Control | None) -> bool:
+        """Take in that a micro-batch was used; return whether batch size or ranks have changed."""
+        elastic, batches = self.elastic, self._batches
+        if elastic is not None and elastic.is_lost:
+            if elastic.is_made:
+                batches.position = micro.end
+            elastic.recover()  # else the step is made again
+            return True
+        if not micro.is_last:
+            return False
+        batches.position = micro.end
+        if elastic is not None and elastic.after_step(batches.rest):
+            return True
+        return control is not None and control.after_step(micro.step_samples, last=batches.is_over)
+
+    def _exchange(self, part: tuple[int, int, int] | None) -> tuple[int, int, int]:
+        """Return batch size, epoch and the position in it; with ``part``, continue there."""
+        batches = self._batches
+        if part is not None:
+            self._first, self._epoch, position = part
+            self._environment.epoch = self._epoch
+            batches.begin(self._shuffle_samples())
+            batches.position = position
+        return self._first, self._epoch, batches.position
+
     def _resize(self) -> None:
-        """Apply the present batch size to the batches that follow."""
+        """Apply the present batch size, and the present ranks, to the batches that follow."""
         control, environment = self._control, self._environment
+        self._batches.rank, self._batches.num_replicas = environment.rank, environment.world_size
         size = control.batch_size if control is not None else self._first
         self._batches.global_batch_size = size
         if (environment.accumulation_steps or 1) > 1 and size == self._first:

@@ -98,3 +98,26 @@ def after_joining(c10d: Any, join: Callable[[], None]) -> None:
     package: Any = sys.modules.get("torch.distributed")
     if getattr(package, "init_process_group", None) is initialize:  # imported before
         package.init_process_group = init_process_group
+
+
+def wrap(owner: Any, name: str, after: Callable[..., None]) -> None:
+    """Call ``after`` with a function's arguments whenever the function has returned.
+
+    Args:
+        owner: The class or module that has the function.
+        name: The function's name.
+        after: Its exceptions are ignored: they must not end the training.
+
+    Raises:
+        AttributeError: If there is no such function.
+    """
+    original = getattr(owner, name)
+
+    @functools.wraps(original)  # with its name and module, it can be pickled as before
+    def wrapped(*args: Any, **options: Any) -> Any:
+        result = original(*args, **options)
+        with contextlib.suppress(Exception):  # for example, the signature has changed
+            after(*args, **options)
+        return result
+
+    setattr(owner, name, wrapped)

@@ -7,7 +7,6 @@ stays unchanged, and the sidecar contains the reason.
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib
 import json
 import sys
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from zeusrun.sidecar.events import Hooked
 from zeusrun.worker.environment import current_environment
+from zeusrun.worker.hooks import elastic
 from zeusrun.worker.hooks.imports import after_import
 from zeusrun.worker.hooks.members import Member
 from zeusrun.worker.hooks.observer import Observer
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
+    from zeusrun.sidecar.step_clock import StepClock
     from zeusrun.worker.adapt.control import Control
+    from zeusrun.worker.elastic.member import Member as ElasticMember
     from zeusrun.worker.stats.watch import WatchedModels
 
 MODULES = {
@@ -66,6 +68,7 @@ class Hooks:
         reporter: Records the metrics that hooks see.
         watch: The statistics of gradients; ``None`` if the job file asks for none.
         control: Changes the batch size; ``None`` if it is fixed.
+        elastic: This process in an elastic training; ``None`` if the ranks stay the same.
     """
 
     def __init__(self, tick: Callable[..., None] | None, *, launched: bool = True) -> None:
@@ -88,9 +91,18 @@ class Hooks:
             watch = self.watch
             noise = (lambda: None) if watch is None else lambda: watch.noise
             self.control = Control(environment, Plan.read(environment.adaptation), noise)
+        self.elastic: ElasticMember | None = None
+        if environment.slot is not None and launched:
+            from zeusrun.worker.elastic.member import Member as ElasticMember  # noqa: PLC0415 - as above
+
+            self.elastic = ElasticMember(environment)
 
     def install(self, module: ModuleType) -> None:
-        """Install the hook of a module that has just been executed."""
+        """Install the hooks of a module that has just been executed."""
+        if self.elastic is not None and module.__name__ in elastic.MODULES:
+            elastic.install(module, self.elastic)
+        if module.__name__ not in MODULES:
+            return
         place, _, function = MODULES[module.__name__].partition(".")
         problem = None
         try:
@@ -120,16 +132,22 @@ class Hooks:
             self.environment.record(Hooked(time.monotonic(), library, version, problem))
 
 
-def install_hooks(tick: Callable[..., None] | None, *, launched: bool = True) -> Hooks:
+def install_hooks(clock: StepClock | None, *, launched: bool = True) -> Hooks:
     """Hook every library that this process imports from now on, or has imported.
 
     Args:
-        tick: Counts an optimizer step; ``None`` if steps cannot be counted.
+        clock: Counts optimizer steps; ``None`` if they cannot be counted.
         launched: Whether torchrun has started this process.
     """
     global _installed  # noqa: PLW0603 - one for the process, like the modules that it changes
-    hooks = _installed = Hooks(tick, launched=launched)
-    after_import(MODULES, hooks.install)
+    hooks = _installed = Hooks(None if clock is None else clock.tick, launched=launched)
+    after_import(MODULES.keys() | elastic.MODULES.keys(), hooks.install)
+    if hooks.elastic is not None:
+        hooks.environment.agree_on_stop = hooks.elastic.agree_on_stop
+        hooks.elastic.on_change = hooks.observer.change_ranks
+        hooks.elastic.parts["observer"] = hooks.observer.exchange
+        if clock is not None:
+            hooks.elastic.parts["clock"] = clock.exchange
     return hooks
 
 
@@ -146,29 +164,6 @@ def _version(library: str) -> str:
         return version(library)
     except ImportError:  # PackageNotFoundError is one
         return "unknown"
-
-
-def wrap(owner: Any, name: str, after: Callable[..., None]) -> None:
-    """Call ``after`` with a function's arguments whenever the function has returned.
-
-    Args:
-        owner: The class or module that has the function.
-        name: The function's name.
-        after: Its exceptions are ignored: they must not end the training.
-
-    Raises:
-        AttributeError: If there is no such function.
-    """
-    original = getattr(owner, name)
-
-    @functools.wraps(original)  # with its name and module, it can be pickled as before
-    def wrapped(*args: Any, **options: Any) -> Any:
-        result = original(*args, **options)
-        with contextlib.suppress(Exception):  # for example, the signature has changed
-            after(*args, **options)
-        return result
-
-    setattr(owner, name, wrapped)
 
 
 class Copyable:

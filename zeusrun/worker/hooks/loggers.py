@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from zeusrun.worker.hooks.install import wrap
+from zeusrun.worker.hooks.imports import wrap
 
 if TYPE_CHECKING:
     from types import ModuleType

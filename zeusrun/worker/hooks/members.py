@@ -91,14 +91,16 @@ class Member:
         from torch import distributed  # noqa: PLC0415 - the script has imported it
 
         rank, size = distributed.get_rank(), distributed.get_world_size()
-        if self.launched_ranks > 1 or (self._launched and size == 1):
+        is_elastic = self._environment.slot is not None and self._launched
+        if self.launched_ranks > 1 or is_elastic or (self._launched and size == 1):
             return  # torchrun's own group, or a helper of such a rank
         self._group = size
         if self._launched:
             announce_hooks()
             self._environment.is_grown, self._is_other_rank = True, rank > 0
             return
-        self.tick = take_place(self._environment)
+        clock = take_place(self._environment)
+        self.tick = None if clock is None else clock.tick
         self._begin()
 
     def _begin(self) -> None:
@@ -131,7 +133,7 @@ class Member:
         return not self._is_beside
 
 
-def take_place(environment: WorkerEnvironment) -> Callable[..., None] | None:
+def take_place(environment: WorkerEnvironment) -> StepClock | None:
     """Make a process that the script has started a rank of the group that it has joined.
 
     Returns what counts its steps; ``None`` if the disk is full.
@@ -142,7 +144,7 @@ def take_place(environment: WorkerEnvironment) -> Callable[..., None] | None:
     rank, size = distributed.get_rank(), distributed.get_world_size()
     environment.rank, environment.world_size, environment.is_grown = rank, size, size > 1
     with contextlib.suppress(OSError):
-        return StepClock(f"{environment.run_dir}/clock/rank{rank}").tick
+        return StepClock(f"{environment.run_dir}/clock/rank{rank}")
     return None
 
 

@@ -64,7 +64,15 @@ class Pass:
     batches: int = 0  # of the last step, unless it is the first one
     ended: bool = False  # all batches have been yielded
     queued: deque[int | None] = field(default_factory=lambda: deque(maxlen=_MAX_QUEUED))
+    limit: int | None = None  # batches that it still has; ``None``: all
     samples: int = 0  # in the batches since the last step; ``queued``: of those on their way
+
+    def check_limit(self) -> None:
+        """Raise ``StopIteration`` if no batch is left."""
+        if self.limit is not None:
+            if self.limit == 0:
+                raise StopIteration
+            self.limit -= 1
 
 
 class Observer:
@@ -170,6 +178,21 @@ class Observer:
         self.on_end(ended)
         if ended.steps:
             self._look()
+
+    def exchange(self, part: tuple[int | None, int | None] | None) -> tuple[int | None, int | None]:
+        """Return the samples and the passes so far; with ``part``, continue from those."""
+        if part is not None:
+            passes = 0 if self._training is None else self._training.passes
+            self._consumed, self._earlier = part[0], (part[1] or 0) - passes
+        return self._consumed, self.epoch
+
+    def change_ranks(self) -> None:
+        """Take in that other ranks train: what each has in a step is recorded again."""
+        self._recorded, self._due = None, self._count + _ENOUGH
+        for feed in self._feeds.values():
+            feed.nominal, feed.replicas, feed.data, feed.length = _facts_of(feed.loader())
+            feed.sizes.clear()
+            feed.batches = 0
 
     def trains_on(self, feed: Feed) -> bool:
         """Whether a loader feeds the optimizer steps."""
@@ -285,7 +308,7 @@ class Observer:
         seen = (samples, batches, feed.replicas, rates, self._alone, feed.data, feed.length)
         if seen != self._recorded:
             self._recorded = seen
-            t, rank = time.monotonic(), self._environment.rank
+            t, rank = time.monotonic(), self._environment.number
             self._environment.record(Observed(t, rank, *seen, step=self.steps))
 
     def _base_rates(self, optimizer: Any) -> tuple[float, ...]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
+from zeusrun.worker.elastic.epochs import Epochs
 from zeusrun.worker.hooks.apply import apply_batch_size, apply_learning_rate
-from zeusrun.worker.hooks.install import wrap
+from zeusrun.worker.hooks.imports import wrap
 from zeusrun.worker.hooks.observer import Feed, Pass
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def loader(dataloader: ModuleType, hooks: Hooks) -> None:
     may be anything. Only where a list has one index, that dimension may show that the item is a
     whole batch, of unknown size.
     """
-    observer = hooks.observer
+    observer, begin_pass = hooks.observer, _passes(hooks)
     if hooks.environment.batch_size_to_replace is not None:
         apply_batch_size(dataloader, hooks.environment, observer)
     base: Any = dataloader._BaseDataLoaderIter
@@ -112,12 +113,12 @@ def loader(dataloader: ModuleType, hooks: Hooks) -> None:
     next_index, next_batch = base._next_index, base.__next__
 
     def __init__(iterator: Any, loader: Any, *args: Any, **options: Any) -> None:
-        iterator._zeusrun = observer.begin_pass(loader)
+        iterator._zeusrun = begin_pass(loader)
         begin(iterator, loader, *args, **options)
 
     def _reset(iterator: Any, loader: Any, first_iter: bool = False) -> None:
         if not first_iter:  # the workers of a loader go on with another pass
-            iterator._zeusrun = observer.begin_pass(loader)
+            iterator._zeusrun = begin_pass(loader)
         reset(iterator, loader, first_iter)
 
     def _next_index(iterator: Any) -> Any:
@@ -130,12 +131,13 @@ def loader(dataloader: ModuleType, hooks: Hooks) -> None:
         return index
 
     def __next__(iterator: Any) -> Any:
+        part = iterator._zeusrun
         try:
+            part.check_limit()
             batch = next_batch(iterator)
         except StopIteration:
-            observer.end_pass(iterator._zeusrun)
+            observer.end_pass(part)
             raise
-        part = iterator._zeusrun
         if part is not observer.current:
             observer.previous, observer.current = observer.current, part
             observer.switches += 1
@@ -149,6 +151,23 @@ def loader(dataloader: ModuleType, hooks: Hooks) -> None:
     base._zeusrun = Pass(Feed())  # of an iterator that does not call __init__
     base.__init__, base._reset = __init__, _reset
     base._next_index, base.__next__ = _next_index, __next__
+
+
+def _passes(hooks: Hooks) -> Callable[[Any], Pass]:
+    """Return a function that begins a pass over a loader; in it, the ranks may change."""
+    observer, member = hooks.observer, hooks.elastic
+    if member is None:
+        return observer.begin_pass
+    epochs = Epochs(hooks.environment, member)
+
+    def begin_pass(loader: Any) -> Pass:
+        part = observer.begin_pass(loader)
+        if epochs.begin(loader, is_training=observer.trains_on(part.feed)):
+            observer.change_ranks()
+        part.limit = member.limit
+        return part
+
+    return begin_pass
 
 
 def holds_batch(item: Any) -> bool:

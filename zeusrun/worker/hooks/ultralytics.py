@@ -11,7 +11,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from zeusrun.worker.environment import StopPoll
-from zeusrun.worker.hooks.install import wrap
+from zeusrun.worker.hooks.imports import wrap
 
 if TYPE_CHECKING:
     from types import ModuleType

@@ -1,0 +1,126 @@
+"""An elastic training of a test: what it is told, and what its ranks say that they did."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import json
+import os
+import signal
+
+from tests.runs import wait_for
+from zeusrun.sidecar.board import Board
+
+SAMPLES = 960
+
+
+def elastic_job(zeusrun, script="elastic_steps.py", epochs=10, **changes):
+    """Write the job file of a training that begins with two ranks."""
+    given = {
+        "launch": {"nproc_per_node": 2},
+        "elastic": {"min": 1, "max": 4, **changes.pop("elastic", {})},
+        "objective": {"max_epochs": epochs, "target": 10},
+        "batch_size": {"candidates": [48], "default": 48},
+        "attempts": 1,
+        "policy": {"name": "fixed"},
+    }
+    given["launch"] |= changes.pop("launch", {})
+    return zeusrun.job(script, **{**given, **changes})
+
+
+class Training:
+    """A submit that runs; ``orders`` go to its board, as those of ``zeusrun resize``."""
+
+    def __init__(self, zeusrun, job):
+        self.zeusrun = zeusrun
+        self.submit = zeusrun.start("submit", job)
+        self.run_dir = zeusrun.run_dir()
+        self._wait((self.run_dir / "elastic" / "board").exists)
+        self.board = Board(self.run_dir)
+        self.wait_for_ranks(2)
+
+    @property
+    def members(self):
+        return self.board.read_generation(self.board.newest).members if self.board.newest else ()
+
+    def is_settled(self, ranks=None):
+        """Whether all members train in the newest generation, and there are so many."""
+        number, members = self.board.newest, self.members
+        places = [self.board.place(slot) for slot in members]
+        has_begun = all(place.generation == number and place.mode for place in places)
+        return has_begun and len(members) == (ranks or len(members)) > 0
+
+    def wait_for_ranks(self, ranks=None):
+        self._wait(lambda: self.is_settled(ranks))
+
+    def _wait(self, condition, seconds=120):
+        wait_for(lambda: condition() or self.submit.poll() is not None, seconds)
+        assert self.submit.poll() is None, self.submit.communicate()[0]
+
+    @property
+    def log(self):
+        return (self.run_dir / "logs" / "torchrun.log").read_text()
+
+    def resize(self, ranks):
+        self.board.order(ranks, "a user")
+
+    def kill(self, rank, number=signal.SIGKILL):
+        """Send a signal to a rank; return the process."""
+        pid = self.board.place(self.members[rank]).pid
+        os.kill(pid, number)
+        return pid
+
+    def wait_for_steps(self, more=3):
+        """Wait until rank 0 has made so many more steps."""
+        head = self.board.place(self.members[0])
+        until = head.steps + more
+        self._wait(lambda: self.board.place(self.members[0]).steps >= until)
+
+    def end(self):
+        """Wait for the end; return the exit code and what people see."""
+        shown = self.submit.communicate(timeout=150)[0]
+        return self.submit.returncode, shown
+
+    def steps(self):
+        """Return what each process wrote of its steps, by its slot."""
+        return {
+            int(path.stem.removeprefix("steps")): [
+                json.loads(line) for line in path.read_text().splitlines()
+            ]
+            for path in sorted(self.run_dir.glob("steps*.jsonl"))
+        }
+
+    def check(self, *, kills=0):
+        """Check what the ranks have written; return the number of steps.
+
+        In each step, all have the same parameters, and together the samples of a batch. No sample
+        comes twice in an epoch. A rank that is killed after its part of a step may not have
+        written that.
+        """
+        steps, samples = collections.defaultdict(list), collections.Counter()
+        for own in self.steps().values():
+            assert len({step["pid"] for step in own}) <= 1
+            for step in own:
+                steps[step["step"]].append(step)
+                samples.update((step["epoch"], sample) for sample in step["samples"])
+        assert sorted(steps) == list(range(len(steps)))
+        gaps = 0
+        for number, of_it in steps.items():
+            assert len({step["digest"] for step in of_it}) == 1, (number, of_it)
+            assert len({step["ranks"] for step in of_it}) == 1, (number, of_it)
+            gaps += len(of_it) != of_it[0]["ranks"]
+        assert gaps <= kills
+        assert set(samples.values()) == {1}
+        per_epoch = collections.Counter(epoch for epoch, _ in samples)
+        whole = [count for epoch, count in per_epoch.items() if epoch != max(per_epoch)]
+        assert sum(SAMPLES - count for count in whole) <= kills * 48
+        return len(steps)
+
+
+def gaps_s(steps):
+    """Return the longest time between two steps of each process."""
+    times = {slot: [step["t"] for step in own] for slot, own in steps.items()}
+    return {
+        slot: max((b - a for a, b in itertools.pairwise(own)), default=0.0)
+        for slot, own in times.items()
+    }

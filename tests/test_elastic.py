@@ -1,0 +1,183 @@
+"""Trainings whose ranks come and go: real agents, ranks, kills."""
+
+from __future__ import annotations
+
+import random
+import re
+import signal
+import socket
+import urllib.request
+
+import pytest
+
+from tests.elastic import Training, elastic_job
+from tests.runs import wait_for
+
+pytestmark = pytest.mark.torchrun
+
+PRINTED = {"source": "stdout", "pattern": r"epoch: (?P<epoch>\d+) accuracy: (?P<accuracy>[\d.]+)"}
+
+
+def end_digests(run_dir):
+    """Return what the ranks that trained to the end print of their parameters."""
+    logs = [path.read_text() for path in sorted((run_dir / "logs").glob("rank*.log"))]
+    return [found[1] for log in logs if (found := re.search(r"^end (\w+) \d+$", log, re.MULTILINE))]
+
+
+def test_ranks_come_and_go_and_are_lost_while_the_others_train_on(zeusrun):
+    job = elastic_job(zeusrun, epochs=5000, args=["--epochs", "5000"])
+    training = Training(zeusrun, job)
+    first = [training.board.place(slot).pid for slot in (0, 1)]
+    done = zeusrun("resize", "job", "3")
+    assert (done.returncode, done.stdout) == (0, "job-1-1 has 3 ranks\n"), done.stderr
+    training.wait_for_ranks(3)
+    training.resize(2)
+    training.wait_for_ranks(2)
+    training.wait_for_steps()
+    assert [training.board.place(slot).pid for slot in training.members] == first
+    training.kill(0)
+    training.wait_for_ranks(1)
+    assert training.board.place(training.members[0]).pid == first[1]
+    training.resize(1)  # while another one starts in its place
+    training.wait_for_steps()
+    training.resize(0)
+    code, shown = training.end()
+    assert code == 4, shown
+    assert training.check(kills=1) > 20
+    (trial,) = zeusrun.history()
+    assert (trial["status"], trial["epochs"] > 1) == ("MISSED", True)
+    assert [change[2] for change in trial["world_sizes"]] == [2, 3, 2, 1]
+    assert trial["observed_batch_size"] in {None, 48}
+    assert "· 1 rank: rank 0 was ended by SIGKILL" in shown
+
+
+def test_an_unedited_script_changes_its_ranks_between_two_epochs(zeusrun):
+    args = ["--batch-size", "${batch_size}", "--epochs", "40", "--pause-s", "0.02"]
+    training = Training(
+        zeusrun, elastic_job(zeusrun, "elastic_epochs.py", 40, args=args, metrics=PRINTED)
+    )
+    training.resize(3)
+    training.wait_for_ranks(3)
+    training.resize(2)
+    training.wait_for_ranks(2)
+    code, shown = training.end()
+    assert code == 4, shown
+    steps = training.steps()
+    sizes = {step["epoch"]: {step["ranks"]} for step in steps[0]}
+    assert {3} in sizes.values()
+    for epoch in sizes:
+        of_it = [step for step in steps[0] + steps[1] if step["epoch"] == epoch]
+        assert len({step["ranks"] for step in of_it}) == 1
+    samples = [s for step in steps[0] + steps[1] if step["epoch"] == 40 for s in step["samples"]]
+    assert sorted(samples) == list(range(960))
+    assert len(set(end_digests(training.run_dir))) == 1
+    (trial,) = zeusrun.history()
+    assert [change[2] for change in trial["world_sizes"]] == [2, 3, 2]
+
+
+@pytest.mark.long
+def test_a_killed_rank_of_an_unedited_script_restarts_all_from_the_checkpoint(zeusrun):
+    args = ["--batch-size", "${batch_size}", "--checkpoint", "${checkpoint_dir}/last.pt"]
+    training = Training(
+        zeusrun, elastic_job(zeusrun, "elastic_epochs.py", 20, args=args, metrics=PRINTED)
+    )
+    wait_for(lambda: training.board.place(0).epoch > 3, 120)
+    training.kill(1)
+    code, shown = training.end()
+    assert code == 4, shown
+    (trial,) = zeusrun.history()
+    assert trial["epochs"] == 20
+    assert "torchrun restarted the ranks once" in " ".join(trial["warnings"])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("given", [[], ["--accumulates"]], ids=["sgd", "accumulates"])
+def test_whatever_happens_to_ranks_the_training_is_whole(zeusrun, given, seed):
+    chance = random.Random(seed)
+    sizes = {"candidates": [48], "default": 48}
+    if given:
+        sizes["per_device_max"] = 8
+    limits = {"losses": 1000}
+    args = [*given, "--epochs", "5000", "--pause-s", "0.02"]
+    job = elastic_job(zeusrun, epochs=5000, args=args, elastic=limits, batch_size=sizes)
+    training, kills = Training(zeusrun, job), 0
+    for _ in range(25):
+        ranks = len(training.members)
+        if chance.random() < 0.5 and ranks > 1:
+            before = training.board.newest
+            training.kill(chance.randrange(ranks))
+            kills += 1
+            if ranks == 2:  # after another one, none would be left
+                wait_for(lambda before=before: training.board.newest != before, 60)
+                training.wait_for_ranks()
+        else:
+            ranks = chance.randint(1, 4)
+            training.resize(ranks)
+            if chance.random() < 0.6:
+                training.wait_for_ranks(ranks)
+        if chance.random() < 0.7:
+            training.wait_for_ranks()
+            training.wait_for_steps(chance.randint(0, 5))
+    training.resize(0)
+    code, shown = training.end()
+    assert code == 4, shown
+    assert training.check(kills=kills) > 50
+    assert len(set(end_digests(training.run_dir))) <= 1
+    (trial,) = zeusrun.history()
+    assert trial["status"] == "MISSED"
+
+
+@pytest.mark.long
+def test_a_schedule_of_sizes_is_followed_and_0_ends_the_training(zeusrun):
+    job = elastic_job(zeusrun, epochs=50, elastic={"steps": "20:3,200:1,260:0"})
+    training = Training(zeusrun, job)
+    code, shown = training.end()
+    assert code == 4, shown
+    sizes = [change[2] for change in zeusrun.history()[0]["world_sizes"]]
+    assert sizes in ([2, 3, 1], [2, 1])  # if the third was still starting
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("lost_by", ["killed", "any"])
+def test_an_exception_loses_a_rank_only_if_that_is_allowed(zeusrun, lost_by):
+    args = ["--fails-in", "3"]
+    training = Training(
+        zeusrun, elastic_job(zeusrun, args=args, elastic={"lost_by": lost_by, "losses": 1})
+    )
+    code, shown = training.end()
+    if lost_by == "any":
+        assert code == 4, shown
+    else:
+        assert code == 3
+        assert "ValueError: rank 1 fails" in shown
+
+
+@pytest.mark.long
+def test_a_rank_that_hangs_is_killed_and_lost(zeusrun):
+    job = elastic_job(zeusrun, epochs=30, elastic={"hang_s": 3, "losses": 1})
+    training = Training(zeusrun, job)
+    training.wait_for_steps()
+    training.kill(1, signal.SIGSTOP)
+    training.wait_for_ranks(1)
+    assert "hangs" in training.log
+    assert training.end()[0] == 4
+
+
+@pytest.mark.long
+def test_the_endpoint_resizes_and_stops(zeusrun):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        listen = f"127.0.0.1:{free.getsockname()[1]}"
+    training = Training(zeusrun, elastic_job(zeusrun, epochs=200, elastic={"listen": listen}))
+
+    def call(method, path, body=None):
+        request = urllib.request.Request(f"http://{listen}{path}", body, method=method)
+        return urllib.request.urlopen(request, timeout=20).status
+
+    assert call("PUT", "/config", b'{"size": 3}') == 202
+    training.wait_for_ranks(3)
+    assert call("DELETE", "/config") == 202
+    training.wait_for_ranks(2)
+    assert call("POST", "/stop", b"") == 202
+    assert training.end()[0] == 4

@@ -1,0 +1,75 @@
+"""``zeusrun resize``: another number of ranks for a training that runs."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from typer import Argument
+
+from zeusrun.commands import options
+from zeusrun.errors import UsageError
+from zeusrun.launcher.rundir.ownership import files_of, lease_of
+from zeusrun.sidecar.board import Board
+from zeusrun.view.export import print_json
+from zeusrun.view.units import plural
+
+_POLL_S = 0.05
+_WAIT_S = 120.0
+
+
+def resize(
+    name: options.TrialName,
+    ranks: Annotated[int, Argument(help="The number of ranks; 0 ends the training.")],
+    *,
+    as_json: options.AsJson = False,
+) -> None:
+    """Change the number of ranks of an elastic training, and wait until they train.
+
+    The ranks that are left keep their process. At its end, an epoch has used each sample once.
+    """
+    home, store = options.open_home(name)
+    name = options.job_name(name)
+    going = store.unfinished(name) if name in store.jobs() else []
+    trial = going[0] if going else options.find_trial(name, store)
+    paths = files_of(store, home, trial)
+    if trial.status.finished or not lease_of(trial, paths).is_held():
+        raise UsageError(f"{trial.trial} does not run, so its ranks cannot be changed")
+    elastic = options.load_job(paths.job_copy).elastic
+    if elastic is None:
+        raise UsageError(
+            f"{trial.trial} is not elastic: add  elastic: {{min: 1, max: 4}}  to its job file"
+        )
+    if ranks and not elastic.min <= ranks <= elastic.max:
+        raise UsageError(
+            f"{ranks} is not between elastic.min ({elastic.min}) and elastic.max "
+            f"({elastic.max}) of {trial.trial}"
+        )
+    board = Board(paths.run_dir)
+    board.order(ranks, "a user")
+    deadline_t = time.monotonic() + _WAIT_S
+    while not _has_size(board, ranks) and lease_of(trial, paths).is_held():
+        if time.monotonic() > deadline_t:
+            count = plural(len(_members(board)), "rank")
+            raise UsageError(
+                f"{trial.trial} still has {count} after {_WAIT_S:g} s; it changes when the new "
+                f"ones have started: see {Path(paths.torchrun_log)}"
+            )
+        time.sleep(_POLL_S)
+    if as_json:
+        print_json({"trial": trial.trial, "ranks": ranks})
+    else:
+        typer.echo(f"{trial.trial} has {plural(ranks, 'rank')}")
+
+
+def _members(board: Board) -> tuple[int, ...]:
+    return board.read_generation(board.newest).members if board.newest else ()
+
+
+def _has_size(board: Board, ranks: int) -> bool:
+    members = _members(board)
+    return len(members) == ranks and all(
+        board.place(slot).generation == board.newest for slot in members
+    )

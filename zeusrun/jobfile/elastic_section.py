@@ -1,0 +1,123 @@
+"""The section ``elastic`` of a job file: how the number of ranks changes while they train."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, ValidationInfo
+
+from zeusrun.jobfile.section import Section
+
+_ENTRY = re.compile(r"\s*([0-9]{1,9})\s*:\s*([0-9]{1,3})\s*")
+_MOST = 255
+
+
+def read_steps(text: str) -> dict[int, int]:
+    """Return the sizes of KungFu's ``"10:2,100:1"``, each by the step after which it begins.
+
+    Raises:
+        ValueError: If the text is not such a list, or its steps do not increase.
+    """
+    matches = [_ENTRY.fullmatch(part) for part in text.split(",")]
+    pairs = [(int(match[1]), int(match[2])) for match in matches if match is not None]
+    if len(pairs) < len(matches):
+        raise ValueError(
+            f"must be pairs of a step and a number of ranks, such as 10:2,100:1, not {text!r}"
+        )
+    if [step for step, _ in pairs] != sorted({step for step, _ in pairs}):
+        raise ValueError(f"must name each step once, in ascending order, not {text!r}")
+    return dict(pairs)
+
+
+def _check_max(most: int, info: ValidationInfo) -> int:
+    if most < info.data.get("min", most):
+        raise ValueError(f"is {most}, less than min ({info.data['min']})")
+    return most
+
+
+def _check_steps(text: str | None, info: ValidationInfo) -> str | None:
+    least, most = info.data.get("min"), info.data.get("max")
+    if text is None or least is None or most is None:
+        return text
+    for size in (each for each in read_steps(text).values() if each):  # 0 ends the training
+        if not least <= size <= most:
+            raise ValueError(f"has {size} ranks, which is not between min and max")
+    return text
+
+
+def _check_listen(text: str) -> str:
+    host, _, port = text.rpartition(":")
+    if not host or not (port.isascii() and port.isdecimal() and 0 < int(port) < 1 << 16):
+        raise ValueError(f"must be an address and a port, such as 127.0.0.1:9100, not {text!r}")
+    return text
+
+
+class Provision(Section):
+    """Adds one rank after the other while the training gains by it."""
+
+    by: Literal["throughput", "joules"] = Field(
+        description="throughput: a rank stays if it adds a third of its share; joules: if a "
+        "sample takes less energy."
+    )
+    every: int = Field(100, ge=1, description="Steps for which each number of ranks is measured.")
+
+
+class Elastic(Section):
+    """How the number of ranks changes while they train."""
+
+    min: int = Field(1, ge=1, le=_MOST, description="The fewest ranks that go on.")
+    max: Annotated[int, AfterValidator(_check_max)] = Field(
+        ge=1, le=_MOST, description="The most ranks."
+    )
+    steps: Annotated[str | None, AfterValidator(_check_steps)] = Field(
+        None,
+        description="10:2,100:1 is 2 ranks after step 10, and 1 after step 100; 0 ends the "
+        "training.",
+    )
+    provision: Provision | None = Field(
+        None, description="Find the number of ranks by measuring; null: keep it."
+    )
+    listen: Annotated[str, AfterValidator(_check_listen)] | None = Field(
+        None,
+        description="Where KungFu's HTTP endpoint listens, such as 127.0.0.1:9100; anybody who "
+        "reaches it may resize and stop the training.",
+    )
+    losses: int = Field(3, ge=0, description="How many ranks may be lost in a run before it fails.")
+    lost_by: Literal["killed", "any"] = Field(
+        "killed",
+        description="killed: only ranks that a signal or lack of memory has ended are lost, and "
+        "an exception fails the run; any: an exception, too.",
+    )
+    hang_s: float = Field(
+        60, gt=0, description="Seconds after which a rank for which the others wait is killed."
+    )
+
+
+def check_elastic(elastic: Elastic | None, info: ValidationInfo) -> Elastic | None:
+    """Raise ``ValueError`` if other sections do not allow that the ranks change."""
+    data: dict[str, Any] = info.data
+    launch = data.get("launch")
+    if elastic is None or launch is None:
+        return elastic
+    ranks = launch.nproc_per_node
+    if not isinstance(ranks, int) or not elastic.min <= ranks <= elastic.max:
+        raise ValueError(
+            f"begins with launch.nproc_per_node, which must be a number between min "
+            f"({elastic.min}) and max ({elastic.max}), not {ranks}"
+        )
+    if not launch.distributed:
+        raise ValueError("needs launch.distributed: true, for ranks that train together")
+    smallest = min(data["batch_size"].candidates) if "batch_size" in data else elastic.max
+    if smallest < elastic.max:
+        raise ValueError(
+            f"has max: {elastic.max}, but a batch size of {smallest} has fewer samples than ranks"
+        )
+    if data.get("run_on") is not None:
+        raise ValueError("is for one machine; remove it, or run_on: several hosts restart")
+    if data.get("instrument") is False:
+        raise ValueError("needs the hooks of zeusrun; remove instrument: false")
+    for name in ("watch", "adapt"):
+        if data.get(name) is not None:
+            raise ValueError(f"cannot be used together with {name!r}; keep one of them")
+    return elastic

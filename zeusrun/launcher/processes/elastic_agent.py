@@ -1,0 +1,355 @@
+"""Starts the ranks of an elastic training, as torchrun's agent does, and changes their number.
+
+torchrun ends all ranks if one fails, and adds none without a restart. This agent starts and loses
+them one by one. What it writes to its log is what torchrun would write there. It decides alone who
+is a member of which generation; the ranks decide after which step that begins.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NoReturn
+
+from zeusrun.sidecar.board import FOLDER, MAX_SLOTS, Board, Generation
+from zeusrun.worker.ending import end_with_parent
+from zeusrun.worker.failure import failed_in_restart
+
+_TICK_S = 0.02
+_GRACE_S = 30.0  # after a failure, as torchrun
+_PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_SIGNALS = {signal.SIGCHLD, *_PASSED_ON}
+_BY_STEPS, _BY_EPOCHS = 1, 2  # see ``Place.mode``
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the agent may do, as JSON on its command line.
+
+    Attributes:
+        run_id: Of torchrun: the name of the trial.
+        ranks: At the start.
+        least: Ranks without which the training fails.
+        most: Ranks.
+        batch_size: Over all ranks; those of an unedited script share it evenly.
+        max_restarts: Of all ranks after any failure.
+        losses: How many ranks may be lost.
+        tolerant: Whether a rank with an exception counts as lost, too.
+        hang_s: Seconds after which a rank that keeps others waiting is killed.
+    """
+
+    run_id: str
+    ranks: int
+    least: int
+    most: int
+    batch_size: int = 0
+    max_restarts: int = 0
+    losses: int = 0
+    tolerant: bool = False
+    hang_s: float = 60.0
+
+
+@dataclass
+class _Watched:
+    """A member, as it was when something of it changed last."""
+
+    seen: tuple[int, ...] = ()
+    since_t: float = field(default_factory=time.monotonic)
+
+
+class Agent:
+    """The agent of one run."""
+
+    def __init__(self, plan: Plan, command: list[str], mask: set[signal.Signals]) -> None:
+        self._plan, self._command, self._mask = plan, command, mask
+        self._run_dir = Path(os.environ["ZEUSRUN_RUN_DIR"])
+        self._board = Board(self._run_dir, create=True)
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._finished: set[int] = set()  # members whose script has ended
+        self._waiting: set[int] = set()  # newcomers that are no members yet
+        self._members: tuple[int, ...] = ()
+        self._trained: tuple[int, ...] = ()  # the last ones that have all trained together
+        self._number = self._board.newest  # of an earlier start of this run
+        self._restart = self._lost = 0
+        self._wanted, self._order, self._why = plan.ranks, 0, ""
+        self._next = 0  # the number of the next process
+        self._watched: dict[int, _Watched] = {}
+        self._port = _free_port()
+
+    def run(self) -> int:
+        """Return the exit code: 0 if every rank has ended so."""
+        self._start_all()
+        while True:
+            got = signal.sigtimedwait(_SIGNALS, _TICK_S)
+            if got is not None and got.si_signo != signal.SIGCHLD:
+                name = signal.Signals(got.si_signo).name
+                _log(f"SignalException: the agent got {name}")
+                self._end(got.si_signo, float(os.environ["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"]))
+                return 1
+            if (code := self._reap()) is not None:
+                return code
+            with contextlib.suppress(OSError):  # a full disk, or no process more: later
+                self._take_order()
+                self._admit()
+            self._kill_hung()
+
+    # Processes
+
+    def _start_all(self) -> None:
+        self._finished, self._waiting, self._watched = set(), set(), {}
+        slots = tuple(range(self._wanted))
+        self._next, self._trained = len(slots), slots
+        self._port = _free_port()
+        for slot in slots:
+            self._board.place(slot).clear()
+        self._board.clear(orders=False)
+        self._publish(slots, "it starts again" if self._restart else "the training starts")
+        for slot in slots:
+            self._start(slot, slot, len(slots), 0)
+
+    def _start(self, slot: int, rank: int, size: int, since: int) -> None:
+        errors = self._run_dir / FOLDER / f"error{slot}.{self._restart}.json"
+        numbers = {"RANK": rank, "LOCAL_RANK": rank, "ROLE_RANK": rank, "GROUP_RANK": 0}
+        numbers |= {"WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size, "ROLE_WORLD_SIZE": size}
+        numbers |= {"GROUP_WORLD_SIZE": 1, "MASTER_PORT": self._port}
+        numbers |= {"TORCHELASTIC_RESTART_COUNT": self._restart}
+        numbers |= {"TORCHELASTIC_MAX_RESTARTS": self._plan.max_restarts}
+        numbers |= {"ZEUSRUN_SLOT": slot, "ZEUSRUN_SINCE": since}
+        texts = {"MASTER_ADDR": "localhost", "ROLE_NAME": "default"}
+        texts |= {"TORCHELASTIC_RUN_ID": self._plan.run_id, "TORCHELASTIC_ERROR_FILE": str(errors)}
+        texts |= {"TORCHELASTIC_USE_AGENT_STORE": "False"}
+        own = {name: str(number) for name, number in numbers.items()}
+        process = subprocess.Popen(  # noqa: S603 - an argument vector, never a shell
+            self._command,
+            env={**os.environ, **own, **texts},
+            start_new_session=True,
+            preexec_fn=self._restore_mask,  # noqa: PLW1509 - the agent has no threads
+        )
+        self._processes[slot] = process
+        self._board.place(slot).pid = process.pid
+
+    def _restore_mask(self) -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # as torchrun leaves it
+
+    def _reap(self) -> int | None:
+        """Take in the processes that have ended; return the exit code of the run, if it is over."""
+        for slot, process in list(self._processes.items()):
+            if not _has_ended(process):
+                continue
+            with contextlib.suppress(OSError):  # data loader workers, which hold its connections
+                os.killpg(process.pid, signal.SIGKILL)
+            code = process.wait()
+            del self._processes[slot]
+            if slot in self._waiting:
+                self._waiting.discard(slot)
+                self._wanted = min(self._wanted, len(self._members) + len(self._waiting))
+                _log(f"process {slot} (pid {process.pid}) ended with {code} before it joined")
+            elif slot not in self._members:
+                _log(f"process {slot} (pid {process.pid}) has left, with {code}")
+            elif code == 0:
+                self._finished.add(slot)
+            elif not self._go_on_without(slot, code):
+                return None if self._start_again(slot, code) else 1
+        if self._is_settled:
+            self._trained = self._members
+        elif self._finished:  # the others end: nobody joins them any more
+            self._dismiss(set(self._members) - set(self._trained))
+        left = self._members or self._trained  # without members, all leave after a step
+        if self._finished.issuperset(self._members) and not self._processes.keys() & set(left):
+            self._dismiss(set(self._waiting))
+            self._end(signal.SIGTERM, _GRACE_S)
+            return 0
+        return None
+
+    def _dismiss(self, newcomers: set[int]) -> None:
+        """Kill newcomers that are not needed."""
+        self._members = tuple(slot for slot in self._members if slot not in newcomers)
+        self._waiting -= newcomers
+        for slot in newcomers & self._processes.keys():
+            with contextlib.suppress(OSError):
+                os.killpg(self._processes[slot].pid, signal.SIGKILL)
+
+    def _go_on_without(self, slot: int, code: int) -> bool:
+        """Go on with the other members, if the training may and can."""
+        rest = tuple(each for each in self._members if each != slot)
+        is_new = slot not in self._trained  # then the others may not have met it
+        able = all(self._board.place(each).mode == _BY_STEPS for each in rest)
+        enough = len(rest) >= max(1, self._plan.least) and not self._trained_gone(rest)
+        if self._finished or not enough or not (able or is_new):
+            return False
+        if not is_new and not self._may_lose(code):
+            return False
+        if is_new:
+            self._wanted = min(self._wanted, len(rest) + len(self._waiting))
+        self._why = "a lost rank is replaced"
+        self._publish(rest, f"rank {self._members.index(slot)} {_how(code)}")
+        return True
+
+    def _trained_gone(self, rest: tuple[int, ...]) -> bool:
+        return not set(rest) & set(self._trained)  # nobody has the state of the training
+
+    def _may_lose(self, code: int) -> bool:
+        error = self._run_dir / "error.json"
+        memory = failed_in_restart(str(error), "out_of_memory") == self._restart
+        allowed = code < 0 or memory or self._plan.tolerant
+        if not allowed or self._lost >= self._plan.losses:
+            return False
+        self._lost += 1
+        with contextlib.suppress(OSError):  # it is not the cause if the training fails later
+            error.unlink()
+        return True
+
+    def _start_again(self, slot: int, code: int) -> bool:
+        """End all ranks after a failure, and start them again if that is allowed."""
+        rank = self._members.index(slot)
+        error = self._run_dir / FOLDER / f"error{slot}.{self._restart}.json"
+        with contextlib.suppress(OSError):
+            _log(error.read_text(encoding="utf-8", errors="replace"))
+        pid = self._board.place(slot).pid
+        again = self._restart < self._plan.max_restarts or self._may_lose(code)
+        self._end(signal.SIGTERM, _GRACE_S)
+        if again:
+            _log(f"rank {rank} (pid {pid}) {_how(code)}: all ranks start again")
+            self._restart += 1
+            self._start_all()
+        else:
+            _log(  # as torchrun's table
+                "FAILED\nRoot Cause (first observed failure):\n"
+                f"  rank      : {rank} (local_rank: {rank})\n  exitcode  : {code} (pid: {pid})"
+            )
+        return again
+
+    def _end(self, number: int, grace_s: float) -> None:
+        """End all processes, with a signal first."""
+        deadline_t, killed = time.monotonic() + grace_s, False
+        for process in self._processes.values():
+            with contextlib.suppress(OSError):
+                os.killpg(process.pid, number)
+        while self._processes:
+            signal.sigtimedwait({signal.SIGCHLD}, _TICK_S)
+            for slot, process in list(self._processes.items()):
+                if process.poll() is not None:
+                    del self._processes[slot]
+            if not killed and time.monotonic() > deadline_t:
+                killed = True
+                for process in self._processes.values():
+                    _log(f"Unable to shutdown process {process.pid} via {number}, killing it")
+                    with contextlib.suppress(OSError):
+                        os.killpg(process.pid, signal.SIGKILL)
+
+    # Members
+
+    def _publish(self, members: tuple[int, ...], why: str) -> None:
+        self._board.publish(Generation(self._number + 1, members, why))
+        self._number += 1
+        self._members = members
+        self._waiting -= set(members)
+        _log(f"generation {self._number}: processes {list(members)}: {why}")
+
+    @property
+    def _is_settled(self) -> bool:
+        """Whether all members train in the newest generation."""
+        places = [self._board.place(slot) for slot in self._members]
+        settled = all(each.generation == self._number and each.mode for each in places)
+        return settled and bool(places)
+
+    @property
+    def _by_epochs(self) -> bool:
+        return any(self._board.place(slot).mode == _BY_EPOCHS for slot in self._members)
+
+    def _take_order(self) -> None:
+        """Start newcomers or let members go, until there are as many as wanted."""
+        number, size, by = self._board.wanted
+        if number != self._order:
+            self._order = number
+            self._wanted = size and min(max(size, self._plan.least), self._plan.most)
+            while self._by_epochs and self._wanted and self._plan.batch_size % self._wanted:
+                self._wanted -= 1  # the batch size stays as chosen
+            if 0 < self._wanted < self._plan.least:
+                self._wanted = len(self._members)
+            self._why = f"{by} wants {size}"
+            _log(f"{self._why}: {self._wanted} ranks")
+        if self._finished or not self._members or not self._is_settled:
+            return
+        if (excess := len(self._members) + len(self._waiting) - self._wanted) > 0:
+            self._dismiss(set(sorted(self._waiting)[-excess:]))
+        if self._wanted < len(self._members):
+            self._publish(self._members[: self._wanted], self._why)
+        while self._members and len(self._members) + len(self._waiting) < self._wanted:
+            slot, rank = self._next, len(self._members) + len(self._waiting)
+            if slot == MAX_SLOTS:
+                _log(f"no process is left: {MAX_SLOTS} have been started")
+                self._wanted = len(self._members)
+                return
+            self._board.place(slot).clear()
+            self._start(slot, rank, self._wanted, self._number)
+            self._next += 1
+            self._waiting.add(slot)
+
+    def _admit(self) -> None:
+        """Make newcomers members, once they are ready."""
+        ready = [slot for slot in sorted(self._waiting) if self._board.place(slot).is_ready]
+        if self._by_epochs and self._plan.batch_size % (len(self._members) + len(ready)):
+            return
+        if ready and not self._finished and self._members and self._is_settled:
+            self._publish((*self._members, *ready), self._why)
+
+    def _kill_hung(self) -> None:
+        """Kill a member that keeps the others waiting; then it is lost as any other."""
+        now_t = time.monotonic()
+        places = {slot: self._board.place(slot) for slot in self._members}
+        waiting = any(each.is_waiting and each.is_in_step for each in places.values())
+        for slot, place in places.items():
+            is_idle = place.is_in_step and not place.is_waiting
+            beats = () if is_idle else (place.beats,)
+            seen = (place.steps, place.is_in_step, place.is_waiting, *beats)
+            watched = self._watched.setdefault(slot, _Watched())
+            if watched.seen != seen or not waiting:
+                watched.seen, watched.since_t = seen, now_t
+            elif now_t - watched.since_t > self._plan.hang_s and slot in self._processes:
+                pid = self._processes[slot].pid
+                _log(f"process {slot} (pid {pid}) hangs: killing it")
+                with contextlib.suppress(OSError):
+                    os.killpg(pid, signal.SIGKILL)
+
+
+def _has_ended(process: subprocess.Popen[bytes]) -> bool:
+    """Whether a process has ended; its pid stays taken."""
+    flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+    return os.waitid(os.P_PID, process.pid, flags) is not None
+
+
+def _how(code: int) -> str:
+    if code >= 0:
+        return f"exited with code {code}"
+    with contextlib.suppress(ValueError):
+        return f"was ended by {signal.Signals(-code).name}"
+    return f"was ended by signal {-code}"
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        return int(free.getsockname()[1])
+
+
+def _log(text: str) -> None:
+    with contextlib.suppress(OSError):  # a full disk
+        os.write(1, f"{text}\n".encode())
+
+
+def main() -> NoReturn:
+    """Run the agent: ``argv`` is its plan, then the command of a rank."""
+    end_with_parent()
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {*_SIGNALS, signal.SIGUSR1})
+    agent = Agent(Plan(**json.loads(sys.argv[1])), sys.argv[2:], set(map(signal.Signals, mask)))
+    sys.exit(agent.run())

@@ -1,0 +1,182 @@
+"""The board of an elastic training: who trains, and how far each process is.
+
+The agent decides on *generations*. It writes the members of one into a file of its own first, and
+then its number on the board, a memory-mapped file. So whoever reads the number finds the members.
+A member has a *slot*, the number of its process, which no other one gets; its rank is its place
+among the members, and the newcomers are last.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import mmap
+import os
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from zeusrun.files.private import open_for_writing, read_file, replace_file
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MAX_SLOTS = 4096
+FOLDER = "elastic"
+"""The folder of the run directory with the board and the generations."""
+
+ORDERED_BY = ("a user", "the schedule", "a policy", "provisioning", "the endpoint")
+
+_HEAD = 8  # numbers of eight bytes each
+_FIELDS = (
+    *("pid", "is_ready", "steps", "generation", "mode", "loader", "epoch"),
+    *("is_in_step", "is_waiting", "beats"),
+)
+_BYTES = 8 * (_HEAD + MAX_SLOTS * len(_FIELDS))
+_MAX_JSON = 1 << 16
+
+
+@dataclass(frozen=True)
+class Generation:
+    """The processes that train together, from some step on.
+
+    Attributes:
+        number: From 1.
+        members: Their slots, in the order of their ranks; empty: the training ends.
+        why: A sentence for people.
+    """
+
+    number: int
+    members: tuple[int, ...]
+    why: str = ""
+
+
+class Place:
+    """What one process says of itself; each attribute is a number on the board.
+
+    Attributes:
+        pid: Its process.
+        is_ready: 1 once a newcomer waits for its generation.
+        steps: Optimizer steps of the training that it has completed.
+        generation: That it trains in; 0 before the first.
+        mode: 1 if its script trains on if another rank dies; 2 if its size can only change
+            between two epochs.
+        loader: Which loader of an unedited script feeds its steps, from 1; 0: not known.
+        epoch: The pass over that loader, from 1.
+        is_in_step: Whether it is within a step.
+        is_waiting: Whether its main thread waits for the others.
+        beats: Heartbeats so far.
+    """
+
+    pid: int
+    is_ready: int
+    steps: int
+    generation: int
+    mode: int
+    loader: int
+    epoch: int
+    is_in_step: int
+    is_waiting: int
+    beats: int
+
+    _numbers: memoryview
+    _at: int
+
+    def __init__(self, numbers: memoryview, slot: int) -> None:
+        vars(self).update(_numbers=numbers, _at=_HEAD + slot * len(_FIELDS))
+
+    def __getattr__(self, name: str) -> int:
+        return int(self._numbers[self._at + _FIELDS.index(name)])
+
+    def __setattr__(self, name: str, value: int) -> None:
+        self._numbers[self._at + _FIELDS.index(name)] = value
+
+    def clear(self) -> None:
+        """Forget the process that had the slot."""
+        for name in _FIELDS:
+            setattr(self, name, 0)
+
+
+class Board:
+    """The board of a run; the agent creates it.
+
+    Attributes:
+        folder: Where it is.
+    """
+
+    def __init__(self, run_dir: Path, *, create: bool = False) -> None:
+        """Open the board; raises ``OSError``."""
+        self.folder = run_dir / FOLDER
+        if create:
+            self.folder.mkdir(mode=0o700, exist_ok=True)
+        flags = os.O_RDWR | (os.O_CREAT if create else 0)
+        descriptor = open_for_writing(self.folder / "board", flags)
+        try:
+            if create:
+                os.posix_fallocate(descriptor, 0, _BYTES)  # a hole would be a SIGBUS on a full disk
+            self._map = mmap.mmap(descriptor, _BYTES)
+        finally:
+            os.close(descriptor)
+        self._numbers = memoryview(self._map).cast("Q")
+
+    def place(self, slot: int) -> Place:
+        """Return what a process says of itself."""
+        return Place(self._numbers, slot)
+
+    @property
+    def newest(self) -> int:
+        """The number of the newest generation; 0 before the first."""
+        return self._numbers[0]
+
+    def publish(self, generation: Generation) -> None:
+        """Write a generation, its number last; raises ``OSError``."""
+        path = self.folder / f"{generation.number}.json"
+        replace_file(path, json.dumps(asdict(generation)).encode(), durable=False)
+        self._numbers[0] = generation.number
+
+    def read_generation(self, number: int) -> Generation:
+        """Return a generation whose number has been on the board."""
+        content = json.loads(read_file(self.folder / f"{number}.json", _MAX_JSON))
+        return Generation(content["number"], tuple(content["members"]), content["why"])
+
+    @property
+    def switch(self) -> tuple[int, int]:
+        """The generation that rank 0 has announced, and after how many steps or passes it begins.
+
+        Every rank reads it in time, because rank 0 has announced it before the last all-reduce of
+        gradients that all ranks wait for.
+        """
+        return self._numbers[1], self._numbers[2]
+
+    def announce(self, number: int, at: int) -> None:
+        """Say when a generation begins; rank 0 of the present one does so."""
+        self._numbers[2] = at
+        self._numbers[1] = number
+
+    @property
+    def decision(self) -> tuple[int, int]:
+        """After how many epochs it is decided whether the training stops; after which it does."""
+        return self._numbers[6], self._numbers[7]
+
+    def decide(self, boundary: int, *, stops: bool) -> None:
+        """Decide it; rank 0 does so."""
+        if stops:
+            self._numbers[7] = boundary
+        self._numbers[6] = boundary
+
+    def clear(self, *, orders: bool) -> None:
+        """Forget decisions of an earlier start of the ranks, and orders."""
+        self._numbers[6] = self._numbers[7] = 0
+        if orders:
+            self._numbers[3] = self._numbers[4] = self._numbers[5] = 0
+
+    @property
+    def wanted(self) -> tuple[int, int, str]:
+        """The number of the last order, the size it asks for, and who has given it."""
+        return self._numbers[3], self._numbers[4], ORDERED_BY[self._numbers[5]]
+
+    def order(self, size: int, by: str) -> None:
+        """Ask for another number of ranks; ``by``: one of ``ORDERED_BY``."""
+        with os.fdopen(open_for_writing(self.folder / "board", os.O_RDWR)) as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # two orders at once would have one number
+            self._numbers[4], self._numbers[5] = size, ORDERED_BY.index(by)
+            self._numbers[3] += 1

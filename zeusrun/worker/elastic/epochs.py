@@ -1,0 +1,85 @@
+"""Changes the ranks of an unedited script between two epochs.
+
+Where ``DistributedDataParallel``, the loader and its ``DistributedSampler`` are torch's own, the
+script stays as it is. A newcomer runs the script from its beginning, but gets only one batch of
+each pass until its epoch is the one in which it joins; then all that it has learned is replaced.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from zeusrun.worker.elastic.member import Member
+    from zeusrun.worker.environment import WorkerEnvironment
+
+
+_LIBRARIES = ("transformers", "accelerate", "lightning", "pytorch_lightning")
+
+
+class Epochs:
+    """Follows the passes over the loaders of a script; called as each begins.
+
+    Args:
+        environment: This rank.
+        member: Its part in the training.
+    """
+
+    def __init__(self, environment: WorkerEnvironment, member: Member) -> None:
+        self._environment, self._member = environment, member
+        self._numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._passes: dict[int, int] = {}
+        self._places: set[tuple[int, int]] = set()  # rank and number of ranks, so far
+        self._batch_sizes: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+
+    def begin(self, loader: Any, *, is_training: bool) -> bool:
+        """Begin a pass; return whether the loader divides its data among other ranks than before.
+
+        ``is_training``: whether the loader is known to feed the optimizer steps.
+        """
+        from torch.utils.data import BatchSampler, DistributedSampler  # noqa: PLC0415 - as needed
+
+        if hasattr(loader, "elastic"):  # ``run.loader``
+            return False
+        sampler, batches = getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)
+        if not isinstance(sampler, DistributedSampler) or not isinstance(batches, BatchSampler):
+            if is_training:
+                self._member.refuse(
+                    "the training data come from no DataLoader with a DistributedSampler of torch"
+                )
+            return False
+        if library := next((each for each in _LIBRARIES if each in sys.modules), None):
+            self._member.refuse(f"{library} keeps the ranks that it has found at its start")
+        number = self._number(loader)
+        passes = self._passes[number] = self._passes.get(number, 0) + 1
+        self._places.add(self._place)
+        self._member.begin_epoch(number, max(passes, sampler.epoch + 1), is_training=is_training)
+        own = sampler.rank, sampler.num_replicas
+        if own == self._place or own not in self._places:
+            return False
+        self._divide(loader, sampler)
+        return True
+
+    @property
+    def _place(self) -> tuple[int, int]:
+        return self._environment.rank, self._environment.world_size
+
+    def _number(self, loader: Any) -> int:
+        """Return the number of a loader; one that a script builds for each epoch keeps it."""
+        if loader not in self._numbers:
+            taken = set(self._numbers.values())
+            self._numbers[loader] = min(set(range(1, len(taken) + 2)) - taken)
+        return self._numbers[loader]
+
+    def _divide(self, loader: Any, sampler: Any) -> None:
+        """Divide data and batches of a loader among the present ranks, as a new sampler would."""
+        (rank, size), batches = self._place, loader.batch_sampler
+        whole = self._batch_sizes.setdefault(loader, batches.batch_size * sampler.num_replicas)
+        batches.batch_size = max(1, whole // size)
+        sampler.num_replicas, sampler.rank = size, rank
+        total = len(sampler.dataset)
+        kept = total - size if sampler.drop_last and total % size else total
+        sampler.num_samples = -(-kept // size)
+        sampler.total_size = sampler.num_samples * size

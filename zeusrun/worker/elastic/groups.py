@@ -1,0 +1,168 @@
+"""Process groups of an elastic training: one over gloo for each generation, and one of an echo.
+
+A newcomer runs the script up to its training while the others train. Its collectives go to an
+*echo* until it joins them: each returns as if every other rank had passed the same values. So
+``DistributedDataParallel`` can be built, and its parameters are replaced when it joins.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import stat
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed
+from torch.futures import Future
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from torch import Tensor
+
+distributed: Any = torch.distributed  # some of what is needed has no types
+
+_ECHO = "zeusrun_echo"
+_CONNECT_S = 10.0  # a member that dies while the others connect costs them so much
+_COLLECTIVE = timedelta(minutes=30)  # of gloo
+
+
+def _done(result: object) -> Any:
+    future: Future[Any] = Future()
+    future.set_result(result)
+    return torch._C._distributed_c10d._create_work_from_future(future)  # type: ignore[attr-defined]
+
+
+class _Echo(distributed.ProcessGroup):  # type: ignore[misc]
+    """A process group whose other ranks have the same values as this one."""
+
+    def getBackendName(self) -> str:  # noqa: N802 - of torch
+        return _ECHO
+
+    def barrier(self, *_: Any, **__: Any) -> Any:
+        return _done([])
+
+    def allreduce(self, tensors: Any, options: Any = None, *_: Any) -> Any:
+        self._sum(tensors, options)
+        return _done(tensors)
+
+    allreduce_coalesced = reduce = allreduce
+
+    def broadcast(self, tensors: Any, *_: Any) -> Any:
+        return _done(tensors)
+
+    send = recv = broadcast
+
+    def allgather(self, outputs: Any, inputs: Any, *_: Any) -> Any:
+        for each, own in zip(outputs, inputs, strict=True):
+            for output in each:
+                output.copy_(own)
+        return _done(outputs)
+
+    def _allgather_base(self, output: Tensor, own: Tensor, *_: Any) -> Any:
+        output.view(self.size(), -1).copy_(own.reshape(1, -1).expand(self.size(), -1))
+        return _done([output])
+
+    def gather(self, outputs: Any, inputs: Any, *_: Any) -> Any:
+        return self.allgather(outputs, inputs) if outputs else _done(outputs)
+
+    all_gather_single = _allgather_base  # since torch 2.13
+
+    def reduce_scatter(self, outputs: Any, inputs: Any, options: Any = None, *_: Any) -> Any:
+        for output, parts in zip(outputs, inputs, strict=True):
+            output.copy_(parts[self.rank()])
+        self._sum(outputs, options)
+        return _done(outputs)
+
+    def scatter(self, outputs: Any, inputs: Any, *_: Any) -> Any:
+        return self.reduce_scatter(outputs, inputs) if inputs else _done(outputs)
+
+    def _sum(self, tensors: Any, options: Any) -> None:
+        if getattr(options, "reduceOp", None) == distributed.ReduceOp.SUM:
+            for each in tensors:
+                each.mul_(self.size())
+
+    def alltoall(self, outputs: Any, inputs: Any, *_: Any) -> Any:
+        for output in outputs:
+            output.copy_(inputs[self.rank()])
+        return _done(outputs)
+
+
+def open_echo(rank: int, size: int) -> None:
+    """Make the default process group of a newcomer that will have a rank among others."""
+    if not hasattr(distributed.Backend, _ECHO.upper()):
+        distributed.Backend.register_backend(
+            _ECHO, lambda _, own, all_, __: _Echo(own, all_), devices=["cpu"]
+        )
+    store = distributed.HashStore()
+    distributed.init_process_group(_ECHO, store=store, rank=rank, world_size=size)
+
+
+def open_group(file: Path, rank: int, size: int) -> None:
+    """Make the default process group of a generation; raises an error if a member is gone.
+
+    Args:
+        file: By which the members find each other; it must not exist before.
+        rank: Of this process.
+        size: The number of members.
+    """
+    global _connections  # noqa: PLW0603 - one default process group for the process
+    before = _sockets()
+    store = distributed.FileStore(str(file), size)
+    store.set_timeout(timedelta(seconds=_CONNECT_S))
+    limit = timedelta(seconds=_CONNECT_S)
+    # A group that could not be made has counted, too; its number is part of the keys in the store.
+    distributed.distributed_c10d._world.group_count = 0
+    try:
+        distributed.init_process_group(
+            "gloo", store=store, rank=rank, world_size=size, timeout=limit
+        )
+    finally:
+        _connections = _sockets() - before
+    distributed.distributed_c10d._set_pg_timeout(_COLLECTIVE)
+
+
+def close_group() -> None:
+    """Destroy the default process group, also if a member is gone.
+
+    Whoever waits for this process gets an error. The group itself would close its connections only
+    with the last object that refers to it, such as a ``DistributedDataParallel``.
+    """
+    for descriptor, _ in _connections & _sockets():
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
+            if not connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                connection.shutdown(socket.SHUT_RDWR)
+    if distributed.is_initialized():
+        with contextlib.suppress(Exception):
+            distributed.destroy_process_group()
+
+
+_connections: set[tuple[int, int]] = set()
+
+
+def _sockets() -> set[tuple[int, int]]:
+    """Return descriptor and inode of each socket of this process."""
+    found = set()
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - fewer objects
+        with contextlib.suppress(OSError):
+            status = os.fstat(int(name))
+            if stat.S_ISSOCK(status.st_mode):
+                found.add((int(name), status.st_ino))
+    return found
+
+
+def broadcast_tensors(tensors: Sequence[Tensor], source: int) -> None:
+    """Broadcast tensors from a rank, all of a type in one collective."""
+    for kind in dict.fromkeys((each.dtype, each.device) for each in tensors):
+        own = [each for each in tensors if (each.dtype, each.device) == kind]
+        flat = torch.cat([each.detach().reshape(-1) for each in own])
+        distributed.broadcast(flat, source)
+        at = 0
+        for each in own:
+            with torch.no_grad():
+                each.copy_(flat[at : at + each.numel()].view_as(each))
+            at += each.numel()

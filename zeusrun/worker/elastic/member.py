@@ -1,0 +1,400 @@
+"""A process of an elastic training: which generation it trains in, and how it goes over to another.
+
+A planned change begins after a step that rank 0 announces two steps before it. If a rank dies, the
+others get an error within their step, or wait until one of them closes its connections. Then all
+make that step again, unless one of them has completed it: the others take over its state.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from zeusrun.sidecar.board import Board
+from zeusrun.sidecar.events import Adapted, Regrouped
+from zeusrun.worker.elastic.tracked import Tracked
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import FrameType
+
+    from zeusrun.sidecar.board import Generation
+    from zeusrun.worker.environment import WorkerEnvironment
+
+BY_STEPS, BY_EPOCHS = 1, 2
+_NOTICED_S = 20.0  # within which a rank that has failed has ended, and the agent has seen it
+_POLL_S = 0.001
+_BEAT_S = 0.5
+_AHEAD = 2  # steps, by which a change is announced
+_WAITING = ("/torch/autograd/graph.py", "/torch/distributed/", "/zeusrun/worker/elastic/")
+
+
+class Member:
+    """This process in an elastic training.
+
+    Args:
+        environment: This rank; its rank and world size change with the generations.
+
+    Attributes:
+        tracked: The objects whose state a newcomer receives.
+        is_opening: Whether it is making a process group.
+        is_lost: Whether the present step has failed because another rank is gone.
+        is_made: Whether the optimizer had stepped by then, so that the step is complete.
+        parts: What a newcomer receives besides the state of the objects: each function returns its
+            part, or takes over the argument if that is not ``None``.
+        on_change: Called once the ranks have changed.
+    """
+
+    def __init__(self, environment: WorkerEnvironment) -> None:
+        self.tracked = Tracked()
+        self.is_opening = self.is_lost = self.is_made = False
+        self.parts: dict[str, Callable[[Any], Any]] = {}
+        self.on_change: Callable[[], None] = lambda: None
+        self._environment, self._slot = environment, environment.slot or 0
+        self._board = Board(Path(environment.run_dir or ""))
+        self._place = self._board.place(self._slot)
+        self._number, self._is_newcomer = environment.since, environment.since > 0
+        self._is_refused, self._asked = False, 0
+        self.parts["questions"] = self._exchange_questions
+        self._is_whole = not self._is_newcomer  # whether it has a state that others may take over
+        self._schedule = json.loads(environment.sizes or "{}").get("steps") or ()
+        self._scheduled: int | None = None  # the step of the entry that was ordered last
+        threading.Thread(target=self._beat, name="zeusrun-beat", daemon=True).start()
+
+    # Process groups
+
+    def open(self) -> None:
+        """Make the default process group of the script."""
+        from zeusrun.worker.elastic.groups import open_echo  # noqa: PLC0415 - imports torch
+
+        self.is_opening = True
+        try:
+            if self._is_newcomer:
+                open_echo(self._environment.rank, self._environment.world_size)
+            else:
+                self._join_newest()
+        finally:
+            self.is_opening = False
+
+    @contextlib.contextmanager
+    def step(self) -> Iterator[None]:
+        """Return the context of a step, which survives the loss of another rank."""
+        self._place.is_in_step = 1
+        before = self._optimizer_steps()
+        try:
+            yield
+        except RuntimeError as error:
+            if not self._take_loss(error):
+                raise
+            self.is_made = self._optimizer_steps() > before
+        finally:
+            self._place.is_in_step = 0
+
+    def refuse(self, why: str) -> None:
+        """Say once that the ranks cannot change."""
+        if not self._is_refused:
+            self._is_refused = True
+            text = f"the number of ranks cannot change: {why}"
+            self._environment.record_on_0(
+                Adapted(time.monotonic(), 0, 1, self._environment.batch_size or 1, None, "", text)
+            )
+
+    def _set_mode(self, mode: int) -> None:
+        """Say how the ranks can change, unless the script has groups that would not follow."""
+        from torch import distributed  # noqa: PLC0415 - the script has imported it
+
+        groups = distributed.distributed_c10d._world.pg_map
+        if len(groups) > 1:
+            self.refuse("the script has made process groups of its own (new_group)")
+        self._place.mode = 0 if self._is_refused else mode
+
+    def _optimizer_steps(self) -> int:
+        return int(self.parts["clock"](None)[0]) if "clock" in self.parts else self._place.steps
+
+    def enter(self) -> None:
+        """Begin a pass over the training data; a newcomer joins the others here."""
+        if not self._is_newcomer:
+            self._set_mode(BY_STEPS)
+            return
+        self._place.mode = BY_STEPS
+        self._place.is_ready = 1
+        while self._slot not in self._board.read_generation(self._board.newest).members:
+            time.sleep(_POLL_S)
+        self._change()
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether it is a newcomer that has not joined the others."""
+        return self._is_newcomer and not self.is_opening
+
+    @property
+    def limit(self) -> int | None:
+        """How many batches a pass of an unedited script has; ``None``: all."""
+        return 1 if self._is_newcomer else None
+
+    def begin_epoch(self, loader: int, epoch: int, *, is_training: bool) -> bool:
+        """Begin a pass of an unedited script; return whether the ranks have changed.
+
+        Rank 0 announces a change for its next epoch, so that the all-reduces of this one are in
+        between. A newcomer joins when it begins the same epoch.
+        """
+        if self._is_newcomer:
+            return self._join_in_epoch(loader, epoch)
+        place = self._place
+        if not is_training or place.mode == BY_STEPS:
+            return False
+        self._set_mode(BY_EPOCHS)
+        place.loader, place.epoch = loader, epoch
+        self._follow_schedule()
+        return self._switch(epoch, 1)
+
+    def _join_in_epoch(self, loader: int, epoch: int) -> bool:
+        while True:
+            generation = self._board.read_generation(self._board.newest)
+            head = self._board.place(generation.members[0] if generation.members else self._slot)
+            if head.loader != loader:
+                return False
+            announced, at = self._board.switch
+            is_member = self._slot in generation.members
+            if is_member and announced == generation.number and epoch >= at:
+                self._place.mode = BY_EPOCHS
+                self._change()
+                return True
+            if epoch <= (at - 1 if is_member and announced == generation.number else head.epoch):
+                return False  # the others have begun it
+            self._place.is_ready = 1
+            time.sleep(_POLL_S)
+
+    def agree_on_stop(self, wishes: bool) -> bool:
+        """Return whether the training stops now; rank 0 decides for this call on all ranks.
+
+        No collective call: a rank may be lost while the others are between two steps.
+        """
+        self._asked += 1
+        boundary = self._asked
+        while not self._is_newcomer:
+            decided, stops = self._board.decision
+            if decided >= boundary:
+                return bool(0 < stops <= boundary)
+            if self._environment.rank == 0:
+                self._board.decide(boundary, stops=wishes)
+            elif self._head() not in self._board.read_generation(self._board.newest).members:
+                self._change()  # rank 0 was lost
+            time.sleep(_POLL_S)
+        return False
+
+    def _exchange_questions(self, asked: int | None) -> int:
+        self._asked = self._asked if asked is None else asked
+        return self._asked
+
+    def _head(self) -> int:
+        return self._board.read_generation(self._number).members[0]
+
+    def after_step(self, rest: int = 0) -> bool:
+        """Count a completed step; return whether the ranks have changed after it.
+
+        They do not if the ``rest`` of the epoch has fewer samples than there would be ranks.
+        """
+        self._place.steps += 1
+        self._follow_schedule()
+        return self._switch(self._place.steps, _AHEAD, rest)
+
+    def _follow_schedule(self) -> None:
+        """Order the size of the schedule, once the steps of its entry are over; rank 0 does so."""
+        if not self._schedule:
+            return
+        steps = self._optimizer_steps()
+        due = [(step, size) for step, size in self._schedule if step <= steps]
+        if due and due[-1][0] != self._scheduled:
+            self._scheduled, size = due[-1]
+            if self._environment.rank == 0:
+                self._board.order(size, "the schedule")
+
+    def _switch(self, now: int, ahead: int, rest: int = 0) -> bool:
+        newest = self._board.newest
+        if newest == self._number:
+            return False
+        number, at = self._board.switch
+        if number != newest:
+            if self._environment.rank == 0:
+                self._board.announce(newest, now + ahead)
+            return False
+        if now < at or 0 < rest < len(self._board.read_generation(number).members):
+            return False
+        self._change()
+        return True
+
+    def recover(self) -> None:
+        """Join the ranks that are left after one was lost."""
+        self._place.steps += self.is_made
+        self.is_lost = self.is_made = False
+        self.tracked.clear_gradients()
+        self._change()
+
+    def _take_loss(self, error: RuntimeError) -> bool:
+        """Whether an error within a step is that another rank is gone."""
+        from zeusrun.worker.elastic.groups import close_group  # noqa: PLC0415 - imports torch
+
+        close_group()  # so that those who wait for this rank get an error, too
+        if "gloo" not in str(error):  # torch has no class for it
+            return False
+        deadline_t = time.monotonic() + _NOTICED_S
+        while self._board.newest == self._number:
+            if time.monotonic() > deadline_t:
+                return False
+            time.sleep(_POLL_S)
+        self.is_lost = True
+        return True
+
+    # Generations
+
+    def _change(self) -> None:
+        self.is_opening = True
+        try:
+            self._join_newest()
+        finally:
+            self.is_opening = False
+        for model in self.tracked.models:
+            _replace_group(model)
+        self.on_change()
+
+    def _join_newest(self) -> None:
+        """Join the newest generation; if a member dies meanwhile, the one after it."""
+        from zeusrun.worker.elastic.groups import close_group, open_group  # noqa: PLC0415 - as above
+
+        while True:
+            generation = self._board.read_generation(self._board.newest)
+            if self._slot not in generation.members:
+                self._leave()
+            close_group()
+            if not self._meet(generation):
+                continue
+            rank, size = generation.members.index(self._slot), len(generation.members)
+            try:
+                open_group(self._board.folder / f"{generation.number}.store", rank, size)
+                if self._number or self._is_newcomer:
+                    self._agree(rank, size)
+            except RuntimeError as error:
+                if not self._wait_for_another(generation.number):
+                    raise RuntimeError(f"the ranks could not connect: {error}") from error
+                continue
+            self._environment.rank, self._environment.world_size = rank, size
+            self._number, self._is_newcomer = generation.number, False
+            members, step = generation.members, self._place.steps
+            self._environment.record_on_0(
+                Regrouped(time.monotonic(), self._number, members, step, generation.why)
+            )
+            return
+
+    def _meet(self, generation: Generation) -> bool:
+        """Wait until all members are here; return whether they are: not if one has died."""
+        self._place.generation = generation.number
+        places = [self._board.place(slot) for slot in generation.members]
+        while any(place.generation < generation.number for place in places):
+            if self._board.newest != generation.number:
+                return False
+            time.sleep(_POLL_S)
+        return True
+
+    def _wait_for_another(self, number: int) -> bool:
+        deadline_t = time.monotonic() + _NOTICED_S
+        while self._board.newest == number and time.monotonic() < deadline_t:
+            time.sleep(_POLL_S)
+        return self._board.newest != number
+
+    def _agree(self, rank: int, size: int) -> None:
+        """Give all members the state of the one that is furthest."""
+        import torch  # noqa: PLC0415 - the script has imported it
+        from torch import distributed  # noqa: PLC0415
+
+        from zeusrun.worker.elastic import state  # noqa: PLC0415 - imports torch
+
+        place = self._place
+        own_random = state.random_states()
+        steps = place.steps if self._is_whole else -1
+        own = torch.tensor([steps, state.digest(own_random)])
+        all_ = [torch.empty_like(own) for _ in range(size)]
+        distributed.all_gather(all_, own)
+        rows = [(int(row[0]), int(row[1])) for row in all_]
+        furthest = max(steps for steps, _ in rows)
+        if furthest < 0:
+            raise RuntimeError("no rank has the state of the training")
+        if all(steps == furthest for steps, _ in rows):
+            return
+        source = next(number for number, (steps, _) in enumerate(rows) if steps == furthest)
+        are_equal = len({number for steps, number in rows if steps >= 0}) == 1
+        if rows[rank][0] == furthest:
+            more = (
+                furthest,
+                own_random if are_equal else None,
+                {name: part(None) for name, part in self.parts.items()},
+            )
+            if rank == source:
+                state.send_state(self.tracked, more, source)
+            else:
+                state.receive_state(self.tracked, source)  # the same as its own
+            return
+        self._is_whole = False  # until all has arrived
+        states, (steps, shared, more) = state.receive_state(self.tracked, source)
+        for other, content in zip(self.tracked.others, states, strict=True):
+            other.load_state_dict(content)
+        if shared is not None:
+            state.set_random_states(shared)
+        for name, part in more.items():
+            self.parts[name](part)
+        place.steps = steps
+        self._is_whole = True
+
+    def _leave(self) -> NoReturn:
+        """End the script of a process that is not needed any more."""
+        from zeusrun.worker.elastic.groups import close_group  # noqa: PLC0415 - imports torch
+
+        close_group()
+        self._environment.has_left = True
+        raise SystemExit
+
+    # Heartbeats
+
+    def _beat(self) -> None:
+        main = threading.main_thread().ident
+        while True:
+            frame = sys._current_frames().get(main or 0)
+            self._place.is_waiting = _is_waiting(frame)
+            del frame
+            self._place.beats += 1
+            time.sleep(_BEAT_S)
+
+
+def _is_waiting(frame: FrameType | None) -> bool:
+    """Whether the main thread is within a collective, or a backward pass."""
+    while frame is not None:
+        if any(part in frame.f_code.co_filename for part in _WAITING):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _replace_group(model: Any) -> None:
+    """Let a ``DistributedDataParallel`` use the present process group.
+
+    Its buckets are laid out anew, on all ranks in the same order: otherwise the first all-reduce
+    would add gradients of one parameter to those of another one, because a newcomer has not yet
+    ordered its buckets by their first backward pass, as the others have. The methods are private,
+    the same in torch 2.4 to 2.13; without one of them, the object is built again.
+    """
+    from torch import distributed  # noqa: PLC0415 - the script has imported it
+
+    reducer = model.reducer
+    try:
+        model._update_process_group(distributed.group.WORLD)
+        reducer._push_all_rebuilt_params()
+        reducer._rebuild_buckets()
+        reducer._reset_state()
+    except AttributeError:
+        arguments = model._zeusrun_arguments
+        model.__init__(model.module, **{**arguments, "init_sync": False})

@@ -1,0 +1,49 @@
+"""The objects of a script whose state a newcomer receives."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Tracked:
+    """The objects of a script that have a state, in the order in which it has built them."""
+
+    def __init__(self) -> None:
+        self._models: list[weakref.ref[Any]] = []
+        self._others: list[weakref.ref[Any]] = []
+
+    def add_model(self, model: Any) -> None:
+        """Track a ``DistributedDataParallel``."""
+        self._models.append(weakref.ref(model))
+
+    def add(self, owner: Any) -> None:
+        """Track an optimizer, a scheduler, or anything else with ``state_dict``."""
+        if all(each() is not owner for each in self._others):
+            self._others.append(weakref.ref(owner))
+
+    @property
+    def models(self) -> list[Any]:
+        """Those that are alive."""
+        return [model for each in self._models if (model := each()) is not None]
+
+    @property
+    def others(self) -> list[Any]:
+        """Optimizers, schedulers and gradient scalers that are alive."""
+        return [other for each in self._others if (other := each()) is not None]
+
+    def tensors(self) -> list[Tensor]:
+        """Return the parameters and buffers of the models."""
+        return [
+            each
+            for model in self.models
+            for each in (*model.module.parameters(), *model.module.buffers())
+        ]
+
+    def clear_gradients(self) -> None:
+        """Forget the gradients of a step that is made again."""
+        for model in self.models:
+            model.zero_grad(set_to_none=True)
