@@ -277,7 +277,7 @@ def _to_resize(spec: JobSpec) -> dict[str, str]:
     if spec.elastic is None:
         return {}
     steps = None if spec.elastic.steps is None else list(read_steps(spec.elastic.steps).items())
-    return {"ZEUSRUN_ELASTIC": json.dumps({"steps": steps})}
+    return {"ZEUSRUN_ELASTIC": json.dumps({"steps": steps, "policy": spec.elastic.policy})}
 
 
 def _plan(elastic: Elastic, max_restarts: int, trial: Trial) -> str:

@@ -8,7 +8,6 @@ make that step again, unless one of them has completed it: the others take over 
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 import threading
 import time
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from zeusrun.sidecar.board import Board
 from zeusrun.sidecar.events import Adapted, Regrouped
+from zeusrun.worker.elastic.sizes import RanksObservation, Sizes
 from zeusrun.worker.elastic.tracked import Tracked
 
 if TYPE_CHECKING:
@@ -62,8 +62,7 @@ class Member:
         self._is_refused, self._asked = False, 0
         self.parts["questions"] = self._exchange_questions
         self._is_whole = not self._is_newcomer  # whether it has a state that others may take over
-        self._schedule = json.loads(environment.sizes or "{}").get("steps") or ()
-        self._scheduled: int | None = None  # the step of the entry that was ordered last
+        self._sizes = Sizes(environment.sizes or "{}", self._warn)
         threading.Thread(target=self._beat, name="zeusrun-beat", daemon=True).start()
 
     # Process groups
@@ -99,10 +98,11 @@ class Member:
         """Say once that the ranks cannot change."""
         if not self._is_refused:
             self._is_refused = True
-            text = f"the number of ranks cannot change: {why}"
-            self._environment.record_on_0(
-                Adapted(time.monotonic(), 0, 1, self._environment.batch_size or 1, None, "", text)
-            )
+            self._warn(f"the number of ranks cannot change: {why}")
+
+    def _warn(self, problem: str) -> None:
+        size = self._environment.batch_size or 1
+        self._environment.record_on_0(Adapted(time.monotonic(), 0, 1, size, None, "", problem))
 
     def _set_mode(self, mode: int) -> None:
         """Say how the ranks can change, unless the script has groups that would not follow."""
@@ -150,7 +150,7 @@ class Member:
             return False
         self._set_mode(BY_EPOCHS)
         place.loader, place.epoch = loader, epoch
-        self._follow_schedule()
+        self._follow_sizes(epoch)
         return self._switch(epoch, 1)
 
     def _join_in_epoch(self, loader: int, epoch: int) -> bool:
@@ -201,19 +201,14 @@ class Member:
         They do not if the ``rest`` of the epoch has fewer samples than there would be ranks.
         """
         self._place.steps += 1
-        self._follow_schedule()
+        self._follow_sizes(self._environment.epoch or 0)
         return self._switch(self._place.steps, _AHEAD, rest)
 
-    def _follow_schedule(self) -> None:
-        """Order the size of the schedule, once the steps of its entry are over; rank 0 does so."""
-        if not self._schedule:
-            return
-        steps = self._optimizer_steps()
-        due = [(step, size) for step, size in self._schedule if step <= steps]
-        if due and due[-1][0] != self._scheduled:
-            self._scheduled, size = due[-1]
-            if self._environment.rank == 0:
-                self._board.order(size, "the schedule")
+    def _follow_sizes(self, epoch: int) -> None:
+        """Let the schedule or the policy order another number of ranks."""
+        ranks, samples = self._environment.world_size, self._environment.consumed()
+        seen = RanksObservation(ranks, self._optimizer_steps(), epoch, samples, time.monotonic())
+        self._sizes.follow(seen, self._board, is_head=self._environment.rank == 0)
 
     def _switch(self, now: int, ahead: int, rest: int = 0) -> bool:
         newest = self._board.newest
