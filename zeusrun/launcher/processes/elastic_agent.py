@@ -152,6 +152,7 @@ class Agent:
             if slot in self._waiting:
                 self._waiting.discard(slot)
                 self._wanted = min(self._wanted, len(self._members) + len(self._waiting))
+                self._forget_error()
                 _log(f"process {slot} (pid {process.pid}) ended with {code} before it joined")
             elif slot not in self._members:
                 _log(f"process {slot} (pid {process.pid}) has left, with {code}")
@@ -190,6 +191,7 @@ class Agent:
             return False
         if is_new:
             self._wanted = min(self._wanted, len(rest) + len(self._waiting))
+        self._forget_error()
         self._why = "a lost rank is replaced"
         self._publish(rest, f"rank {self._members.index(slot)} {_how(code)}")
         return True
@@ -204,9 +206,12 @@ class Agent:
         if not allowed or self._lost >= self._plan.losses:
             return False
         self._lost += 1
-        with contextlib.suppress(OSError):  # it is not the cause if the training fails later
-            error.unlink()
         return True
+
+    def _forget_error(self) -> None:
+        """Remove the record of an error that is not the cause if the training fails later."""
+        with contextlib.suppress(OSError):
+            (self._run_dir / "error.json").unlink()
 
     def _start_again(self, slot: int, code: int) -> bool:
         """End all ranks after a failure, and start them again if that is allowed."""
