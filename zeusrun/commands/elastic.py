@@ -26,9 +26,10 @@ def resize(
     *,
     as_json: options.AsJson = False,
 ) -> None:
-    """Change the number of ranks of an elastic training, and wait until they train.
+    """Change the number of ranks of an elastic training.
 
-    The ranks that are left keep their process. At its end, an epoch has used each sample once.
+    The command waits until they train. The ranks that are left keep their process. At its end, an
+    epoch has used each sample once.
     """
     home, store = options.open_home(name)
     name = options.job_name(name)

@@ -24,7 +24,7 @@ def test_the_limits_are_restored_before_the_last_processes_are_ended():
         ),
         submission=SimpleNamespace(
             commands=lambda *_: (None,),
-            spec=SimpleNamespace(launch=SimpleNamespace(grace_period_s=2.0)),
+            spec=SimpleNamespace(launch=SimpleNamespace(grace_period_s=2.0), elastic=None),
         ),
         limits=SimpleNamespace(
             begin=lambda: done.append("held"), restore=lambda: done.append("restored")
