@@ -28,6 +28,7 @@ distributed: Any = torch.distributed  # some of what is needed has no types
 
 _ECHO = "zeusrun_echo"
 _CONNECT_S = 10.0  # a member that dies while the others connect costs them so much
+_BUFFER_BYTES = 1 << 28  # of a broadcast, as ``DistributedDataParallel``
 _COLLECTIVE = timedelta(minutes=30)  # of gloo
 
 
@@ -47,15 +48,15 @@ class _Echo(distributed.ProcessGroup):  # type: ignore[misc]
         return _done([])
 
     def allreduce(self, tensors: Any, options: Any = None, *_: Any) -> Any:
-        self._sum(tensors, options)
+        if getattr(options, "reduceOp", None) == distributed.ReduceOp.SUM:
+            for each in tensors:
+                each.mul_(self.size())
         return _done(tensors)
 
     allreduce_coalesced = reduce = allreduce
 
     def broadcast(self, tensors: Any, *_: Any) -> Any:
         return _done(tensors)
-
-    send = recv = broadcast
 
     def allgather(self, outputs: Any, inputs: Any, *_: Any) -> Any:
         for each, own in zip(outputs, inputs, strict=True):
@@ -67,29 +68,7 @@ class _Echo(distributed.ProcessGroup):  # type: ignore[misc]
         output.view(self.size(), -1).copy_(own.reshape(1, -1).expand(self.size(), -1))
         return _done([output])
 
-    def gather(self, outputs: Any, inputs: Any, *_: Any) -> Any:
-        return self.allgather(outputs, inputs) if outputs else _done(outputs)
-
     all_gather_single = _allgather_base  # since torch 2.13
-
-    def reduce_scatter(self, outputs: Any, inputs: Any, options: Any = None, *_: Any) -> Any:
-        for output, parts in zip(outputs, inputs, strict=True):
-            output.copy_(parts[self.rank()])
-        self._sum(outputs, options)
-        return _done(outputs)
-
-    def scatter(self, outputs: Any, inputs: Any, *_: Any) -> Any:
-        return self.reduce_scatter(outputs, inputs) if inputs else _done(outputs)
-
-    def _sum(self, tensors: Any, options: Any) -> None:
-        if getattr(options, "reduceOp", None) == distributed.ReduceOp.SUM:
-            for each in tensors:
-                each.mul_(self.size())
-
-    def alltoall(self, outputs: Any, inputs: Any, *_: Any) -> Any:
-        for output in outputs:
-            output.copy_(inputs[self.rank()])
-        return _done(outputs)
 
 
 def open_echo(rank: int, size: int) -> None:
@@ -156,13 +135,6 @@ def _sockets() -> set[tuple[int, int]]:
 
 
 def broadcast_tensors(tensors: Sequence[Tensor], source: int) -> None:
-    """Broadcast tensors from a rank, all of a type in one collective."""
-    for kind in dict.fromkeys((each.dtype, each.device) for each in tensors):
-        own = [each for each in tensors if (each.dtype, each.device) == kind]
-        flat = torch.cat([each.detach().reshape(-1) for each in own])
-        distributed.broadcast(flat, source)
-        at = 0
-        for each in own:
-            with torch.no_grad():
-                each.copy_(flat[at : at + each.numel()].view_as(each))
-            at += each.numel()
+    """Broadcast tensors from a rank, in place, many in one collective."""
+    own = [each.detach() for each in tensors]
+    distributed._broadcast_coalesced(distributed.group.WORLD, own, _BUFFER_BYTES, source)
