@@ -70,6 +70,14 @@ class _Echo(distributed.ProcessGroup):  # type: ignore[misc]
 
     all_gather_single = _allgather_base  # since torch 2.13
 
+    def gather(self, *_: Any, **__: Any) -> Any:
+        raise RuntimeError(
+            "zeusrun: before a rank has joined the training of the others, its script can broadcast"
+            ", reduce, gather on all ranks and wait at a barrier, but not do this"
+        )
+
+    scatter = reduce_scatter = alltoall = alltoall_base = send = recv = gather
+
 
 def open_echo(rank: int, size: int) -> None:
     """Make the default process group of a newcomer that will have a rank among others."""
@@ -136,5 +144,5 @@ def _sockets() -> set[tuple[int, int]]:
 
 def broadcast_tensors(tensors: Sequence[Tensor], source: int) -> None:
     """Broadcast tensors from a rank, in place, many in one collective."""
-    own = [each.detach() for each in tensors]
-    distributed._broadcast_coalesced(distributed.group.WORLD, own, _BUFFER_BYTES, source)
+    if own := [each.detach() for each in tensors]:
+        distributed._broadcast_coalesced(distributed.group.WORLD, own, _BUFFER_BYTES, source)
