@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from zeusrun.launcher.elastic.endpoint import Endpoint
+from zeusrun.launcher.elastic.endpoint import serve
 from zeusrun.launcher.elastic.provision import Provisioner
 from zeusrun.sidecar.board import Board
 
@@ -44,5 +44,5 @@ def control_ranks(
 
     with contextlib.ExitStack() as stack:
         if elastic.listen is not None:
-            stack.enter_context(Endpoint(elastic.listen, board, elastic, first))
+            stack.enter_context(serve(elastic.listen, board, elastic, first))
         yield advance
