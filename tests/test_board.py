@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from zeusrun.sidecar import board as board_module
 from zeusrun.sidecar.board import MAX_SLOTS, ORDERED_BY, Board, Generation
 
-FIELDS = board_module._FIELDS
+FIELDS = [name for name, _ in board_module.Place._fields_]
 slots = st.integers(0, MAX_SLOTS - 1)
 numbers = st.integers(0, 2**64 - 1)
 
@@ -125,7 +125,7 @@ def test_the_last_place_is_apart_from_the_generations_and_orders(board):
 
 
 def test_there_is_no_place_after_the_last(board):
-    with pytest.raises(IndexError):
+    with pytest.raises(ValueError, match="too small"):
         board.place(MAX_SLOTS).steps = 1
 
 

@@ -52,7 +52,7 @@ def resize(
     deadline_t = time.monotonic() + _WAIT_S
     while not _has_size(board, ranks) and lease_of(trial, paths).is_held():
         if time.monotonic() > deadline_t:
-            count = plural(len(_members(board)), "rank")
+            count = plural(len(board.members), "rank")
             raise UsageError(
                 f"{trial.trial} still has {count} after {_WAIT_S:g} s; it changes when the new "
                 f"ones have started: see {Path(paths.torchrun_log)}"
@@ -64,12 +64,8 @@ def resize(
         typer.echo(f"{trial.trial} has {plural(ranks, 'rank')}")
 
 
-def _members(board: Board) -> tuple[int, ...]:
-    return board.read_generation(board.newest).members if board.newest else ()
-
-
 def _has_size(board: Board, ranks: int) -> bool:
-    members = _members(board)
+    members = board.members
     return len(members) == ranks and all(
         board.place(slot).generation == board.newest for slot in members
     )

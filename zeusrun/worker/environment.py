@@ -54,7 +54,7 @@ class WorkerEnvironment:
         external_sigterm: Whether one that zeusrun did not send has ended the training.
         slot: The number of this process in an elastic training, which it keeps; else ``None``.
         since: The generation in which the others trained when it began; 0 at the start.
-        sizes: How many ranks an elastic training wants, as JSON.
+        sizes: The numbers of ranks of an elastic training by its steps, as in the job file.
         agree_on_stop: Lets the ranks of an elastic training agree without a collective call.
         has_left: Whether it has left the training, because fewer ranks are wanted.
         grouped: Whether this process was seen in a process group.

@@ -101,11 +101,10 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(status, self._describe())
 
     def _describe(self) -> dict[str, Any]:
-        number = self.board.newest  # 0 until the agent has begun
-        members = self.board.read_generation(number).members if number else ()
+        generation, members = self.board.newest, self.board.members
         orders, wanted, _ = self.board.wanted
         return {
-            "generation": number,
+            "generation": generation,
             "size": len(members),
             "wanted": wanted if orders else self.first,
             "min": self.elastic.min,

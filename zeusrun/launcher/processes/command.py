@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 import zeusrun
 from zeusrun.errors import LaunchError
 from zeusrun.jobfile.adapt_section import NoiseScaleSection, Watch
-from zeusrun.jobfile.elastic_section import read_steps
 from zeusrun.jobfile.placeholders import expand_placeholders
 from zeusrun.jobfile.sections import split_batch
 from zeusrun.sidecar.orders import PREFIX_COLUMNS
@@ -261,7 +260,7 @@ def build_command(
             **_to_replace(spec),
             **_to_watch(spec),
             **_to_adapt(spec, fitting),
-            **_to_resize(spec),
+            **({"ZEUSRUN_ELASTIC": spec.elastic.steps or ""} if spec.elastic is not None else {}),
             **variables,
             **({"ZEUSRUN_SECRETS": ",".join(sorted(secrets))} if secrets else {}),
         },
@@ -270,14 +269,6 @@ def build_command(
         script=script,
         secrets=tuple(sorted(secrets)),
     )
-
-
-def _to_resize(spec: JobSpec) -> dict[str, str]:
-    """Return the variable that says how many ranks the training wants, by its steps."""
-    if spec.elastic is None:
-        return {}
-    steps = None if spec.elastic.steps is None else list(read_steps(spec.elastic.steps).items())
-    return {"ZEUSRUN_ELASTIC": json.dumps({"steps": steps})}
 
 
 def _plan(elastic: Elastic, max_restarts: int, trial: Trial) -> str:
@@ -289,9 +280,7 @@ def _plan(elastic: Elastic, max_restarts: int, trial: Trial) -> str:
         "most": elastic.max,
         "batch_size": trial.global_batch_size,
         "max_restarts": max_restarts,
-        "losses": elastic.losses,
-        "tolerant": elastic.lost_by == "any",
-        "hang_s": elastic.hang_s,
+        **elastic.model_dump(include={"losses", "lost_by", "hang_s"}),
     }
     return json.dumps(plan)
 

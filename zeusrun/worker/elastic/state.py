@@ -16,19 +16,14 @@ if TYPE_CHECKING:
     from zeusrun.worker.elastic.tracked import Tracked
 
 
-def send_state(tracked: Tracked, more: object, source: int) -> None:
-    """Send the state of this rank, the ``source``, to all others; ``more``: anything."""
-    states = [each.state_dict() for each in tracked.others]
-    distributed.broadcast_object_list([states, more], source)
+def share_state(tracked: Tracked, more: object, source: int) -> tuple[list[Any], Any]:
+    """Give all ranks the parameters of the ``source``; return its other states, and ``more``."""
+    objects: list[Any] = [None, None]
+    if distributed.get_rank() == source:
+        objects = [[each.state_dict() for each in tracked.others], more]
+    distributed.broadcast_object_list(objects, source)
     broadcast_tensors(tracked.tensors(), source)
-
-
-def receive_state(tracked: Tracked, source: int) -> tuple[list[Any], Any]:
-    """Receive the parameters of the ``source``, in place; return the other states, and more."""
-    received: list[Any] = [None, None]
-    distributed.broadcast_object_list(received, source)
-    broadcast_tensors(tracked.tensors(), source)
-    return received[0], received[1]
+    return objects[0], objects[1]
 
 
 def random_states() -> tuple[Any, ...]:
