@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -55,7 +54,7 @@ def resize(
             count = plural(len(board.members), "rank")
             raise UsageError(
                 f"{trial.trial} still has {count} after {_WAIT_S:g} s; it changes when the new "
-                f"ones have started: see {Path(paths.torchrun_log)}"
+                f"ones have started: see {paths.torchrun_log}"
             )
         time.sleep(_POLL_S)
     if as_json:

@@ -106,7 +106,7 @@ def test_the_schedule_counts_the_steps_of_the_clock(build):
 
 def test_a_rank_that_has_begun_says_that_it_trains_by_steps(build):
     member = build.member()
-    assert member.limit is None
+    assert not member.is_alone
     member.enter()
     assert build.board.place(0).mode == BY_STEPS
     with member.step():
@@ -116,14 +116,14 @@ def test_a_rank_that_has_begun_says_that_it_trains_by_steps(build):
 
 def test_a_newcomer_waits_until_it_is_a_member(build):
     newcomer = build.member(2, since=1)
-    assert newcomer.limit == 1
+    assert newcomer.is_alone
     thread = threading.Thread(target=newcomer.enter)
     thread.start()
     wait_for(lambda: build.board.place(2).is_ready)
     assert thread.is_alive()
     build.board.publish(Generation(2, (0, 1, 2)))
     thread.join()
-    assert newcomer.limit is None
+    assert not newcomer.is_alone
     assert newcomer._environment.world_size == 3
 
 
@@ -189,7 +189,7 @@ def test_a_newcomer_of_an_unedited_script_runs_through_the_epochs_that_have_begu
     assert zero.begin_epoch(1, 7, is_training=True)
     thread.join()
     assert joined == [False, True]
-    assert newcomer.limit is None
+    assert not newcomer.is_alone
 
 
 def test_an_error_of_the_script_within_a_step_is_raised(build):

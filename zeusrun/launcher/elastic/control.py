@@ -32,15 +32,14 @@ def control_ranks(
         return
     board, provisioner = Board(paths.run_dir, create=True), None
     board.clear(orders=True)  # of an earlier part
-    if (wanted := elastic.provision) is not None:
-        provisioner = Provisioner(wanted.by, wanted.every, elastic.max, meter.energy_between)
+    if elastic.provision is not None:
+        provisioner = Provisioner(elastic.provision, elastic.max, meter.energy_between)
 
     def advance(ranks: Ranks, count: StepCount | None) -> None:
-        if provisioner is None or provisioner.has_ended or count is None:
-            return
-        size = provisioner.advance(len(ranks.changes), ranks.world_size, count)
-        if size is not None:
-            board.order(size, "provisioning")
+        if provisioner is not None and count is not None:
+            size = provisioner.advance(len(ranks.changes), ranks.world_size, count)
+            if size is not None:
+                board.order(size, "provisioning")
 
     with contextlib.ExitStack() as stack:
         if elastic.listen is not None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from zeusrun.jobfile.elastic_section import Provision
     from zeusrun.sidecar.step_clock import StepCount
 
 _SKIPPED = 2  # steps after each change
@@ -20,20 +21,15 @@ class Provisioner:
     """Measures each number of ranks for some steps, and decides on the next.
 
     Args:
-        by: ``throughput`` or ``joules``.
-        every: Steps for which each number of ranks is measured.
+        section: By what it decides, and how long it measures.
         most: Ranks.
         energy_between: Returns joules between two monotonic seconds; ``None``: unknown.
     """
 
     def __init__(
-        self,
-        by: str,
-        every: int,
-        most: int,
-        energy_between: Callable[[float, float], float | None],
+        self, section: Provision, most: int, energy_between: Callable[[float, float], float | None]
     ) -> None:
-        self._by, self._every, self._most = by, every, most
+        self._by, self._every, self._most = section.by, section.every, most
         self._energy_between = energy_between
         self._generation: int | None = None  # that is measured
         self._begin = 0  # the step after which it is

@@ -273,16 +273,9 @@ def build_command(
 
 def _plan(elastic: Elastic, max_restarts: int, trial: Trial) -> str:
     """Return what the agent of an elastic training may do."""
-    plan = {
-        "run_id": trial.trial,
-        "ranks": trial.world_size,
-        "least": elastic.min,
-        "most": elastic.max,
-        "batch_size": trial.global_batch_size,
-        "max_restarts": max_restarts,
-        **elastic.model_dump(include={"losses", "lost_by", "hang_s"}),
-    }
-    return json.dumps(plan)
+    limits = elastic.model_dump(include={"min", "max", "losses", "lost_by", "hang_s"})
+    sizes = {"ranks": trial.world_size, "batch_size": trial.global_batch_size}
+    return json.dumps({"run_id": trial.trial, **sizes, "max_restarts": max_restarts, **limits})
 
 
 def _to_watch(spec: JobSpec) -> dict[str, str]:

@@ -36,24 +36,20 @@ class Plan:
     Attributes:
         run_id: Of torchrun: the name of the trial.
         ranks: At the start.
-        least: Ranks without which the training fails.
-        most: Ranks.
+        min, max, losses, lost_by, hang_s: Of the section ``elastic``.
         batch_size: Over all ranks; those of an unedited script share it evenly.
         max_restarts: Of all ranks after any failure.
-        losses: How many ranks may be lost.
-        lost_by: ``any`` if a rank with an exception counts as lost, too.
-        hang_s: Seconds after which a rank that keeps others waiting is killed.
     """
 
     run_id: str
     ranks: int
-    least: int
-    most: int
-    batch_size: int = 0
-    max_restarts: int = 0
-    losses: int = 0
-    lost_by: str = "killed"
-    hang_s: float = 60.0
+    batch_size: int
+    max_restarts: int
+    min: int
+    max: int
+    losses: int
+    lost_by: str
+    hang_s: float
 
 
 class Agent:
@@ -171,10 +167,8 @@ class Agent:
         is_new = slot not in self._trained  # then the others may not have met it
         able = all(self._board.place(each).mode == BY_STEPS for each in rest)
         # Without one of those that have trained, nobody has the state of the training.
-        enough = len(rest) >= self._plan.least and not set(rest).isdisjoint(self._trained)
-        if self._finished or not enough or not (able or is_new):
-            return False
-        if not is_new and not self._may_lose(code):
+        enough = len(rest) >= self._plan.min and not set(rest).isdisjoint(self._trained)
+        if self._finished or not enough or not (is_new or (able and self._may_lose(code))):
             return False
         if is_new:
             self._wanted = min(self._wanted, len(rest) + len(self._waiting))
@@ -254,10 +248,10 @@ class Agent:
         number, size, by = self._board.wanted
         if number != self._order:
             self._order = number
-            self._wanted = size and min(max(size, self._plan.least), self._plan.most)
+            self._wanted = size and min(max(size, self._plan.min), self._plan.max)
             while self._by_epochs and self._wanted and self._plan.batch_size % self._wanted:
                 self._wanted -= 1  # the batch size stays as chosen
-            if 0 < self._wanted < self._plan.least:
+            if 0 < self._wanted < self._plan.min:
                 self._wanted = len(self._members)
             self._why = f"{by} wants {size}"
             _log(f"{self._why}: {self._wanted} ranks")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 distributed: Any = torch.distributed  # some of what is needed has no types
 
 _ECHO = "zeusrun_echo"
-_CONNECT_S = 10.0  # a member that dies while the others connect costs them so much
+_CONNECT = timedelta(seconds=10)  # a member that dies while the others connect costs them so much
 _BUFFER_BYTES = 1 << 28  # of a broadcast, as ``DistributedDataParallel``
 _COLLECTIVE = timedelta(minutes=30)  # of gloo
 
@@ -100,13 +100,12 @@ def open_group(file: Path, rank: int, size: int) -> None:
     global _connections  # noqa: PLW0603 - one default process group for the process
     before = _sockets()
     store = distributed.FileStore(str(file), size)
-    store.set_timeout(timedelta(seconds=_CONNECT_S))
-    limit = timedelta(seconds=_CONNECT_S)
+    store.set_timeout(_CONNECT)
     # A group that could not be made has counted, too; its number is part of the keys in the store.
     distributed.distributed_c10d._world.group_count = 0
     try:
         distributed.init_process_group(
-            "gloo", store=store, rank=rank, world_size=size, timeout=limit
+            "gloo", store=store, rank=rank, world_size=size, timeout=_CONNECT
         )
     finally:
         _connections = _sockets() - before

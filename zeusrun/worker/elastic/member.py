@@ -131,11 +131,6 @@ class Member:
         """Whether it is a newcomer that has not joined the others."""
         return self._is_newcomer and not self.is_opening
 
-    @property
-    def limit(self) -> int | None:
-        """How many batches a pass of an unedited script has; ``None``: all."""
-        return 1 if self._is_newcomer else None
-
     def begin_epoch(self, loader: int, epoch: int, *, is_training: bool) -> bool:
         """Begin a pass of an unedited script; return whether the ranks have changed.
 
