@@ -28,7 +28,7 @@ BY_STEPS, BY_EPOCHS = 1, 2
 FOLDER = "elastic"
 """The folder of the run directory with the board and the generations."""
 
-ORDERED_BY = ("a user", "the schedule", "a policy", "provisioning", "the endpoint")
+ORDERED_BY = ("a user", "the schedule", "provisioning", "the endpoint")
 
 _HEAD = 8  # numbers of eight bytes each
 _MAX_JSON = 1 << 16

@@ -83,9 +83,16 @@ def test_every_rank_gathers_the_own_object():
     assert found == [{"rank": RANK}] * SIZE
 
 
+@pytest.mark.parametrize("rank", range(SIZE))
+def test_one_rank_gathers_the_own_values(rank):
+    found = [tensor(0) for _ in range(SIZE)] if rank == RANK else None
+    distributed.gather(tensor(7), found, dst=rank)
+    assert found is None or [each.tolist() for each in found] == [[7]] * SIZE
+
+
 def test_what_it_cannot_do_is_an_error_that_says_so():
     with pytest.raises(RuntimeError, match="before a rank has joined"):
-        distributed.gather(tensor(7), None, dst=0)
+        distributed.scatter(tensor(7), None, src=0)
     with pytest.raises(RuntimeError, match="before a rank has joined"):
         distributed.all_to_all_single(torch.zeros(SIZE), torch.zeros(SIZE))
 

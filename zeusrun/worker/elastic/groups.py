@@ -70,13 +70,16 @@ class _Echo(distributed.ProcessGroup):  # type: ignore[misc]
 
     all_gather_single = _allgather_base  # since torch 2.13
 
-    def gather(self, *_: Any, **__: Any) -> Any:
+    def gather(self, outputs: Any, inputs: Any, *_: Any) -> Any:
+        return self.allgather(outputs, inputs) if outputs else _done(outputs)
+
+    def scatter(self, *_: Any, **__: Any) -> Any:
         raise RuntimeError(
-            "zeusrun: before a rank has joined the training of the others, its script can broadcast"
-            ", reduce, gather on all ranks and wait at a barrier, but not do this"
+            "zeusrun: before a rank has joined the training of the others, its script can "
+            "broadcast, reduce, gather and wait at a barrier, but not scatter, exchange or send"
         )
 
-    scatter = reduce_scatter = alltoall = alltoall_base = send = recv = gather
+    reduce_scatter = _reduce_scatter_base = alltoall = alltoall_base = send = recv = scatter
 
 
 def open_echo(rank: int, size: int) -> None:

@@ -328,7 +328,6 @@ class Member:
         from zeusrun.worker.elastic.groups import close_group  # noqa: PLC0415 - imports torch
 
         close_group()
-        self._environment.has_left = True
         raise SystemExit
 
     # Heartbeats
