@@ -137,8 +137,8 @@ def test_an_order_says_who_has_given_it(board, by):
 
 def test_the_same_order_again_is_another_order(board):
     board.order(2, "a user")
-    board.order(2, "a policy")
-    assert board.wanted == (2, 2, "a policy")
+    board.order(2, "provisioning")
+    assert board.wanted == (2, 2, "provisioning")
 
 
 def test_orders_at_the_same_time_are_all_counted(board, tmp_path):
