@@ -34,16 +34,16 @@ def children(monkeypatch):
 
 
 def test_each_entry_of_a_schedule_is_ordered_once():
-    orders, _ = follow(range(130), steps=[[10, 2], [100, 1], [120, 0]])
+    orders, _ = follow(range(130), steps="10:2,100:1,120:0")
     assert orders == [(2, "the schedule"), (1, "the schedule"), (0, "the schedule")]
 
 
 def test_an_entry_whose_step_was_passed_over_is_ordered_and_those_before_it_are_not():
-    assert follow([150], steps=[[10, 2], [100, 1]])[0] == [(1, "the schedule")]
+    assert follow([150], steps="10:2, 100:1")[0] == [(1, "the schedule")]
 
 
 def test_only_rank_0_orders():
-    assert follow(range(130), is_head=False, steps=[[10, 2]])[0] == []
+    assert follow(range(130), is_head=False, steps="10:2")[0] == []
 
 
 def test_a_class_of_the_user_orders_what_it_returns(children):

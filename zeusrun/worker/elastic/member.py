@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from zeusrun.sidecar.board import Board
+from zeusrun.sidecar.board import BY_EPOCHS, BY_STEPS, Board
 from zeusrun.sidecar.events import Adapted, Regrouped
 from zeusrun.worker.elastic.sizes import RanksObservation, Sizes
 from zeusrun.worker.elastic.tracked import Tracked
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from zeusrun.sidecar.board import Generation
     from zeusrun.worker.environment import WorkerEnvironment
 
-BY_STEPS, BY_EPOCHS = 1, 2
 _NOTICED_S = 20.0  # within which a rank that has failed has ended, and the agent has seen it
 _POLL_S = 0.001
 _BEAT_S = 0.5
@@ -67,13 +66,13 @@ class Member:
 
     # Process groups
 
-    def open(self) -> None:
-        """Make the default process group of the script."""
+    def open(self, *, joins: bool = False) -> None:
+        """Make the default process group of the script; a newcomer ``joins`` the others later."""
         from zeusrun.worker.elastic.groups import open_echo  # noqa: PLC0415 - imports torch
 
         self.is_opening = True
         try:
-            if self._is_newcomer:
+            if self._is_newcomer and not joins:
                 open_echo(self._environment.rank, self._environment.world_size)
             else:
                 self._join_newest()
@@ -123,7 +122,7 @@ class Member:
             return
         self._place.mode = BY_STEPS
         self._place.is_ready = 1
-        while self._slot not in self._board.read_generation(self._board.newest).members:
+        while self._slot not in self._board.members:
             time.sleep(_POLL_S)
         self._change()
 
@@ -131,11 +130,6 @@ class Member:
     def is_alone(self) -> bool:
         """Whether it is a newcomer that has not joined the others."""
         return self._is_newcomer and not self.is_opening
-
-    @property
-    def limit(self) -> int | None:
-        """How many batches a pass of an unedited script has; ``None``: all."""
-        return 1 if self._is_newcomer else None
 
     def begin_epoch(self, loader: int, epoch: int, *, is_training: bool) -> bool:
         """Begin a pass of an unedited script; return whether the ranks have changed.
@@ -183,7 +177,7 @@ class Member:
                 return bool(0 < stops <= boundary)
             if self._environment.rank == 0:
                 self._board.decide(boundary, stops=wishes)
-            elif self._head() not in self._board.read_generation(self._board.newest).members:
+            elif self._board.read_generation(self._number).members[0] not in self._board.members:
                 self._change()  # rank 0 was lost
             time.sleep(_POLL_S)
         return False
@@ -191,9 +185,6 @@ class Member:
     def _exchange_questions(self, asked: int | None) -> int:
         self._asked = self._asked if asked is None else asked
         return self._asked
-
-    def _head(self) -> int:
-        return self._board.read_generation(self._number).members[0]
 
     def after_step(self, rest: int = 0) -> bool:
         """Count a completed step; return whether the ranks have changed after it.
@@ -238,22 +229,13 @@ class Member:
         close_group()  # so that those who wait for this rank get an error, too
         if "gloo" not in str(error):  # torch has no class for it
             return False
-        deadline_t = time.monotonic() + _NOTICED_S
-        while self._board.newest == self._number:
-            if time.monotonic() > deadline_t:
-                return False
-            time.sleep(_POLL_S)
-        self.is_lost = True
-        return True
+        self.is_lost = self._wait_for_another(self._number)
+        return self.is_lost
 
     # Generations
 
     def _change(self) -> None:
-        self.is_opening = True
-        try:
-            self._join_newest()
-        finally:
-            self.is_opening = False
+        self.open(joins=True)
         for model in self.tracked.models:
             _replace_group(model)
         self.on_change()
@@ -309,9 +291,8 @@ class Member:
 
         from zeusrun.worker.elastic import state  # noqa: PLC0415 - imports torch
 
-        place = self._place
         own_random = state.random_states()
-        steps = place.steps if self._is_whole else -1
+        steps = self._place.steps if self._is_whole else -1
         own = torch.tensor([steps, state.digest(own_random)])
         all_ = [torch.empty_like(own) for _ in range(size)]
         distributed.all_gather(all_, own)
@@ -323,34 +304,25 @@ class Member:
             return
         source = next(number for number, (steps, _) in enumerate(rows) if steps == furthest)
         are_equal = len({number for steps, number in rows if steps >= 0}) == 1
-        if rows[rank][0] == furthest:
-            more = (
-                furthest,
-                own_random if are_equal else None,
-                {name: part(None) for name, part in self.parts.items()},
-            )
-            if rank == source:
-                state.send_state(self.tracked, more, source)
-            else:
-                state.receive_state(self.tracked, source)  # the same as its own
-            return
-        self._is_whole = False  # until all has arrived
-        states, (steps, shared, more) = state.receive_state(self.tracked, source)
+        own_parts = {name: part(None) for name, part in self.parts.items()}
+        more = (own_random if are_equal else None, own_parts)
+        self._is_whole = rows[rank][0] == furthest  # else not until all has arrived
+        states, (shared, parts) = state.share_state(self.tracked, more, source)
+        if self._is_whole:
+            return  # that was the same as its own
         for other, content in zip(self.tracked.others, states, strict=True):
             other.load_state_dict(content)
         if shared is not None:
             state.set_random_states(shared)
-        for name, part in more.items():
+        for name, part in parts.items():
             self.parts[name](part)
-        place.steps = steps
-        self._is_whole = True
+        self._place.steps, self._is_whole = furthest, True
 
     def _leave(self) -> NoReturn:
         """End the script of a process that is not needed any more."""
         from zeusrun.worker.elastic.groups import close_group  # noqa: PLC0415 - imports torch
 
         close_group()
-        self._environment.has_left = True
         raise SystemExit
 
     # Heartbeats

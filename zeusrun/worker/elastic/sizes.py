@@ -43,7 +43,8 @@ class Sizes:
 
     def __init__(self, text: str, warn: Callable[[str], None]) -> None:
         given = json.loads(text)
-        self._schedule: list[tuple[int, int]] = given.get("steps") or []
+        entries = (entry.split(":") for entry in (given.get("steps") or "").split(",") if entry)
+        self._schedule = [(int(step), int(size)) for step, size in entries]
         self._ordered: int | None = None  # the step of the entry that was ordered last
         self._wished: int | None = None  # by the class
         self._name, self._warn = given.get("policy"), warn
