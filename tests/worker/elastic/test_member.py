@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import threading
 from types import SimpleNamespace
@@ -28,7 +29,14 @@ def build(tmp_path, monkeypatch):
 
     def make(slot=0, since=0, steps=None):
         environment = SimpleNamespace(
-            run_dir=str(tmp_path), slot=slot, since=since, sizes=steps, rank=slot, world_size=2
+            run_dir=str(tmp_path),
+            slot=slot,
+            since=since,
+            sizes=json.dumps({"steps": steps}),
+            rank=slot,
+            world_size=2,
+            epoch=None,
+            consumed=lambda: None,
         )
         member = Member(environment)
         member._number = since or board.newest

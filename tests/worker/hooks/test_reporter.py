@@ -270,7 +270,12 @@ def test_the_groups_of_an_odd_optimizer_end_no_training():
     events = []
     observer = Observer(
         SimpleNamespace(
-            rank=0, world_size=1, grouped=False, record=events.append, look_for_groups=list
+            rank=0,
+            number=0,
+            world_size=1,
+            grouped=False,
+            record=events.append,
+            look_for_groups=list,
         )
     )
     feed = observer.begin_pass(object())
