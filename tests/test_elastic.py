@@ -25,7 +25,7 @@ def end_digests(run_dir):
 
 
 def test_ranks_come_and_go_and_are_lost_while_the_others_train_on(zeusrun):
-    job = elastic_job(zeusrun, epochs=5000, args=["--epochs", "5000"])
+    job = elastic_job(zeusrun, epochs=5000)
     training = Training(zeusrun, job)
     first = [training.board.place(slot).pid for slot in (0, 1)]
     done = zeusrun("resize", "job", "3")
@@ -136,6 +136,16 @@ def test_a_schedule_of_sizes_is_followed_and_0_ends_the_training(zeusrun):
     assert code == 4, shown
     sizes = [change[2] for change in zeusrun.history()[0]["world_sizes"]]
     assert sizes in ([2, 3, 1], [2, 1])  # if the third was still starting
+
+
+@pytest.mark.long
+def test_a_class_of_the_user_decides(zeusrun):
+    elastic = {"policy": "elastic_policy:Grows"}
+    training = Training(zeusrun, elastic_job(zeusrun, epochs=5000, elastic=elastic))
+    training.wait_for_ranks(3)
+    training.resize(0)
+    assert training.end()[0] == 4
+    training.check()
 
 
 @pytest.mark.long

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -26,9 +25,10 @@ def resize(
     *,
     as_json: options.AsJson = False,
 ) -> None:
-    """Change the number of ranks of an elastic training, and wait until they train.
+    """Change the number of ranks of an elastic training.
 
-    The ranks that are left keep their process. At its end, an epoch has used each sample once.
+    The command waits until they train. The ranks that are left keep their process. At its end, an
+    epoch has used each sample once.
     """
     home, store = options.open_home(name)
     name = options.job_name(name)
@@ -52,10 +52,10 @@ def resize(
     deadline_t = time.monotonic() + _WAIT_S
     while not _has_size(board, ranks) and lease_of(trial, paths).is_held():
         if time.monotonic() > deadline_t:
-            count = plural(len(_members(board)), "rank")
+            count = plural(len(board.members), "rank")
             raise UsageError(
                 f"{trial.trial} still has {count} after {_WAIT_S:g} s; it changes when the new "
-                f"ones have started: see {Path(paths.torchrun_log)}"
+                f"ones have started: see {paths.torchrun_log}"
             )
         time.sleep(_POLL_S)
     if as_json:
@@ -64,12 +64,8 @@ def resize(
         typer.echo(f"{trial.trial} has {plural(ranks, 'rank')}")
 
 
-def _members(board: Board) -> tuple[int, ...]:
-    return board.read_generation(board.newest).members if board.newest else ()
-
-
 def _has_size(board: Board, ranks: int) -> bool:
-    members = _members(board)
+    members = board.members
     return len(members) == ranks and all(
         board.place(slot).generation == board.newest for slot in members
     )

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 ADAPT_POLICIES = ("noise-scale", "schedule")
 """The policies of zeusrun, which ``worker.adapt.policies`` implements."""
 
-_CLASS = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+CLASS = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 _EVERY = re.compile(r"([1-9][0-9]{0,8}) (epoch|step)s?")
 _ENTRY = re.compile(r"\s*([1-9][0-9]{0,8})\s*:\s*([1-9][0-9]{0,8})\s*")
 
@@ -58,7 +58,7 @@ def _check_policy(policy: Any) -> Any:  # noqa: ANN401 - any YAML
     if not isinstance(names, (list, tuple)) or not names:
         raise ValueError("must be a policy, module:Class, or a list of such classes")
     for name in names:
-        if not isinstance(name, str) or not (name in ADAPT_POLICIES or _CLASS.fullmatch(name)):
+        if not isinstance(name, str) or not (name in ADAPT_POLICIES or CLASS.fullmatch(name)):
             close = difflib.get_close_matches(str(name), ADAPT_POLICIES, n=1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
             known = ", ".join(ADAPT_POLICIES)

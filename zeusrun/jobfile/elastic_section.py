@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo
 
+from zeusrun.jobfile.adapt_section import CLASS
 from zeusrun.jobfile.section import Section
 
 _ENTRY = re.compile(r"\s*([0-9]{1,9})\s*:\s*([0-9]{1,3})\s*")
@@ -53,6 +54,12 @@ def _check_listen(text: str) -> str:
     return text
 
 
+def _check_policy(text: str) -> str:
+    if not CLASS.fullmatch(text):
+        raise ValueError(f"must be a class of your own as module:Class, not {text!r}")
+    return text
+
+
 class Provision(Section):
     """Adds one rank after the other while the training gains by it."""
 
@@ -74,6 +81,11 @@ class Elastic(Section):
         None,
         description="10:2,100:1 is 2 ranks after step 10, and 1 after step 100; 0 ends the "
         "training.",
+    )
+    policy: Annotated[str, AfterValidator(_check_policy)] | None = Field(
+        None,
+        description="A class of your own as module:Class, whose wanted_ranks(observation) returns "
+        "a number of ranks, or None.",
     )
     provision: Provision | None = Field(
         None, description="Find the number of ranks by measuring; null: keep it."

@@ -77,10 +77,8 @@ def _watch(progress: Progress, event: events.Watched) -> dict[str, Any]:
     """Take in statistics of gradients; the noise curve is that of the largest model."""
     before = progress.largest_model
     changes: dict[str, Any] = {"watched": {**progress.watched, (event.rank, event.model): event}}
-    low, data = (
-        event.values.get("noise_scale_low"),
-        progress.observed.get(min(progress.observed, default=0)),
-    )
+    low = event.values.get("noise_scale_low")
+    data = progress.observed.get(min(progress.observed, default=0))
     if replace(progress, **changes).largest_model is event and low is not None and event.samples:
         earlier = (progress.samples or 0) if _restarted(progress) else progress.restarted_at
         samples, size = earlier + event.samples, None if data is None else data.data

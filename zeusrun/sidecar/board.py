@@ -8,6 +8,7 @@ among the members, and the newcomers are last.
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import json
 import mmap
@@ -21,17 +22,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MAX_SLOTS = 4096
+BY_STEPS, BY_EPOCHS = 1, 2
+"""How the ranks can change: see ``Place.mode``."""
+
 FOLDER = "elastic"
 """The folder of the run directory with the board and the generations."""
 
 ORDERED_BY = ("a user", "the schedule", "a policy", "provisioning", "the endpoint")
 
 _HEAD = 8  # numbers of eight bytes each
-_FIELDS = (
-    *("pid", "is_ready", "steps", "generation", "mode", "loader", "epoch"),
-    *("is_in_step", "is_waiting", "beats"),
-)
-_BYTES = 8 * (_HEAD + MAX_SLOTS * len(_FIELDS))
 _MAX_JSON = 1 << 16
 
 
@@ -50,7 +49,7 @@ class Generation:
     why: str = ""
 
 
-class Place:
+class Place(ctypes.Structure):
     """What one process says of itself; each attribute is a number on the board.
 
     Attributes:
@@ -58,8 +57,8 @@ class Place:
         is_ready: 1 once a newcomer waits for its generation.
         steps: Optimizer steps of the training that it has completed.
         generation: That it trains in; 0 before the first.
-        mode: 1 if its script trains on if another rank dies; 2 if its size can only change
-            between two epochs.
+        mode: ``BY_STEPS`` if its script trains on if another rank dies; ``BY_EPOCHS`` if its size
+            can only change between two epochs; 0 if it cannot.
         loader: Which loader of an unedited script feeds its steps, from 1; 0: not known.
         epoch: The pass over that loader, from 1.
         is_in_step: Whether it is within a step.
@@ -78,22 +77,13 @@ class Place:
     is_waiting: int
     beats: int
 
-    _numbers: memoryview
-    _at: int
-
-    def __init__(self, numbers: memoryview, slot: int) -> None:
-        vars(self).update(_numbers=numbers, _at=_HEAD + slot * len(_FIELDS))
-
-    def __getattr__(self, name: str) -> int:
-        return int(self._numbers[self._at + _FIELDS.index(name)])
-
-    def __setattr__(self, name: str, value: int) -> None:
-        self._numbers[self._at + _FIELDS.index(name)] = value
-
     def clear(self) -> None:
         """Forget the process that had the slot."""
-        for name in _FIELDS:
-            setattr(self, name, 0)
+        ctypes.memset(ctypes.addressof(self), 0, ctypes.sizeof(self))
+
+
+Place._fields_ = [(name, ctypes.c_uint64) for name in Place.__annotations__]
+_BYTES = 8 * _HEAD + MAX_SLOTS * ctypes.sizeof(Place)
 
 
 class Board:
@@ -120,7 +110,7 @@ class Board:
 
     def place(self, slot: int) -> Place:
         """Return what a process says of itself."""
-        return Place(self._numbers, slot)
+        return Place.from_buffer(self._map, 8 * _HEAD + slot * ctypes.sizeof(Place))
 
     @property
     def newest(self) -> int:
@@ -137,6 +127,11 @@ class Board:
         """Return a generation whose number has been on the board."""
         content = json.loads(read_file(self.folder / f"{number}.json", _MAX_JSON))
         return Generation(content["number"], tuple(content["members"]), content["why"])
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """The members of the newest generation; empty before the first."""
+        return self.read_generation(self.newest).members if self.newest else ()
 
     @property
     def switch(self) -> tuple[int, int]:

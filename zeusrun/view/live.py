@@ -198,10 +198,9 @@ def live_panel(
         grid.add_row("energy", energy)
     else:
         grid.add_row("energy", f"{power} · {energy}")
-    if (path := path_text(progress.batch_sizes, last=3)) is not None:
-        grid.add_row("batch size", path)
-    if (path := path_text(progress.world_sizes, last=3)) is not None:
-        grid.add_row("ranks", path)
+    for name, changes in (("batch size", progress.batch_sizes), ("ranks", progress.world_sizes)):
+        if changes:
+            grid.add_row(name, path_text(changes, last=3))
     if (gradients := gradients_text(progress)) is not None:
         grid.add_row("gradients", gradients)
     return Group(Text(""), grid)

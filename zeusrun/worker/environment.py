@@ -54,9 +54,8 @@ class WorkerEnvironment:
         external_sigterm: Whether one that zeusrun did not send has ended the training.
         slot: The number of this process in an elastic training, which it keeps; else ``None``.
         since: The generation in which the others trained when it began; 0 at the start.
-        sizes: How many ranks an elastic training wants, as JSON.
+        sizes: The numbers of ranks of an elastic training by its steps, as in the job file.
         agree_on_stop: Lets the ranks of an elastic training agree without a collective call.
-        has_left: Whether it has left the training, because fewer ranks are wanted.
         grouped: Whether this process was seen in a process group.
         is_grown: Whether it is in one with processes that zeusrun has not started.
     """
@@ -86,7 +85,6 @@ class WorkerEnvironment:
         self.statistics = variables.get("ZEUSRUN_WATCH")
         self.adaptation = variables.get("ZEUSRUN_ADAPT")
         self.slot, self.since = read("SLOT", int), read("SINCE", int) or 0
-        self.has_left = False
         self.agree_on_stop: Callable[[bool], bool] | None = None
         self.sizes = read("ELASTIC", str)
         self.consumed: Callable[[], int | None] = lambda: None

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from zeusrun.errors import LaunchError
 from zeusrun.jobfile.elastic_section import Elastic
-from zeusrun.launcher.elastic.endpoint import Endpoint
+from zeusrun.launcher.elastic.endpoint import serve
 from zeusrun.sidecar.board import Board, Generation
 
 ELASTIC = Elastic(min=2, max=4)
@@ -32,7 +32,7 @@ def server(tmp_path_factory):
     """The board and the port of a running endpoint."""
     board = Board(tmp_path_factory.mktemp("run"), create=True)
     port = free_port()
-    with Endpoint(f"127.0.0.1:{port}", board, ELASTIC, FIRST):
+    with serve(f"127.0.0.1:{port}", board, ELASTIC, FIRST):
         yield board, port
 
 
@@ -105,7 +105,7 @@ def test_stop_ends_the_training(ask, board, method):
 
 def test_before_the_ranks_have_started_there_are_none(tmp_path):
     port = free_port()
-    with Endpoint(f"127.0.0.1:{port}", Board(tmp_path, create=True), ELASTIC, FIRST):
+    with serve(f"127.0.0.1:{port}", Board(tmp_path, create=True), ELASTIC, FIRST):
         _, content = request(port, "GET", "/config")
     assert (content["generation"], content["size"], content["ranks"]) == (0, 0, [])
     assert content["wanted"] == FIRST
@@ -188,13 +188,13 @@ def test_a_client_that_goes_is_no_news_for_the_terminal(server, board, capfd):
 
 def test_a_taken_port_is_a_launch_error_that_names_it(server, tmp_path):
     listen = f"127.0.0.1:{server[1]}"
-    endpoint = Endpoint(listen, Board(tmp_path, create=True), ELASTIC, FIRST)
+    endpoint = serve(listen, Board(tmp_path, create=True), ELASTIC, FIRST)
     with pytest.raises(LaunchError, match=rf"elastic\.listen: {listen}: .*another port"):
         endpoint.__enter__()
 
 
 def test_a_name_that_is_no_address_is_a_launch_error(tmp_path):
-    endpoint = Endpoint("no.such.invalid:9100", Board(tmp_path, create=True), ELASTIC, FIRST)
+    endpoint = serve("no.such.invalid:9100", Board(tmp_path, create=True), ELASTIC, FIRST)
     with pytest.raises(LaunchError, match=r"elastic\.listen: no\.such\.invalid:9100"):
         endpoint.__enter__()
 
@@ -204,14 +204,14 @@ def test_it_listens_on_an_address_of_ipv6(tmp_path):
         port = free_port(socket.AF_INET6, "::1")
     except OSError:
         pytest.skip("this machine has no IPv6")
-    with Endpoint(f"[::1]:{port}", Board(tmp_path, create=True), ELASTIC, FIRST):
+    with serve(f"[::1]:{port}", Board(tmp_path, create=True), ELASTIC, FIRST):
         assert request(port, "GET", "/config", host="::1")[0] == 200
 
 
 def test_its_port_is_free_once_it_is_left(tmp_path):
     board, port = Board(tmp_path, create=True), free_port()
     for _ in range(2):
-        with Endpoint(f"127.0.0.1:{port}", board, ELASTIC, FIRST):
+        with serve(f"127.0.0.1:{port}", board, ELASTIC, FIRST):
             assert request(port, "DELETE", "/config")[0] == 202
     with pytest.raises(OSError, match="refused"):
         request(port, "GET", "/config")

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from zeusrun.jobfile.elastic_section import Provision
 from zeusrun.launcher.elastic.provision import Provisioner
 from zeusrun.sidecar.step_clock import StepCount
 
@@ -24,7 +25,7 @@ class Training:
         self.sizes = [size]
         self.generation = 1
         self.steps, self.t = 0, 100.0
-        self.provisioner = Provisioner(by, EVERY, most, self._energy)
+        self.provisioner = Provisioner(Provision(by=by, every=EVERY), most, self._energy)
         self.asked = []
 
     def _energy(self, since, until):

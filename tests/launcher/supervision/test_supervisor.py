@@ -20,11 +20,13 @@ def test_the_limits_are_restored_before_the_last_processes_are_ended():
 
     run = SimpleNamespace(
         begun=SimpleNamespace(
-            trial=None, paths=None, choice=SimpleNamespace(largest_that_fits=None)
+            trial=SimpleNamespace(world_size=1),
+            paths=None,
+            choice=SimpleNamespace(largest_that_fits=None),
         ),
         submission=SimpleNamespace(
             commands=lambda *_: (None,),
-            spec=SimpleNamespace(launch=SimpleNamespace(grace_period_s=2.0)),
+            spec=SimpleNamespace(launch=SimpleNamespace(grace_period_s=2.0), elastic=None),
         ),
         limits=SimpleNamespace(
             begin=lambda: done.append("held"), restore=lambda: done.append("restored")

@@ -28,9 +28,15 @@ def build(tmp_path, monkeypatch):
         environment.world_size = len(generation.members)
 
     def make(slot=0, since=0, steps=None):
-        sizes = json.dumps({"steps": steps})
         environment = SimpleNamespace(
-            run_dir=str(tmp_path), slot=slot, since=since, sizes=sizes, rank=slot, world_size=2
+            run_dir=str(tmp_path),
+            slot=slot,
+            since=since,
+            sizes=json.dumps({"steps": steps}),
+            rank=slot,
+            world_size=2,
+            epoch=None,
+            consumed=lambda: None,
         )
         member = Member(environment)
         member._number = since or board.newest
@@ -85,7 +91,7 @@ def test_it_does_not_wait_for_as_many_samples_as_ranks(build):
 
 
 def test_rank_0_follows_the_schedule(build):
-    members = [build.member(slot, steps=[[2, 4], [3, 0]]) for slot in (0, 1)]
+    members = [build.member(slot, steps="2:4,3:0") for slot in (0, 1)]
     wanted = []
     for _ in range(4):
         for member in members:
@@ -97,7 +103,7 @@ def test_rank_0_follows_the_schedule(build):
 
 
 def test_the_schedule_counts_the_steps_of_the_clock(build):
-    member = build.member(steps=[[100, 3]])
+    member = build.member(steps="100:3")
     member.parts["clock"] = lambda _: (99, 0.0, 1)
     member.after_step()
     assert build.board.wanted[0] == 0
@@ -108,7 +114,7 @@ def test_the_schedule_counts_the_steps_of_the_clock(build):
 
 def test_a_rank_that_has_begun_says_that_it_trains_by_steps(build):
     member = build.member()
-    assert member.limit is None
+    assert not member.is_alone
     member.enter()
     assert build.board.place(0).mode == BY_STEPS
     with member.step():
@@ -118,14 +124,14 @@ def test_a_rank_that_has_begun_says_that_it_trains_by_steps(build):
 
 def test_a_newcomer_waits_until_it_is_a_member(build):
     newcomer = build.member(2, since=1)
-    assert newcomer.limit == 1
+    assert newcomer.is_alone
     thread = threading.Thread(target=newcomer.enter)
     thread.start()
     wait_for(lambda: build.board.place(2).is_ready)
     assert thread.is_alive()
     build.board.publish(Generation(2, (0, 1, 2)))
     thread.join()
-    assert newcomer.limit is None
+    assert not newcomer.is_alone
     assert newcomer._environment.world_size == 3
 
 
@@ -142,7 +148,7 @@ def test_an_unedited_script_changes_between_two_epochs(build):
 
 
 def test_an_unedited_script_follows_the_schedule_as_an_epoch_begins(build):
-    member = build.member(steps=[[100, 3]])
+    member = build.member(steps="100:3")
     for epoch, steps, orders in ((1, 0, 0), (2, 60, 0), (3, 120, 1), (4, 180, 1)):
         member.parts["clock"] = lambda _, steps=steps: (steps, 0.0, 1)
         member.begin_epoch(1, epoch, is_training=True)
@@ -191,7 +197,7 @@ def test_a_newcomer_of_an_unedited_script_runs_through_the_epochs_that_have_begu
     assert zero.begin_epoch(1, 7, is_training=True)
     thread.join()
     assert joined == [False, True]
-    assert newcomer.limit is None
+    assert not newcomer.is_alone
 
 
 def test_an_error_of_the_script_within_a_step_is_raised(build):

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import gc
-import importlib
 import pickle
 import random
-from collections import OrderedDict
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.lazily import Lazily
 
@@ -22,59 +18,6 @@ member = Lazily("zeusrun.worker.elastic.member")
 
 class Thing:
     """An object that can be tracked."""
-
-
-def inside():
-    """Return the module; ``Lazily`` has no private names."""
-    return importlib.import_module("zeusrun.worker.elastic.state")
-
-
-tensors = st.builds(
-    lambda shape, kind: torch.full(shape, 3).to(getattr(torch, kind)),
-    st.lists(st.integers(0, 3), max_size=3),
-    st.sampled_from(["float32", "float64", "int64", "bool", "bfloat16"]),
-)
-leaves = st.one_of(st.none(), st.integers(), st.text(max_size=5), tensors)
-structures = st.recursive(
-    leaves,
-    lambda inner: st.one_of(
-        st.lists(inner, max_size=3),
-        st.lists(inner, max_size=3).map(tuple),
-        st.dictionaries(st.integers() | st.text(max_size=3), inner, max_size=3),
-    ),
-    max_leaves=12,
-)
-
-
-def are_equal(one, other):
-    if isinstance(one, torch.Tensor):
-        return torch.equal(one, other) and one.dtype == other.dtype
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(are_equal(one[key], other[key]) for key in one)
-    if type(one) in {list, tuple}:
-        return (
-            type(one) is type(other) and len(one) == len(other) and all(map(are_equal, one, other))
-        )
-    return one == other
-
-
-@given(structures)
-def test_a_structure_is_put_together_as_it_was(structure):
-    taken = []
-    rest = pickle.loads(pickle.dumps(inside()._take_out(structure, taken)))
-    places = sorted(inside()._places(rest), key=lambda place: place.number)
-    assert [place.number for place in places] == list(range(len(taken)))
-    for place, each in zip(places, taken, strict=True):
-        assert (place.shape, place.dtype) == (tuple(each.shape), each.dtype)
-        assert place.device == str(each.device)
-    assert are_equal(inside()._put_back(rest, [each.clone() for each in taken]), structure)
-
-
-def test_no_tensor_is_pickled():
-    taken = []
-    rest = inside()._take_out({"a": [torch.zeros(1000), (torch.zeros(1000),)]}, taken)
-    assert len(taken) == 2
-    assert len(pickle.dumps(rest)) < 500
 
 
 def trained(kind, **options):
@@ -96,9 +39,7 @@ def trained(kind, **options):
 )
 def test_another_optimizer_goes_on_as_the_first(kind, options):
     model, optimizer, scheduler = trained(kind, **options)
-    taken = []
-    rest = inside()._take_out([optimizer.state_dict(), scheduler.state_dict()], taken)
-    content = inside()._put_back(pickle.loads(pickle.dumps(rest)), [each.clone() for each in taken])
+    content = pickle.loads(pickle.dumps([optimizer.state_dict(), scheduler.state_dict()]))
     other = torch.nn.Linear(3, 2)
     other.load_state_dict(model.state_dict())
     again = getattr(torch.optim, kind)(other.parameters(), lr=9.0, **options)
@@ -117,12 +58,6 @@ def test_another_optimizer_goes_on_as_the_first(kind, options):
             schedule.step()
     assert torch.equal(model.weight, other.weight)
     assert follow.get_last_lr() == scheduler.get_last_lr()
-
-
-def test_an_ordered_dictionary_keeps_its_order():
-    taken = []
-    rest = inside()._take_out(OrderedDict(b=torch.ones(1), a=torch.zeros(1)), taken)
-    assert list(inside()._put_back(rest, taken)) == ["b", "a"]
 
 
 def draw():

@@ -15,7 +15,7 @@ from zeusrun.worker.hooks.reporter import Reporter, number_of
 
 
 class Run:
-    rank = 0
+    rank = number = 0
     world_size = 1
     grouped = True
     share = None
@@ -270,7 +270,12 @@ def test_the_groups_of_an_odd_optimizer_end_no_training():
     events = []
     observer = Observer(
         SimpleNamespace(
-            rank=0, world_size=1, grouped=False, record=events.append, look_for_groups=list
+            rank=0,
+            number=0,
+            world_size=1,
+            grouped=False,
+            record=events.append,
+            look_for_groups=list,
         )
     )
     feed = observer.begin_pass(object())
@@ -384,7 +389,7 @@ def test_a_tensor_with_a_gradient_is_a_number_without_a_warning():
 def test_an_optimizer_promises_steps_only_where_they_can_be_counted(seen):
     """On a full disk there is no step clock: a report must be able to meet the target."""
     events = []
-    run = SimpleNamespace(rank=0, record=events.append)
+    run = SimpleNamespace(rank=0, number=0, record=events.append)
     observer = Observer(run)
     observer.build(observer, 0.1, steps_are_seen=seen)
     observer.build(observer, 0.1, steps_are_seen=seen)

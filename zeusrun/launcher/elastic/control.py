@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from zeusrun.launcher.elastic.endpoint import Endpoint
+from zeusrun.launcher.elastic.endpoint import serve
 from zeusrun.launcher.elastic.provision import Provisioner
 from zeusrun.sidecar.board import Board
 
@@ -32,17 +32,16 @@ def control_ranks(
         return
     board, provisioner = Board(paths.run_dir, create=True), None
     board.clear(orders=True)  # of an earlier part
-    if (wanted := elastic.provision) is not None:
-        provisioner = Provisioner(wanted.by, wanted.every, elastic.max, meter.energy_between)
+    if elastic.provision is not None:
+        provisioner = Provisioner(elastic.provision, elastic.max, meter.energy_between)
 
     def advance(ranks: Ranks, count: StepCount | None) -> None:
-        if provisioner is None or provisioner.has_ended or count is None:
-            return
-        size = provisioner.advance(len(ranks.changes), ranks.world_size, count)
-        if size is not None:
-            board.order(size, "provisioning")
+        if provisioner is not None and count is not None:
+            size = provisioner.advance(len(ranks.changes), ranks.world_size, count)
+            if size is not None:
+                board.order(size, "provisioning")
 
     with contextlib.ExitStack() as stack:
         if elastic.listen is not None:
-            stack.enter_context(Endpoint(elastic.listen, board, elastic, first))
+            stack.enter_context(serve(elastic.listen, board, elastic, first))
         yield advance

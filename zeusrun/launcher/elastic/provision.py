@@ -6,48 +6,35 @@ throughput T(n) is at least (1 + 1/(3n)) T(n - 1). By joules, it stays if a samp
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from zeusrun.jobfile.elastic_section import Provision
     from zeusrun.sidecar.step_clock import StepCount
 
 _SKIPPED = 2  # steps after each change
-
-
-@dataclass(frozen=True)
-class _Window:
-    """Since when a number of ranks is measured."""
-
-    generation: int
-    size: int
-    steps: int
-    t: float | None = None  # once the first steps are over
 
 
 class Provisioner:
     """Measures each number of ranks for some steps, and decides on the next.
 
     Args:
-        by: ``throughput`` or ``joules``.
-        every: Steps for which each number of ranks is measured.
+        section: By what it decides, and how long it measures.
         most: Ranks.
         energy_between: Returns joules between two monotonic seconds; ``None``: unknown.
     """
 
     def __init__(
-        self,
-        by: str,
-        every: int,
-        most: int,
-        energy_between: Callable[[float, float], float | None],
+        self, section: Provision, most: int, energy_between: Callable[[float, float], float | None]
     ) -> None:
-        self._by, self._every, self._most = by, every, most
+        self._by, self._every, self._most = section.by, section.every, most
         self._energy_between = energy_between
-        self._window: _Window | None = None
-        self._asked_in: int | None = None  # the generation after which others were asked for
+        self._generation: int | None = None  # that is measured
+        self._begin = 0  # the step after which it is
+        self._since: StepCount | None = None  # as the clock was by then
+        self._has_asked = False
         self._known: dict[int, float] = {}  # steps a second, or a joule, by ranks
         self.has_ended = False
 
@@ -56,24 +43,23 @@ class Provisioner:
 
         ``generation``: the number of the present one; another one is measured from its start.
         """
-        window = self._window
-        if window is None or window.generation != generation:
-            self._window = _Window(generation, size, count.steps + _SKIPPED)
-            return None
-        if window.t is None:
-            if count.steps >= window.steps:
-                self._window = _Window(generation, size, count.steps, count.last_step_t)
-            return None
-        steps = count.steps - window.steps
-        if self.has_ended or self._asked_in == generation or steps < self._every:
+        if self._generation != generation:
+            self._generation, self._begin = generation, count.steps + _SKIPPED
+            self._since, self._has_asked = None, False
+        elif self._since is None and count.steps >= self._begin:
+            self._since = count
+        if self.has_ended or self._has_asked or self._since is None:
             return None  # newcomers that start would slow these ranks down
-        spent = count.last_step_t - window.t
+        steps, since_t = count.steps - self._since.steps, self._since.last_step_t
+        if steps < self._every:
+            return None
+        spent = count.last_step_t - since_t
         if self._by == "joules":
-            spent = self._energy_between(window.t, count.last_step_t) or 0.0
+            spent = self._energy_between(since_t, count.last_step_t) or 0.0
         if spent <= 0:
             return None
         self._known[size] = steps / spent
-        self._asked_in = generation
+        self._has_asked = True
         return self._choose(size)
 
     def _choose(self, size: int) -> int | None:

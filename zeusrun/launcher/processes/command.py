@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 import zeusrun
 from zeusrun.errors import LaunchError
 from zeusrun.jobfile.adapt_section import NoiseScaleSection, Watch
-from zeusrun.jobfile.elastic_section import read_steps
 from zeusrun.jobfile.placeholders import expand_placeholders
 from zeusrun.jobfile.sections import split_batch
 from zeusrun.sidecar.orders import PREFIX_COLUMNS
@@ -261,7 +260,7 @@ def build_command(
             **_to_replace(spec),
             **_to_watch(spec),
             **_to_adapt(spec, fitting),
-            **_to_resize(spec),
+            **_to_resize(spec.elastic),
             **variables,
             **({"ZEUSRUN_SECRETS": ",".join(sorted(secrets))} if secrets else {}),
         },
@@ -272,28 +271,18 @@ def build_command(
     )
 
 
-def _to_resize(spec: JobSpec) -> dict[str, str]:
-    """Return the variable that says how many ranks the training wants, by its steps."""
-    if spec.elastic is None:
+def _to_resize(elastic: Elastic | None) -> dict[str, str]:
+    """Return the variable that says who decides on the number of ranks."""
+    if elastic is None:
         return {}
-    steps = None if spec.elastic.steps is None else list(read_steps(spec.elastic.steps).items())
-    return {"ZEUSRUN_ELASTIC": json.dumps({"steps": steps})}
+    return {"ZEUSRUN_ELASTIC": elastic.model_dump_json(include={"steps", "policy"})}
 
 
 def _plan(elastic: Elastic, max_restarts: int, trial: Trial) -> str:
     """Return what the agent of an elastic training may do."""
-    plan = {
-        "run_id": trial.trial,
-        "ranks": trial.world_size,
-        "least": elastic.min,
-        "most": elastic.max,
-        "batch_size": trial.global_batch_size,
-        "max_restarts": max_restarts,
-        "losses": elastic.losses,
-        "tolerant": elastic.lost_by == "any",
-        "hang_s": elastic.hang_s,
-    }
-    return json.dumps(plan)
+    limits = elastic.model_dump(include={"min", "max", "losses", "lost_by", "hang_s"})
+    sizes = {"ranks": trial.world_size, "batch_size": trial.global_batch_size}
+    return json.dumps({"run_id": trial.trial, **sizes, "max_restarts": max_restarts, **limits})
 
 
 def _to_watch(spec: JobSpec) -> dict[str, str]:

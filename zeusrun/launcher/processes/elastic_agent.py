@@ -15,11 +15,11 @@ import socket
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from zeusrun.sidecar.board import FOLDER, MAX_SLOTS, Board, Generation
+from zeusrun.sidecar.board import BY_EPOCHS, BY_STEPS, FOLDER, MAX_SLOTS, Board, Generation
 from zeusrun.worker.ending import end_with_parent
 from zeusrun.worker.failure import failed_in_restart
 
@@ -27,7 +27,6 @@ _TICK_S = 0.02
 _GRACE_S = 30.0  # after a failure, as torchrun
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _SIGNALS = {signal.SIGCHLD, *_PASSED_ON}
-_BY_STEPS, _BY_EPOCHS = 1, 2  # see ``Place.mode``
 
 
 @dataclass(frozen=True)
@@ -37,32 +36,20 @@ class Plan:
     Attributes:
         run_id: Of torchrun: the name of the trial.
         ranks: At the start.
-        least: Ranks without which the training fails.
-        most: Ranks.
+        min, max, losses, lost_by, hang_s: Of the section ``elastic``.
         batch_size: Over all ranks; those of an unedited script share it evenly.
         max_restarts: Of all ranks after any failure.
-        losses: How many ranks may be lost.
-        tolerant: Whether a rank with an exception counts as lost, too.
-        hang_s: Seconds after which a rank that keeps others waiting is killed.
     """
 
     run_id: str
     ranks: int
-    least: int
-    most: int
-    batch_size: int = 0
-    max_restarts: int = 0
-    losses: int = 0
-    tolerant: bool = False
-    hang_s: float = 60.0
-
-
-@dataclass
-class _Watched:
-    """A member, as it was when something of it changed last."""
-
-    seen: tuple[int, ...] = ()
-    since_t: float = field(default_factory=time.monotonic)
+    batch_size: int
+    max_restarts: int
+    min: int
+    max: int
+    losses: int
+    lost_by: str
+    hang_s: float
 
 
 class Agent:
@@ -81,7 +68,7 @@ class Agent:
         self._restart = self._lost = 0
         self._wanted, self._order, self._why = plan.ranks, 0, ""
         self._next = 0  # the number of the next process
-        self._watched: dict[int, _Watched] = {}
+        self._watched: dict[int, tuple[tuple[int, ...], float]] = {}  # what was seen, since when
         self._port = _free_port()
 
     def run(self) -> int:
@@ -117,19 +104,17 @@ class Agent:
 
     def _start(self, slot: int, rank: int, size: int, since: int) -> None:
         errors = self._run_dir / FOLDER / f"error{slot}.{self._restart}.json"
-        numbers = {"RANK": rank, "LOCAL_RANK": rank, "ROLE_RANK": rank, "GROUP_RANK": 0}
-        numbers |= {"WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size, "ROLE_WORLD_SIZE": size}
-        numbers |= {"GROUP_WORLD_SIZE": 1, "MASTER_PORT": self._port}
-        numbers |= {"TORCHELASTIC_RESTART_COUNT": self._restart}
-        numbers |= {"TORCHELASTIC_MAX_RESTARTS": self._plan.max_restarts}
-        numbers |= {"ZEUSRUN_SLOT": slot, "ZEUSRUN_SINCE": since}
-        texts = {"MASTER_ADDR": "localhost", "ROLE_NAME": "default"}
-        texts |= {"TORCHELASTIC_RUN_ID": self._plan.run_id, "TORCHELASTIC_ERROR_FILE": str(errors)}
-        texts |= {"TORCHELASTIC_USE_AGENT_STORE": "False"}
-        own = {name: str(number) for name, number in numbers.items()}
+        own: dict[str, object] = {"ZEUSRUN_SLOT": slot, "ZEUSRUN_SINCE": since, "GROUP_RANK": 0}
+        own |= dict.fromkeys(("RANK", "LOCAL_RANK", "ROLE_RANK"), rank)
+        own |= dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"), size)
+        own |= {"GROUP_WORLD_SIZE": 1, "ROLE_NAME": "default"}
+        own |= {"MASTER_ADDR": "localhost", "MASTER_PORT": self._port}
+        elastic = {"RUN_ID": self._plan.run_id, "ERROR_FILE": errors, "USE_AGENT_STORE": False}
+        elastic |= {"RESTART_COUNT": self._restart, "MAX_RESTARTS": self._plan.max_restarts}
+        own |= {f"TORCHELASTIC_{name}": each for name, each in elastic.items()}
         process = subprocess.Popen(  # noqa: S603 - an argument vector, never a shell
             self._command,
-            env={**os.environ, **own, **texts},
+            env={**os.environ, **{name: str(each) for name, each in own.items()}},
             start_new_session=True,
             preexec_fn=self._restore_mask,  # noqa: PLW1509 - the agent has no threads
         )
@@ -145,13 +130,13 @@ class Agent:
         for slot, process in list(self._processes.items()):
             if not _has_ended(process):
                 continue
-            with contextlib.suppress(OSError):  # data loader workers, which hold its connections
-                os.killpg(process.pid, signal.SIGKILL)
+            _signal(process)  # data loader workers, which hold its connections
             code = process.wait()
             del self._processes[slot]
             if slot in self._waiting:
                 self._waiting.discard(slot)
                 self._wanted = min(self._wanted, len(self._members) + len(self._waiting))
+                self._forget_error()
                 _log(f"process {slot} (pid {process.pid}) ended with {code} before it joined")
             elif slot not in self._members:
                 _log(f"process {slot} (pid {process.pid}) has left, with {code}")
@@ -175,38 +160,37 @@ class Agent:
         self._members = tuple(slot for slot in self._members if slot not in newcomers)
         self._waiting -= newcomers
         for slot in newcomers & self._processes.keys():
-            with contextlib.suppress(OSError):
-                os.killpg(self._processes[slot].pid, signal.SIGKILL)
+            _signal(self._processes[slot])
 
     def _go_on_without(self, slot: int, code: int) -> bool:
         """Go on with the other members, if the training may and can."""
         rest = tuple(each for each in self._members if each != slot)
         is_new = slot not in self._trained  # then the others may not have met it
-        able = all(self._board.place(each).mode == _BY_STEPS for each in rest)
-        enough = len(rest) >= max(1, self._plan.least) and not self._trained_gone(rest)
-        if self._finished or not enough or not (able or is_new):
-            return False
-        if not is_new and not self._may_lose(code):
+        able = all(self._board.place(each).mode == BY_STEPS for each in rest)
+        # Without one of those that have trained, nobody has the state of the training.
+        enough = len(rest) >= self._plan.min and not set(rest).isdisjoint(self._trained)
+        if self._finished or not enough or not (is_new or (able and self._may_lose(code))):
             return False
         if is_new:
             self._wanted = min(self._wanted, len(rest) + len(self._waiting))
+        self._forget_error()
         self._why = "a lost rank is replaced"
         self._publish(rest, f"rank {self._members.index(slot)} {_how(code)}")
         return True
 
-    def _trained_gone(self, rest: tuple[int, ...]) -> bool:
-        return not set(rest) & set(self._trained)  # nobody has the state of the training
-
     def _may_lose(self, code: int) -> bool:
         error = self._run_dir / "error.json"
         memory = failed_in_restart(str(error), "out_of_memory") == self._restart
-        allowed = code < 0 or memory or self._plan.tolerant
+        allowed = code < 0 or memory or self._plan.lost_by == "any"
         if not allowed or self._lost >= self._plan.losses:
             return False
         self._lost += 1
-        with contextlib.suppress(OSError):  # it is not the cause if the training fails later
-            error.unlink()
         return True
+
+    def _forget_error(self) -> None:
+        """Remove the record of an error that is not the cause if the training fails later."""
+        with contextlib.suppress(OSError):
+            (self._run_dir / "error.json").unlink()
 
     def _start_again(self, slot: int, code: int) -> bool:
         """End all ranks after a failure, and start them again if that is allowed."""
@@ -232,8 +216,7 @@ class Agent:
         """End all processes, with a signal first."""
         deadline_t, killed = time.monotonic() + grace_s, False
         for process in self._processes.values():
-            with contextlib.suppress(OSError):
-                os.killpg(process.pid, number)
+            _signal(process, number)
         while self._processes:
             signal.sigtimedwait({signal.SIGCHLD}, _TICK_S)
             for slot, process in list(self._processes.items()):
@@ -243,8 +226,7 @@ class Agent:
                 killed = True
                 for process in self._processes.values():
                     _log(f"Unable to shutdown process {process.pid} via {number}, killing it")
-                    with contextlib.suppress(OSError):
-                        os.killpg(process.pid, signal.SIGKILL)
+                    _signal(process)
 
     # Members
 
@@ -264,17 +246,17 @@ class Agent:
 
     @property
     def _by_epochs(self) -> bool:
-        return any(self._board.place(slot).mode == _BY_EPOCHS for slot in self._members)
+        return any(self._board.place(slot).mode == BY_EPOCHS for slot in self._members)
 
     def _take_order(self) -> None:
         """Start newcomers or let members go, until there are as many as wanted."""
         number, size, by = self._board.wanted
         if number != self._order:
             self._order = number
-            self._wanted = size and min(max(size, self._plan.least), self._plan.most)
+            self._wanted = size and min(max(size, self._plan.min), self._plan.max)
             while self._by_epochs and self._wanted and self._plan.batch_size % self._wanted:
                 self._wanted -= 1  # the batch size stays as chosen
-            if 0 < self._wanted < self._plan.least:
+            if 0 < self._wanted < self._plan.min:
                 self._wanted = len(self._members)
             self._why = f"{by} wants {size}"
             _log(f"{self._why}: {self._wanted} ranks")
@@ -312,14 +294,18 @@ class Agent:
             is_idle = place.is_in_step and not place.is_waiting
             beats = () if is_idle else (place.beats,)
             seen = (place.steps, place.is_in_step, place.is_waiting, *beats)
-            watched = self._watched.setdefault(slot, _Watched())
-            if watched.seen != seen or not waiting:
-                watched.seen, watched.since_t = seen, now_t
-            elif now_t - watched.since_t > self._plan.hang_s and slot in self._processes:
-                pid = self._processes[slot].pid
-                _log(f"process {slot} (pid {pid}) hangs: killing it")
-                with contextlib.suppress(OSError):
-                    os.killpg(pid, signal.SIGKILL)
+            before, since_t = self._watched.get(slot, ((), now_t))
+            if before != seen or not waiting:
+                self._watched[slot] = seen, now_t
+            elif now_t - since_t > self._plan.hang_s and slot in self._processes:
+                _log(f"process {slot} (pid {place.pid}) hangs: killing it")
+                _signal(self._processes[slot])
+
+
+def _signal(process: subprocess.Popen[bytes], number: int = signal.SIGKILL) -> None:
+    """Send a signal to a process and its children."""
+    with contextlib.suppress(OSError):
+        os.killpg(process.pid, number)
 
 
 def _has_ended(process: subprocess.Popen[bytes]) -> bool:

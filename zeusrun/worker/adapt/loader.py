@@ -268,8 +268,6 @@ class AdaptiveLoader(DataLoader[Any]):
                 yield batch
                 if self._has_changed(micro, control):
                     self._resize()
-                    if elastic is not None:
-                        elastic.on_change()  # again: now, the batches are those of these ranks
                     break  # the rest of the epoch needs a new iterator
         if control is not None:
             control.call_policy("after_epoch")
@@ -302,7 +300,9 @@ class AdaptiveLoader(DataLoader[Any]):
     def _resize(self) -> None:
         """Apply the present batch size, and the present ranks, to the batches that follow."""
         control, environment = self._control, self._environment
-        self._batches.rank, self._batches.num_replicas = environment.rank, environment.world_size
+        batches, place = self._batches, (environment.rank, environment.world_size)
+        has_changed = place != (batches.rank, batches.num_replicas)
+        batches.rank, batches.num_replicas = place
         size = control.batch_size if control is not None else self._first
         self._batches.global_batch_size = size
         if (environment.accumulation_steps or 1) > 1 and size == self._first:
@@ -311,6 +311,8 @@ class AdaptiveLoader(DataLoader[Any]):
         else:
             limits = None if control is None else control.plan.limits
             self._batches.micro_batch_size = None if limits is None else limits.per_device_max
+        if has_changed and self.elastic is not None:
+            self.elastic.on_change()  # again: now, the batches are those of these ranks
 
     def _shuffle_samples(self) -> torch.Tensor:
         """Return the order of the samples in this epoch, the same on every rank."""

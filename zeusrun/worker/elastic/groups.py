@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 distributed: Any = torch.distributed  # some of what is needed has no types
 
 _ECHO = "zeusrun_echo"
-_CONNECT_S = 10.0  # a member that dies while the others connect costs them so much
+_CONNECT = timedelta(seconds=10)  # a member that dies while the others connect costs them so much
+_BUFFER_BYTES = 1 << 28  # of a broadcast, as ``DistributedDataParallel``
 _COLLECTIVE = timedelta(minutes=30)  # of gloo
 
 
@@ -47,15 +48,15 @@ class _Echo(distributed.ProcessGroup):  # type: ignore[misc]
         return _done([])
 
     def allreduce(self, tensors: Any, options: Any = None, *_: Any) -> Any:
-        self._sum(tensors, options)
+        if getattr(options, "reduceOp", None) == distributed.ReduceOp.SUM:
+            for each in tensors:
+                each.mul_(self.size())
         return _done(tensors)
 
     allreduce_coalesced = reduce = allreduce
 
     def broadcast(self, tensors: Any, *_: Any) -> Any:
         return _done(tensors)
-
-    send = recv = broadcast
 
     def allgather(self, outputs: Any, inputs: Any, *_: Any) -> Any:
         for each, own in zip(outputs, inputs, strict=True):
@@ -67,29 +68,18 @@ class _Echo(distributed.ProcessGroup):  # type: ignore[misc]
         output.view(self.size(), -1).copy_(own.reshape(1, -1).expand(self.size(), -1))
         return _done([output])
 
+    all_gather_single = _allgather_base  # since torch 2.13
+
     def gather(self, outputs: Any, inputs: Any, *_: Any) -> Any:
         return self.allgather(outputs, inputs) if outputs else _done(outputs)
 
-    all_gather_single = _allgather_base  # since torch 2.13
+    def scatter(self, *_: Any, **__: Any) -> Any:
+        raise RuntimeError(
+            "zeusrun: before a rank has joined the training of the others, its script can "
+            "broadcast, reduce, gather and wait at a barrier, but not scatter, exchange or send"
+        )
 
-    def reduce_scatter(self, outputs: Any, inputs: Any, options: Any = None, *_: Any) -> Any:
-        for output, parts in zip(outputs, inputs, strict=True):
-            output.copy_(parts[self.rank()])
-        self._sum(outputs, options)
-        return _done(outputs)
-
-    def scatter(self, outputs: Any, inputs: Any, *_: Any) -> Any:
-        return self.reduce_scatter(outputs, inputs) if inputs else _done(outputs)
-
-    def _sum(self, tensors: Any, options: Any) -> None:
-        if getattr(options, "reduceOp", None) == distributed.ReduceOp.SUM:
-            for each in tensors:
-                each.mul_(self.size())
-
-    def alltoall(self, outputs: Any, inputs: Any, *_: Any) -> Any:
-        for output in outputs:
-            output.copy_(inputs[self.rank()])
-        return _done(outputs)
+    reduce_scatter = _reduce_scatter_base = alltoall = alltoall_base = send = recv = scatter
 
 
 def open_echo(rank: int, size: int) -> None:
@@ -113,13 +103,12 @@ def open_group(file: Path, rank: int, size: int) -> None:
     global _connections  # noqa: PLW0603 - one default process group for the process
     before = _sockets()
     store = distributed.FileStore(str(file), size)
-    store.set_timeout(timedelta(seconds=_CONNECT_S))
-    limit = timedelta(seconds=_CONNECT_S)
+    store.set_timeout(_CONNECT)
     # A group that could not be made has counted, too; its number is part of the keys in the store.
     distributed.distributed_c10d._world.group_count = 0
     try:
         distributed.init_process_group(
-            "gloo", store=store, rank=rank, world_size=size, timeout=limit
+            "gloo", store=store, rank=rank, world_size=size, timeout=_CONNECT
         )
     finally:
         _connections = _sockets() - before
@@ -156,13 +145,6 @@ def _sockets() -> set[tuple[int, int]]:
 
 
 def broadcast_tensors(tensors: Sequence[Tensor], source: int) -> None:
-    """Broadcast tensors from a rank, all of a type in one collective."""
-    for kind in dict.fromkeys((each.dtype, each.device) for each in tensors):
-        own = [each for each in tensors if (each.dtype, each.device) == kind]
-        flat = torch.cat([each.detach().reshape(-1) for each in own])
-        distributed.broadcast(flat, source)
-        at = 0
-        for each in own:
-            with torch.no_grad():
-                each.copy_(flat[at : at + each.numel()].view_as(each))
-            at += each.numel()
+    """Broadcast tensors from a rank, in place, many in one collective."""
+    if own := [each.detach() for each in tensors]:
+        distributed._broadcast_coalesced(distributed.group.WORLD, own, _BUFFER_BYTES, source)

@@ -8,15 +8,15 @@ make that step again, unless one of them has completed it: the others take over 
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from zeusrun.sidecar.board import Board
+from zeusrun.sidecar.board import BY_EPOCHS, BY_STEPS, Board
 from zeusrun.sidecar.events import Adapted, Regrouped
+from zeusrun.worker.elastic.sizes import RanksObservation, Sizes
 from zeusrun.worker.elastic.tracked import Tracked
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from zeusrun.sidecar.board import Generation
     from zeusrun.worker.environment import WorkerEnvironment
 
-BY_STEPS, BY_EPOCHS = 1, 2
 _NOTICED_S = 20.0  # within which a rank that has failed has ended, and the agent has seen it
 _POLL_S = 0.001
 _BEAT_S = 0.5
@@ -62,19 +61,18 @@ class Member:
         self._is_refused, self._asked = False, 0
         self.parts["questions"] = self._exchange_questions
         self._is_whole = not self._is_newcomer  # whether it has a state that others may take over
-        self._schedule = json.loads(environment.sizes or "{}").get("steps") or ()
-        self._scheduled: int | None = None  # the step of the entry that was ordered last
+        self._sizes = Sizes(environment.sizes or "{}", self._warn)
         threading.Thread(target=self._beat, name="zeusrun-beat", daemon=True).start()
 
     # Process groups
 
-    def open(self) -> None:
-        """Make the default process group of the script."""
+    def open(self, *, joins: bool = False) -> None:
+        """Make the default process group of the script; a newcomer ``joins`` the others later."""
         from zeusrun.worker.elastic.groups import open_echo  # noqa: PLC0415 - imports torch
 
         self.is_opening = True
         try:
-            if self._is_newcomer:
+            if self._is_newcomer and not joins:
                 open_echo(self._environment.rank, self._environment.world_size)
             else:
                 self._join_newest()
@@ -99,10 +97,11 @@ class Member:
         """Say once that the ranks cannot change."""
         if not self._is_refused:
             self._is_refused = True
-            text = f"the number of ranks cannot change: {why}"
-            self._environment.record_on_0(
-                Adapted(time.monotonic(), 0, 1, self._environment.batch_size or 1, None, "", text)
-            )
+            self._warn(f"the number of ranks cannot change: {why}")
+
+    def _warn(self, problem: str) -> None:
+        size = self._environment.batch_size or 1
+        self._environment.record_on_0(Adapted(time.monotonic(), 0, 1, size, None, "", problem))
 
     def _set_mode(self, mode: int) -> None:
         """Say how the ranks can change, unless the script has groups that would not follow."""
@@ -123,7 +122,7 @@ class Member:
             return
         self._place.mode = BY_STEPS
         self._place.is_ready = 1
-        while self._slot not in self._board.read_generation(self._board.newest).members:
+        while self._slot not in self._board.members:
             time.sleep(_POLL_S)
         self._change()
 
@@ -131,11 +130,6 @@ class Member:
     def is_alone(self) -> bool:
         """Whether it is a newcomer that has not joined the others."""
         return self._is_newcomer and not self.is_opening
-
-    @property
-    def limit(self) -> int | None:
-        """How many batches a pass of an unedited script has; ``None``: all."""
-        return 1 if self._is_newcomer else None
 
     def begin_epoch(self, loader: int, epoch: int, *, is_training: bool) -> bool:
         """Begin a pass of an unedited script; return whether the ranks have changed.
@@ -150,7 +144,7 @@ class Member:
             return False
         self._set_mode(BY_EPOCHS)
         place.loader, place.epoch = loader, epoch
-        self._follow_schedule()
+        self._follow_sizes(epoch)
         return self._switch(epoch, 1)
 
     def _join_in_epoch(self, loader: int, epoch: int) -> bool:
@@ -183,7 +177,7 @@ class Member:
                 return bool(0 < stops <= boundary)
             if self._environment.rank == 0:
                 self._board.decide(boundary, stops=wishes)
-            elif self._head() not in self._board.read_generation(self._board.newest).members:
+            elif self._board.read_generation(self._number).members[0] not in self._board.members:
                 self._change()  # rank 0 was lost
             time.sleep(_POLL_S)
         return False
@@ -192,28 +186,20 @@ class Member:
         self._asked = self._asked if asked is None else asked
         return self._asked
 
-    def _head(self) -> int:
-        return self._board.read_generation(self._number).members[0]
-
     def after_step(self, rest: int = 0) -> bool:
         """Count a completed step; return whether the ranks have changed after it.
 
         They do not if the ``rest`` of the epoch has fewer samples than there would be ranks.
         """
         self._place.steps += 1
-        self._follow_schedule()
+        self._follow_sizes(self._environment.epoch or 0)
         return self._switch(self._place.steps, _AHEAD, rest)
 
-    def _follow_schedule(self) -> None:
-        """Order the size of the schedule, once the steps of its entry are over; rank 0 does so."""
-        if not self._schedule:
-            return
-        steps = self._optimizer_steps()
-        due = [(step, size) for step, size in self._schedule if step <= steps]
-        if due and due[-1][0] != self._scheduled:
-            self._scheduled, size = due[-1]
-            if self._environment.rank == 0:
-                self._board.order(size, "the schedule")
+    def _follow_sizes(self, epoch: int) -> None:
+        """Let the schedule or the policy order another number of ranks."""
+        ranks, samples = self._environment.world_size, self._environment.consumed()
+        seen = RanksObservation(ranks, self._optimizer_steps(), epoch, samples, time.monotonic())
+        self._sizes.follow(seen, self._board, is_head=self._environment.rank == 0)
 
     def _switch(self, now: int, ahead: int, rest: int = 0) -> bool:
         newest = self._board.newest
@@ -243,22 +229,13 @@ class Member:
         close_group()  # so that those who wait for this rank get an error, too
         if "gloo" not in str(error):  # torch has no class for it
             return False
-        deadline_t = time.monotonic() + _NOTICED_S
-        while self._board.newest == self._number:
-            if time.monotonic() > deadline_t:
-                return False
-            time.sleep(_POLL_S)
-        self.is_lost = True
-        return True
+        self.is_lost = self._wait_for_another(self._number)
+        return self.is_lost
 
     # Generations
 
     def _change(self) -> None:
-        self.is_opening = True
-        try:
-            self._join_newest()
-        finally:
-            self.is_opening = False
+        self.open(joins=True)
         for model in self.tracked.models:
             _replace_group(model)
         self.on_change()
@@ -314,9 +291,8 @@ class Member:
 
         from zeusrun.worker.elastic import state  # noqa: PLC0415 - imports torch
 
-        place = self._place
         own_random = state.random_states()
-        steps = place.steps if self._is_whole else -1
+        steps = self._place.steps if self._is_whole else -1
         own = torch.tensor([steps, state.digest(own_random)])
         all_ = [torch.empty_like(own) for _ in range(size)]
         distributed.all_gather(all_, own)
@@ -328,34 +304,25 @@ class Member:
             return
         source = next(number for number, (steps, _) in enumerate(rows) if steps == furthest)
         are_equal = len({number for steps, number in rows if steps >= 0}) == 1
-        if rows[rank][0] == furthest:
-            more = (
-                furthest,
-                own_random if are_equal else None,
-                {name: part(None) for name, part in self.parts.items()},
-            )
-            if rank == source:
-                state.send_state(self.tracked, more, source)
-            else:
-                state.receive_state(self.tracked, source)  # the same as its own
-            return
-        self._is_whole = False  # until all has arrived
-        states, (steps, shared, more) = state.receive_state(self.tracked, source)
+        own_parts = {name: part(None) for name, part in self.parts.items()}
+        more = (own_random if are_equal else None, own_parts)
+        self._is_whole = rows[rank][0] == furthest  # else not until all has arrived
+        states, (shared, parts) = state.share_state(self.tracked, more, source)
+        if self._is_whole:
+            return  # that was the same as its own
         for other, content in zip(self.tracked.others, states, strict=True):
             other.load_state_dict(content)
         if shared is not None:
             state.set_random_states(shared)
-        for name, part in more.items():
+        for name, part in parts.items():
             self.parts[name](part)
-        place.steps = steps
-        self._is_whole = True
+        self._place.steps, self._is_whole = furthest, True
 
     def _leave(self) -> NoReturn:
         """End the script of a process that is not needed any more."""
         from zeusrun.worker.elastic.groups import close_group  # noqa: PLC0415 - imports torch
 
         close_group()
-        self._environment.has_left = True
         raise SystemExit
 
     # Heartbeats

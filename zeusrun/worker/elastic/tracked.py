@@ -13,27 +13,26 @@ class Tracked:
     """The objects of a script that have a state, in the order in which it has built them."""
 
     def __init__(self) -> None:
-        self._models: list[weakref.ref[Any]] = []
-        self._others: list[weakref.ref[Any]] = []
+        self._models: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+        self._others: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
     def add_model(self, model: Any) -> None:
         """Track a ``DistributedDataParallel``."""
-        self._models.append(weakref.ref(model))
+        self._models[id(model)] = model
 
     def add(self, owner: Any) -> None:
         """Track an optimizer, a scheduler, or anything else with ``state_dict``."""
-        if all(each() is not owner for each in self._others):
-            self._others.append(weakref.ref(owner))
+        self._others[id(owner)] = owner
 
     @property
     def models(self) -> list[Any]:
         """Those that are alive."""
-        return [model for each in self._models if (model := each()) is not None]
+        return list(self._models.values())
 
     @property
     def others(self) -> list[Any]:
         """Optimizers, schedulers and gradient scalers that are alive."""
-        return [other for each in self._others if (other := each()) is not None]
+        return list(self._others.values())
 
     def tensors(self) -> list[Tensor]:
         """Return the parameters and buffers of the models."""

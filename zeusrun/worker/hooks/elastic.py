@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 import functools
-import sys
 from typing import TYPE_CHECKING, Any
 
-from zeusrun.worker.hooks.imports import wrap
+from zeusrun.worker.hooks.imports import replace_in_distributed, wrap
 
 if TYPE_CHECKING:
     from types import ModuleType
 
     from zeusrun.worker.elastic.member import Member
 
-MODULES = {
-    "torch.distributed.distributed_c10d": "groups",
-    "torch.nn.parallel.distributed": "models",
-    "torch.optim.optimizer": "optimizers",
-    "torch.optim.lr_scheduler": "schedulers",
-    "torch.amp.grad_scaler": "scalers",
-}
-"""Module of torch -> the function that hooks into it."""
+_GROUPS, _MODELS = "torch.distributed.distributed_c10d", "torch.nn.parallel.distributed"
+_STATES = {
+    "torch.optim.optimizer": ("Optimizer",),
+    "torch.optim.lr_scheduler": ("LRScheduler", "ReduceLROnPlateau"),
+    "torch.amp.grad_scaler": ("GradScaler",),
+}  # modules of torch, and their classes of which each object is tracked
+MODULES = {_GROUPS, _MODELS, *_STATES}
+"""Modules of torch with a hook."""
 
 
 def install(module: ModuleType, member: Member) -> None:
     """Install the hook of a module that has just been executed."""
-    globals()[MODULES[module.__name__]](module, member)
+    if module.__name__ == _GROUPS:
+        groups(module, member)
+    elif module.__name__ == _MODELS:
+        models(module, member)
+    for name in _STATES.get(module.__name__, ()):
+        wrap(vars(module)[name], "__init__", lambda owner, *_, **__: member.tracked.add(owner))
 
 
 def groups(module: Any, member: Member) -> None:
@@ -49,12 +53,8 @@ def groups(module: Any, member: Member) -> None:
     def broadcast_object_list(objects: list[Any], *args: Any, **options: Any) -> Any:
         return None if member.is_alone else broadcast(objects, *args, **options)
 
-    package: Any = sys.modules.get("torch.distributed")
     for new in (init_process_group, broadcast_object_list):
-        old = getattr(module, new.__name__)
-        setattr(module, new.__name__, new)
-        if getattr(package, new.__name__, None) is old:  # imported before
-            setattr(package, new.__name__, new)
+        replace_in_distributed(module, new)
 
 
 def models(module: ModuleType, member: Member) -> None:
@@ -66,19 +66,3 @@ def models(module: ModuleType, member: Member) -> None:
         member.tracked.add_model(model)
 
     wrap(cls, "__init__", built)
-
-
-def optimizers(module: ModuleType, member: Member) -> None:
-    """Track each optimizer."""
-    wrap(vars(module)["Optimizer"], "__init__", lambda owner, *_, **__: member.tracked.add(owner))
-
-
-def schedulers(module: ModuleType, member: Member) -> None:
-    """Track each scheduler of the learning rate."""
-    for name in ("LRScheduler", "ReduceLROnPlateau"):
-        wrap(vars(module)[name], "__init__", lambda owner, *_, **__: member.tracked.add(owner))
-
-
-def scalers(module: ModuleType, member: Member) -> None:
-    """Track each gradient scaler."""
-    wrap(vars(module)["GradScaler"], "__init__", lambda owner, *_, **__: member.tracked.add(owner))

@@ -94,10 +94,15 @@ def after_joining(c10d: Any, join: Callable[[], None]) -> None:
             join()
         return result
 
-    c10d.init_process_group = init_process_group
-    package: Any = sys.modules.get("torch.distributed")
-    if getattr(package, "init_process_group", None) is initialize:  # imported before
-        package.init_process_group = init_process_group
+    replace_in_distributed(c10d, init_process_group)
+
+
+def replace_in_distributed(c10d: Any, new: Any) -> None:
+    """Replace a function of the name of ``new`` in ``torch.distributed``, too."""
+    old, package = getattr(c10d, new.__name__), sys.modules.get("torch.distributed")
+    setattr(c10d, new.__name__, new)
+    if getattr(package, new.__name__, None) is old:  # imported before
+        setattr(package, new.__name__, new)
 
 
 def wrap(owner: Any, name: str, after: Callable[..., None]) -> None:

@@ -141,7 +141,7 @@ def install_hooks(clock: StepClock | None, *, launched: bool = True) -> Hooks:
     """
     global _installed  # noqa: PLW0603 - one for the process, like the modules that it changes
     hooks = _installed = Hooks(None if clock is None else clock.tick, launched=launched)
-    after_import(MODULES.keys() | elastic.MODULES.keys(), hooks.install)
+    after_import(MODULES.keys() | elastic.MODULES, hooks.install)
     if hooks.elastic is not None:
         hooks.environment.agree_on_stop = hooks.elastic.agree_on_stop
         hooks.elastic.on_change = hooks.observer.change_ranks

@@ -164,7 +164,7 @@ def _passes(hooks: Hooks) -> Callable[[Any], Pass]:
         part = observer.begin_pass(loader)
         if epochs.begin(loader, is_training=observer.trains_on(part.feed)):
             observer.change_ranks()
-        part.limit = member.limit
+        part.limit = 1 if member.is_alone else None
         return part
 
     return begin_pass

@@ -1,0 +1,84 @@
+"""How many ranks a training wants: by KungFu's schedule, or by a class of the user."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from zeusrun.sidecar.board import Board
+
+
+class RanksObservation(NamedTuple):
+    """What a policy of ranks decides from, after a step or at the beginning of an epoch.
+
+    Attributes:
+        ranks: The present number.
+        step: Optimizer steps so far.
+        epoch: The present one, from 1; 0 if it is not known.
+        samples: Of all ranks so far; ``None`` if unknown.
+        t: Monotonic seconds.
+    """
+
+    ranks: int
+    step: int
+    epoch: int
+    samples: int | None
+    t: float
+
+
+class Sizes:
+    """Orders another number of ranks when the training wants one.
+
+    Args:
+        text: The section ``elastic`` as JSON, as far as it says that.
+        warn: Called with a sentence for the user.
+
+    Raises:
+        RuntimeError: If the class of the user cannot be created.
+    """
+
+    def __init__(self, text: str, warn: Callable[[str], None]) -> None:
+        given = json.loads(text)
+        entries = (entry.split(":") for entry in (given.get("steps") or "").split(",") if entry)
+        self._schedule = [(int(step), int(size)) for step, size in entries]
+        self._ordered: int | None = None  # the step of the entry that was ordered last
+        self._wished: int | None = None  # by the class
+        self._name, self._warn = given.get("policy"), warn
+        self._policy: Any = None
+        if self._name is not None:
+            module, _, name = self._name.partition(":")
+            try:
+                self._policy = getattr(importlib.import_module(module), name)()
+            except (Exception, SystemExit) as error:
+                raise RuntimeError(
+                    f"zeusrun: elastic.policy {self._name} cannot be used: "
+                    f"{type(error).__name__}: {error}. zeusrun creates it without arguments, from "
+                    "a module of its own, not from the script"
+                ) from error
+
+    def follow(self, seen: RanksObservation, board: Board, *, is_head: bool) -> None:
+        """Order the size that is due; rank 0 does so, the others only follow the schedule."""
+        due = [(step, size) for step, size in self._schedule if step <= seen.step]
+        if due and due[-1][0] != self._ordered:
+            self._ordered, size = due[-1]
+            if is_head:
+                board.order(size, "the schedule")
+        if self._policy is None or not is_head:
+            return
+        problem, ranks = "", None
+        try:
+            ranks = self._policy.wanted_ranks(seen)
+        except Exception as error:  # noqa: BLE001 - the user's class may do anything
+            problem = f"raised {type(error).__name__}: {error}"
+        if ranks is not None and (type(ranks) is not int or ranks < 0):
+            problem = f"returned {ranks!r}, which is no number of ranks"
+        if problem:
+            self._policy = None
+            self._warn(f"wanted_ranks of {self._name} {problem}; it is not called again")
+        elif ranks not in {None, self._wished}:
+            self._wished = ranks
+            board.order(ranks, "a policy")
