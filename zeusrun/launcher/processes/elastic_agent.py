@@ -128,9 +128,10 @@ class Agent:
     def _reap(self) -> int | None:
         """Take in the processes that have ended; return the exit code of the run, if it is over."""
         for slot, process in list(self._processes.items()):
-            if not _has_ended(process):
+            if (end := _look(process)) is None:
                 continue
-            _signal(process)  # data loader workers, which hold its connections
+            if (end.si_code, end.si_status) != (os.CLD_EXITED, 0):
+                _signal(process)  # data loader workers, which hold its connections
             code = process.wait()
             del self._processes[slot]
             if slot in self._waiting:
@@ -308,10 +309,9 @@ def _signal(process: subprocess.Popen[bytes], number: int = signal.SIGKILL) -> N
         os.killpg(process.pid, number)
 
 
-def _has_ended(process: subprocess.Popen[bytes]) -> bool:
-    """Whether a process has ended; its pid stays taken."""
-    flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
-    return os.waitid(os.P_PID, process.pid, flags) is not None
+def _look(process: subprocess.Popen[bytes]) -> os.waitid_result | None:
+    """Return how a process has ended, if it has; its pid stays taken."""
+    return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
 
 
 def _how(code: int) -> str:
