@@ -128,10 +128,8 @@ class Agent:
     def _reap(self) -> int | None:
         """Take in the processes that have ended; return the exit code of the run, if it is over."""
         for slot, process in list(self._processes.items()):
-            if not _has_ended(process):
+            if (code := _read_exit(process)) is None:
                 continue
-            _signal(process)  # data loader workers, which hold its connections
-            code = process.wait()
             del self._processes[slot]
             if slot in self._waiting:
                 self._waiting.discard(slot)
@@ -308,10 +306,18 @@ def _signal(process: subprocess.Popen[bytes], number: int = signal.SIGKILL) -> N
         os.killpg(process.pid, number)
 
 
-def _has_ended(process: subprocess.Popen[bytes]) -> bool:
-    """Whether a process has ended; its pid stays taken."""
-    flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
-    return os.waitid(os.P_PID, process.pid, flags) is not None
+def _read_exit(process: subprocess.Popen[bytes]) -> int | None:
+    """Return the exit code of a process that has ended.
+
+    If it failed, its data loader workers are killed: they hold its connections open.
+    """
+    # With WNOWAIT, its pid stays taken until then.
+    end = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    if end is None:
+        return None
+    if (end.si_code, end.si_status) != (os.CLD_EXITED, 0):
+        _signal(process)
+    return process.wait()
 
 
 def _how(code: int) -> str:
