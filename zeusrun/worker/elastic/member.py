@@ -235,9 +235,15 @@ class Member:
     # Generations
 
     def _change(self) -> None:
-        self.open(joins=True)
-        for model in self.tracked.models:
-            _replace_group(model)
+        while True:
+            self.open(joins=True)
+            try:
+                for model in self.tracked.models:
+                    _replace_group(model)
+                break
+            except RuntimeError:  # a member has died meanwhile
+                if not self._wait_for_another(self._number):
+                    raise
         self.on_change()
 
     def _join_newest(self) -> None:

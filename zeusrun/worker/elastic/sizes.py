@@ -36,9 +36,6 @@ class Sizes:
     Args:
         text: The section ``elastic`` as JSON, as far as it says that.
         warn: Called with a sentence for the user.
-
-    Raises:
-        RuntimeError: If the class of the user cannot be created.
     """
 
     def __init__(self, text: str, warn: Callable[[str], None]) -> None:
@@ -49,26 +46,32 @@ class Sizes:
         self._wished: int | None = None  # by the class
         self._name, self._warn = given.get("policy"), warn
         self._policy: Any = None
-        if self._name is not None:
-            module, _, name = self._name.partition(":")
-            try:
-                self._policy = getattr(importlib.import_module(module), name)()
-            except (Exception, SystemExit) as error:
-                raise RuntimeError(
-                    f"zeusrun: elastic.policy {self._name} cannot be used: "
-                    f"{type(error).__name__}: {error}. zeusrun creates it without arguments, from "
-                    "a module of its own, not from the script"
-                ) from error
+
+    def _create(self, name: str) -> Any:
+        """Return an object of the user's class; once the script runs, its folder is known."""
+        module, _, own = name.partition(":")
+        try:
+            return getattr(importlib.import_module(module), own)()
+        except (Exception, SystemExit) as error:
+            raise RuntimeError(
+                f"zeusrun: elastic.policy {name} cannot be used: {type(error).__name__}: {error}. "
+                "zeusrun creates it without arguments, from a module of its own, not from the "
+                "script"
+            ) from error
 
     def follow(self, seen: RanksObservation, board: Board, *, is_head: bool) -> None:
-        """Order the size that is due; rank 0 does so, the others only follow the schedule."""
+        """Order the size that is due; rank 0 does so, the others only follow the schedule.
+
+        Raises ``RuntimeError`` if the class of the user cannot be created.
+        """
         due = [(step, size) for step, size in self._schedule if step <= seen.step]
         if due and due[-1][0] != self._ordered:
             self._ordered, size = due[-1]
             if is_head:
                 board.order(size, "the schedule")
-        if self._policy is None or not is_head:
+        if self._name is None or not is_head:
             return
+        self._policy = self._policy or self._create(self._name)
         problem, ranks = "", None
         try:
             ranks = self._policy.wanted_ranks(seen)
@@ -77,8 +80,8 @@ class Sizes:
         if ranks is not None and (type(ranks) is not int or ranks < 0):
             problem = f"returned {ranks!r}, which is no number of ranks"
         if problem:
-            self._policy = None
             self._warn(f"wanted_ranks of {self._name} {problem}; it is not called again")
+            self._name = None
         elif ranks not in {None, self._wished}:
             self._wished = ranks
             board.order(ranks, "a policy")
