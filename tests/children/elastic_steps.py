@@ -19,7 +19,9 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--hidden", type=int, default=32)
 parser.add_argument("--epochs", type=int, default=10)
 parser.add_argument("--pause-s", type=float, default=0.01)
-parser.add_argument("--accumulates", action="store_true", help="and a norm, another optimizer")
+parser.add_argument(
+    "--accumulates", action="store_true", help="and a norm, another optimizer, a loader worker"
+)
 parser.add_argument("--fails-in", type=int, help="epoch in which rank 1 raises an exception")
 given = parser.parse_args()
 
@@ -39,7 +41,8 @@ if given.accumulates:
 else:
     optimizer = torch.optim.SGD(network.parameters(), lr=0.01, momentum=0.9)
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3)
-loader = run.loader(TensorDataset(torch.arange(samples), inputs, wanted), batch_size=24)
+data = TensorDataset(torch.arange(samples), inputs, wanted)
+loader = run.loader(data, batch_size=24, num_workers=int(given.accumulates))
 own = os.environ.get("ZEUSRUN_SLOT", "0")
 path = Path(os.environ["ZEUSRUN_RUN_DIR"], f"steps{own}.jsonl")
 log = path.open("a", buffering=1)

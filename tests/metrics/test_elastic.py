@@ -28,7 +28,7 @@ changes = st.lists(
 
 
 def regrouped(t, *members, number=1, step=0, why="a user wants it"):
-    return Regrouped(t, number, members, step, why)
+    return Regrouped(t, number, members, why)
 
 
 def observed(rank, samples, replicas=None, **values):
@@ -41,7 +41,6 @@ def observed(rank, samples, replicas=None, **values):
         st.floats(0, 1e12),
         st.integers(0, 2**40),
         st.lists(st.integers(0, 4095), min_size=1, max_size=255).map(tuple),
-        st.integers(0, 2**40),
         st.text(max_size=100),
     )
 )

@@ -236,7 +236,7 @@ def test_an_epoch_is_shown_with_its_own_batch_size_and_not_with_that_of_the_next
 
 
 def regrouped(t, number, *members):
-    return Regrouped(t, number, members, 10, "because")
+    return Regrouped(t, number, members, "because")
 
 
 def test_the_ranks_of_an_elastic_training_are_shown_as_they_are_now():

@@ -33,6 +33,9 @@ def resize(
     home, store = options.open_home(name)
     name = options.job_name(name)
     going = store.unfinished(name) if name in store.jobs() else []
+    if len(going) > 1:
+        several = ", ".join(sorted(each.trial for each in going))
+        raise UsageError(f"several runs of {name} are going on: {several}; name the one to resize")
     trial = going[0] if going else options.find_trial(name, store)
     paths = files_of(store, home, trial)
     if trial.status.finished or not lease_of(trial, paths).is_held():
@@ -47,7 +50,13 @@ def resize(
             f"{ranks} is not between elastic.min ({elastic.min}) and elastic.max "
             f"({elastic.max}) of {trial.trial}"
         )
-    board = Board(paths.run_dir)
+    try:
+        board = Board(paths.run_dir)
+    except OSError as error:
+        raise UsageError(
+            f"the ranks of {trial.trial} cannot be changed now: {error.filename}: "
+            f"{error.strerror}; try again once it trains"
+        ) from error
     board.order(ranks, "a user")
     deadline_t = time.monotonic() + _WAIT_S
     while not _has_size(board, ranks) and lease_of(trial, paths).is_held():
@@ -58,6 +67,8 @@ def resize(
                 f"ones have started: see {paths.torchrun_log}"
             )
         time.sleep(_POLL_S)
+    if not _has_size(board, ranks):
+        raise UsageError(f"{trial.trial} has ended before it had {plural(ranks, 'rank')}")
     if as_json:
         print_json({"trial": trial.trial, "ranks": ranks})
     else:

@@ -22,21 +22,31 @@ _EVERY = re.compile(r"([1-9][0-9]{0,8}) (epoch|step)s?")
 _ENTRY = re.compile(r"\s*([1-9][0-9]{0,8})\s*:\s*([1-9][0-9]{0,8})\s*")
 
 
-def read_schedule(text: str) -> dict[int, int]:
-    """Return the batch sizes of ``"10:64,20:128"``, by their first epochs.
+def read_pairs(text: str, entry: re.Pattern[str], key: str, what: str) -> dict[int, int]:
+    """Return the values of ``"10:64,20:128"`` by their keys.
+
+    Args:
+        text: What the job file has.
+        entry: The form of a pair, with two groups.
+        key: What a key is, in a word.
+        what: What a pair is, with an example.
 
     Raises:
-        ValueError: If the text is not such a list, or its epochs do not increase.
+        ValueError: If the text is not such a list, or its keys do not increase.
     """
-    matches = [_ENTRY.fullmatch(part) for part in text.split(",")]
+    matches = [entry.fullmatch(part) for part in text.split(",")]
     pairs = [(int(match[1]), int(match[2])) for match in matches if match is not None]
     if len(pairs) < len(matches):
-        raise ValueError(
-            f"must be pairs of an epoch and a batch size, such as 10:64,20:128, not {text!r}"
-        )
-    if [epoch for epoch, _ in pairs] != sorted({epoch for epoch, _ in pairs}):
-        raise ValueError(f"must name each epoch once, in ascending order, not {text!r}")
+        raise ValueError(f"must be pairs of {what}, not {text!r}")
+    if [first for first, _ in pairs] != sorted({first for first, _ in pairs}):
+        raise ValueError(f"must name each {key} once, in ascending order, not {text!r}")
     return dict(pairs)
+
+
+def read_schedule(text: str) -> dict[int, int]:
+    """Return the batch sizes of ``"10:64,20:128"``, by their first epochs; see ``read_pairs``."""
+    what = "an epoch and a batch size, such as 10:64,20:128"
+    return read_pairs(text, _ENTRY, "epoch", what)
 
 
 class NoiseScaleSection(Section, title="NoiseScale"):

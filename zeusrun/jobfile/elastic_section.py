@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo
 
-from zeusrun.jobfile.adapt_section import CLASS
+from zeusrun.jobfile.adapt_section import CLASS, read_pairs
 from zeusrun.jobfile.section import Section
 
 _ENTRY = re.compile(r"\s*([0-9]{1,9})\s*:\s*([0-9]{1,3})\s*")
@@ -15,20 +15,8 @@ _MOST = 255
 
 
 def read_steps(text: str) -> dict[int, int]:
-    """Return the sizes of KungFu's ``"10:2,100:1"``, each by the step after which it begins.
-
-    Raises:
-        ValueError: If the text is not such a list, or its steps do not increase.
-    """
-    matches = [_ENTRY.fullmatch(part) for part in text.split(",")]
-    pairs = [(int(match[1]), int(match[2])) for match in matches if match is not None]
-    if len(pairs) < len(matches):
-        raise ValueError(
-            f"must be pairs of a step and a number of ranks, such as 10:2,100:1, not {text!r}"
-        )
-    if [step for step, _ in pairs] != sorted({step for step, _ in pairs}):
-        raise ValueError(f"must name each step once, in ascending order, not {text!r}")
-    return dict(pairs)
+    """Return the sizes of KungFu's ``"10:2,100:1"``, each by the step after which it begins."""
+    return read_pairs(text, _ENTRY, "step", "a step and a number of ranks, such as 10:2,100:1")
 
 
 def _check_max(most: int, info: ValidationInfo) -> int:

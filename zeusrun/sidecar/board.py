@@ -149,14 +149,14 @@ class Board:
 
     @property
     def decision(self) -> tuple[int, int]:
-        """After how many epochs it is decided whether the training stops; after which it does."""
+        """For how many questions it is decided whether to stop, and at which one the ranks do."""
         return self._numbers[6], self._numbers[7]
 
-    def decide(self, boundary: int, *, stops: bool) -> None:
-        """Decide it; rank 0 does so."""
+    def decide(self, question: int, *, stops: bool) -> None:
+        """Decide on a question, from 1; rank 0 does so."""
         if stops:
-            self._numbers[7] = boundary
-        self._numbers[6] = boundary
+            self._numbers[7] = question
+        self._numbers[6] = question
 
     def clear(self, *, orders: bool) -> None:
         """Forget decisions of an earlier start of the ranks, and orders."""

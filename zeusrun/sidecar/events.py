@@ -203,14 +203,12 @@ class Regrouped:
     Attributes:
         number: Of the generation.
         members: The numbers of the processes, in the order of their ranks.
-        step: Optimizer steps before.
         why: A sentence for people.
     """
 
     t: float
     number: int
     members: tuple[int, ...]
-    step: int
     why: str
 
 

@@ -325,7 +325,7 @@ def test_ranks_of_the_script_are_looked_for_more_and_more_rarely(paths, monkeypa
 
 
 def regrouped(*members, number=2):
-    return Regrouped(time.monotonic(), number, members, 1, "a user wants it")
+    return Regrouped(time.monotonic(), number, members, "a user wants it")
 
 
 @pytest.fixture

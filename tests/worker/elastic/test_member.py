@@ -258,3 +258,24 @@ def test_whether_the_main_thread_waits_is_seen_by_its_frames(file, expected):
     names = {"sys": sys}
     exec(compile("frame = sys._getframe()", file, "exec"), names)
     assert member_module._is_waiting(names["frame"]) == expected
+
+
+def test_without_torchs_own_way_a_model_is_built_again_for_another_group(tmp_path, monkeypatch):
+    torch = pytest.importorskip("torch")
+    groups = pytest.importorskip("zeusrun.worker.elastic.groups")
+    cls = torch.nn.parallel.DistributedDataParallel
+    monkeypatch.delattr(cls, "_update_process_group")
+    groups.open_group(tmp_path / "1", 0, 1)
+    model = cls(torch.nn.Linear(2, 1), gradient_as_bucket_view=True)
+    model._zeusrun_arguments = {"gradient_as_bucket_view": True}
+    before = model.process_group
+    groups.close_group()
+    groups.open_group(tmp_path / "2", 0, 1)
+    try:
+        member_module._replace_group(model)
+        assert model.process_group is not before
+        model(torch.ones(3, 2)).sum().backward()
+        assert model.gradient_as_bucket_view
+        assert model.module.weight.grad.tolist() == [[3.0, 3.0]]
+    finally:
+        groups.close_group()

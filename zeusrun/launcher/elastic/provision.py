@@ -1,7 +1,7 @@
 """How many ranks pay: adds one after the other while the training gains by it.
 
-By throughput, the rule is that of KungFu (Mai et al., OSDI 2020, section 6.3): a rank stays if the
-throughput T(n) is at least (1 + 1/(3n)) T(n - 1). By joules, it stays if a sample takes less.
+By throughput, the rule is that of KungFu (Mai et al., OSDI 2020): a rank stays if the throughput
+T(n) is at least (1 + 1/(3n)) T(n - 1). By joules, it stays if a sample takes less.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Provisioner:
         steps, since_t = count.steps - self._since.steps, self._since.last_step_t
         if steps < self._every:
             return None
-        spent = count.last_step_t - since_t
+        spent = count.last_step_t - since_t  # seconds, or joules
         if self._by == "joules":
             spent = self._energy_between(since_t, count.last_step_t) or 0.0
         if spent <= 0:

@@ -68,6 +68,7 @@ class Agent:
         self._restart = self._lost = 0
         self._wanted, self._order, self._why = plan.ranks, 0, ""
         self._next = 0  # the number of the next process
+        self._trouble = ""  # the last error while the ranks changed
         self._watched: dict[int, tuple[tuple[int, ...], float]] = {}  # what was seen, since when
         self._port = _free_port()
 
@@ -83,9 +84,13 @@ class Agent:
                 return 1
             if (code := self._reap()) is not None:
                 return code
-            with contextlib.suppress(OSError):  # a full disk, or no process more: later
+            try:
                 self._take_order()
                 self._admit()
+            except OSError as error:  # a full disk, or no process more: again at the next tick
+                if str(error) != self._trouble:
+                    self._trouble = str(error)
+                    _log(f"the number of ranks cannot change yet: {error}")
             self._kill_hung()
 
     # Processes
@@ -133,7 +138,7 @@ class Agent:
             del self._processes[slot]
             if slot in self._waiting:
                 self._waiting.discard(slot)
-                self._wanted = min(self._wanted, len(self._members) + len(self._waiting))
+                self._want(min(self._wanted, len(self._members) + len(self._waiting)))
                 self._forget_error()
                 _log(f"process {slot} (pid {process.pid}) ended with {code} before it joined")
             elif slot not in self._members:
@@ -170,7 +175,7 @@ class Agent:
         if self._finished or not enough or not (is_new or (able and self._may_lose(code))):
             return False
         if is_new:
-            self._wanted = min(self._wanted, len(rest) + len(self._waiting))
+            self._want(min(self._wanted, len(rest) + len(self._waiting)))
         self._forget_error()
         self._why = "a lost rank is replaced"
         self._publish(rest, f"rank {self._members.index(slot)} {_how(code)}")
@@ -246,16 +251,18 @@ class Agent:
     def _by_epochs(self) -> bool:
         return any(self._board.place(slot).mode == BY_EPOCHS for slot in self._members)
 
+    def _want(self, ranks: int) -> None:
+        """Aim at a number of ranks, or at fewer, which share the batch size evenly where needed."""
+        while self._by_epochs and ranks and self._plan.batch_size % ranks:
+            ranks -= 1
+        self._wanted = len(self._members) if 0 < ranks < self._plan.min else ranks
+
     def _take_order(self) -> None:
         """Start newcomers or let members go, until there are as many as wanted."""
         number, size, by = self._board.wanted
         if number != self._order:
             self._order = number
-            self._wanted = size and min(max(size, self._plan.min), self._plan.max)
-            while self._by_epochs and self._wanted and self._plan.batch_size % self._wanted:
-                self._wanted -= 1  # the batch size stays as chosen
-            if 0 < self._wanted < self._plan.min:
-                self._wanted = len(self._members)
+            self._want(size and min(max(size, self._plan.min), self._plan.max))
             self._why = f"{by} wants {size}"
             _log(f"{self._why}: {self._wanted} ranks")
         if self._finished or not self._members or not self._is_settled:

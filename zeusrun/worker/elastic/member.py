@@ -170,13 +170,12 @@ class Member:
         No collective call: a rank may be lost while the others are between two steps.
         """
         self._asked += 1
-        boundary = self._asked
         while not self._is_newcomer:
-            decided, stops = self._board.decision
-            if decided >= boundary:
-                return bool(0 < stops <= boundary)
+            decided, stops_at = self._board.decision
+            if decided >= self._asked:
+                return bool(0 < stops_at <= self._asked)
             if self._environment.rank == 0:
-                self._board.decide(boundary, stops=wishes)
+                self._board.decide(self._asked, stops=wishes)
             elif self._board.read_generation(self._number).members[0] not in self._board.members:
                 self._change()  # rank 0 was lost
             time.sleep(_POLL_S)
@@ -268,10 +267,8 @@ class Member:
                 continue
             self._environment.rank, self._environment.world_size = rank, size
             self._number, self._is_newcomer = generation.number, False
-            members, step = generation.members, self._place.steps
-            self._environment.record_on_0(
-                Regrouped(time.monotonic(), self._number, members, step, generation.why)
-            )
+            members, why = generation.members, generation.why
+            self._environment.record_on_0(Regrouped(time.monotonic(), self._number, members, why))
             return
 
     def _meet(self, generation: Generation) -> bool:
@@ -358,7 +355,7 @@ def _replace_group(model: Any) -> None:
     Its buckets are laid out anew, on all ranks in the same order: otherwise the first all-reduce
     would add gradients of one parameter to those of another one, because a newcomer has not yet
     ordered its buckets by their first backward pass, as the others have. The methods are private,
-    the same in torch 2.4 to 2.13; without one of them, the object is built again.
+    and were tried with torch 2.13. Without one of them, the object is built again.
     """
     from torch import distributed  # noqa: PLC0415 - the script has imported it
 
