@@ -50,7 +50,7 @@ class Generation:
 
 
 class Place(ctypes.Structure):
-    """What one process says of itself; each attribute is a number on the board.
+    """The state of one process; each attribute is a number on the board.
 
     Attributes:
         pid: Its process.
@@ -109,7 +109,7 @@ class Board:
         self._numbers = memoryview(self._map).cast("Q")
 
     def place(self, slot: int) -> Place:
-        """Return what a process says of itself."""
+        """Return the state of a process."""
         return Place.from_buffer(self._map, 8 * _HEAD + slot * ctypes.sizeof(Place))
 
     @property

@@ -1,4 +1,4 @@
-"""What the launcher does for an elastic training: its endpoint, and ranks that have to pay."""
+"""What the launcher does for an elastic training: its endpoint, and provisioning."""
 
 from __future__ import annotations
 

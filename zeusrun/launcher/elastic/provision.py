@@ -1,4 +1,4 @@
-"""How many ranks pay: adds one after the other while the training gains by it.
+"""Provisioning: adds one rank after the other while the training gains by it.
 
 By throughput, the rule is that of KungFu (Mai et al., OSDI 2020): a rank stays if the throughput
 T(n) is at least (1 + 1/(3n)) T(n - 1). By joules, it stays if a sample takes less.

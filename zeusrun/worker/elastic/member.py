@@ -1,4 +1,4 @@
-"""A process of an elastic training: which generation it trains in, and how it goes over to another.
+"""A process of an elastic training: which generation it trains in, and how it joins the next.
 
 A planned change begins after a step that rank 0 announces two steps before it. If a rank dies, the
 others get an error within their step, or wait until one of them closes its connections. Then all

@@ -1,4 +1,4 @@
-"""Lets a script train with ranks that come and go: its process group, and what has a state."""
+"""Hooks of an elastic training: replace the process group, and track what has a state."""
 
 from __future__ import annotations
 
