@@ -7,9 +7,13 @@ import itertools
 import json
 import os
 import signal
+import time
+
+import pytest
 
 from tests.runs import wait_for
 from zeusrun.sidecar.board import Board
+from zeusrun.sidecar.orders import STACK_SIGNAL
 
 SAMPLES = 960
 
@@ -54,8 +58,19 @@ class Training:
         self._wait(lambda: self.is_settled(ranks))
 
     def _wait(self, condition, seconds=120):
-        wait_for(lambda: condition() or self.submit.poll() is not None, seconds)
+        try:
+            wait_for(lambda: condition() or self.submit.poll() is not None, seconds)
+        except pytest.fail.Exception as error:
+            raise AssertionError(f"{error}\n{self.log}\n{self.stacks()}") from None
         assert self.submit.poll() is None, self.submit.communicate()[0]
+
+    def stacks(self):
+        """Return where the members are."""
+        for slot in self.members:
+            os.kill(self.board.place(slot).pid, STACK_SIGNAL)
+        time.sleep(1)
+        files = [self.run_dir / "logs" / f"rank{slot}.stack" for slot in self.members]
+        return "\n".join(f"{path}: {path.read_text()}" for path in files)
 
     @property
     def log(self):

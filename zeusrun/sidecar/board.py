@@ -56,6 +56,7 @@ class Place(ctypes.Structure):
         pid: Its process.
         is_ready: 1 once a newcomer waits for its generation.
         steps: Optimizer steps of the training that it has completed.
+        joins: The generation that it joins; others wait until all members do.
         generation: That it trains in; 0 before the first.
         mode: ``BY_STEPS`` if its script trains on if another rank dies; ``BY_EPOCHS`` if its size
             can only change between two epochs; 0 if it cannot.
@@ -69,6 +70,7 @@ class Place(ctypes.Structure):
     pid: int
     is_ready: int
     steps: int
+    joins: int
     generation: int
     mode: int
     loader: int

@@ -29,6 +29,7 @@ distributed: Any = torch.distributed  # some of what is needed has no types
 _ECHO = "zeusrun_echo"
 _CONNECT = timedelta(seconds=10)  # a member that dies while the others connect costs them so much
 _BUFFER_BYTES = 1 << 28  # of a broadcast, as ``DistributedDataParallel``
+_AGREE = timedelta(seconds=60)  # for each collective until the members have the same state
 _COLLECTIVE = timedelta(minutes=30)  # of gloo
 
 
@@ -112,6 +113,11 @@ def open_group(file: Path, rank: int, size: int) -> None:
         )
     finally:
         _connections = _sockets() - before
+    distributed.distributed_c10d._set_pg_timeout(_AGREE)
+
+
+def begin_training() -> None:
+    """Let the collectives of the default process group take as long as in any training."""
     distributed.distributed_c10d._set_pg_timeout(_COLLECTIVE)
 
 
@@ -121,13 +127,18 @@ def close_group() -> None:
     Whoever waits for this process gets an error. The group itself would close its connections only
     with the last object that refers to it, such as a ``DistributedDataParallel``.
     """
+    close_connections()
+    if distributed.is_initialized():
+        with contextlib.suppress(Exception):
+            distributed.destroy_process_group()
+
+
+def close_connections() -> None:
+    """Close those of the default process group: whatever waits for them gets an error."""
     for descriptor, _ in _connections & _sockets():
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
             if not connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
                 connection.shutdown(socket.SHUT_RDWR)
-    if distributed.is_initialized():
-        with contextlib.suppress(Exception):
-            distributed.destroy_process_group()
 
 
 _connections: set[tuple[int, int]] = set()

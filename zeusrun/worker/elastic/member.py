@@ -68,14 +68,16 @@ class Member:
 
     def open(self, *, joins: bool = False) -> None:
         """Make the default process group of the script; a newcomer ``joins`` the others later."""
-        from zeusrun.worker.elastic.groups import open_echo  # noqa: PLC0415 - imports torch
+        from zeusrun.worker.elastic.groups import begin_training, open_echo  # noqa: PLC0415 - torch
 
         self.is_opening = True
         try:
             if self._is_newcomer and not joins:
                 open_echo(self._environment.rank, self._environment.world_size)
-            else:
-                self._join_newest()
+                return
+            while not self._join_newest():
+                pass
+            begin_training()
         finally:
             self.is_opening = False
 
@@ -234,48 +236,42 @@ class Member:
     # Generations
 
     def _change(self) -> None:
-        while True:
-            self.open(joins=True)
-            try:
-                for model in self.tracked.models:
-                    _replace_group(model)
-                break
-            except RuntimeError:  # a member has died meanwhile
-                if not self._wait_for_another(self._number):
-                    raise
+        self.open(joins=True)
         self.on_change()
 
-    def _join_newest(self) -> None:
-        """Join the newest generation; if a member dies meanwhile, the one after it."""
-        from zeusrun.worker.elastic.groups import close_group, open_group  # noqa: PLC0415 - as above
+    def _join_newest(self) -> bool:
+        """Join the newest generation; return whether it is complete: not if a member has died."""
+        from zeusrun.worker.elastic.groups import close_group, open_group  # noqa: PLC0415 - torch
 
-        while True:
-            generation = self._board.read_generation(self._board.newest)
-            if self._slot not in generation.members:
-                self._leave()
-            close_group()
-            if not self._meet(generation):
-                continue
-            rank, size = generation.members.index(self._slot), len(generation.members)
-            try:
-                open_group(self._board.folder / f"{generation.number}.store", rank, size)
-                if self._number or self._is_newcomer:
-                    self._agree(rank, size)
-            except RuntimeError as error:
-                if not self._wait_for_another(generation.number):
-                    raise RuntimeError(f"the ranks could not connect: {error}") from error
-                continue
-            self._environment.rank, self._environment.world_size = rank, size
-            self._number, self._is_newcomer = generation.number, False
-            members, why = generation.members, generation.why
-            self._environment.record_on_0(Regrouped(time.monotonic(), self._number, members, why))
-            return
+        generation = self._board.read_generation(self._board.newest)
+        if self._slot not in generation.members:
+            self._leave()
+        close_group()
+        if not self._meet(generation):
+            return False
+        rank, size = generation.members.index(self._slot), len(generation.members)
+        try:
+            open_group(self._board.folder / f"{generation.number}.store", rank, size)
+            if self._number or self._is_newcomer:
+                self._agree(rank, size)
+            for model in self.tracked.models:
+                _replace_group(model)
+        except RuntimeError as error:
+            if not self._wait_for_another(generation.number):
+                raise RuntimeError(f"the ranks could not connect: {error}") from error
+            return False
+        self._environment.rank, self._environment.world_size = rank, size
+        self._number, self._is_newcomer = generation.number, False
+        self._place.generation = generation.number
+        members, why = generation.members, generation.why
+        self._environment.record_on_0(Regrouped(time.monotonic(), self._number, members, why))
+        return True
 
     def _meet(self, generation: Generation) -> bool:
         """Wait until all members are here; return whether they are: not if one has died."""
-        self._place.generation = generation.number
+        self._place.joins = generation.number
         places = [self._board.place(slot) for slot in generation.members]
-        while any(place.generation < generation.number for place in places):
+        while any(place.joins < generation.number for place in places):
             if self._board.newest != generation.number:
                 return False
             time.sleep(_POLL_S)
@@ -337,7 +333,14 @@ class Member:
             self._place.is_waiting = _is_waiting(frame)
             del frame
             self._place.beats += 1
+            if self._place.joins not in {self._place.generation, self._board.newest}:
+                self._interrupt()
             time.sleep(_BEAT_S)
+
+    def _interrupt(self) -> None:
+        """End what the main thread waits for: a member has died while they joined each other."""
+        if (groups := sys.modules.get("zeusrun.worker.elastic.groups")) is not None:
+            groups.close_connections()
 
 
 def _is_waiting(frame: FrameType | None) -> bool:
