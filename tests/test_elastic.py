@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
 import signal
@@ -126,6 +127,33 @@ def test_whatever_happens_to_ranks_the_training_is_whole(zeusrun, given, seed):
     assert len(set(end_digests(training.run_dir))) <= 1
     (trial,) = zeusrun.history()
     assert trial["status"] == "MISSED"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("script", ["elastic_steps.py", "elastic_epochs.py"])
+def test_a_batch_size_that_is_scaled_follows_the_ranks(zeusrun, script):
+    args = ["--epochs", "40", "--pause-s", "0.02"]
+    given = {"args": args, "elastic": {"batch_size": "scaled", "learning_rate": "linear"}}
+    if script == "elastic_epochs.py":
+        given |= {"args": [*args, "--batch-size", "${batch_size}"], "metrics": PRINTED}
+    training = Training(zeusrun, elastic_job(zeusrun, script, 40, **given))
+    for ranks in (4, 1):
+        training.resize(ranks)
+        training.wait_for_ranks(ranks)
+    code, shown = training.end()
+    assert code == 4, shown
+    shares = [len(step["samples"]) for own in training.steps().values() for step in own]
+    assert max(shares) == 24
+    assert shares.count(24) > 0.9 * len(shares)  # the last ones of an epoch are smaller
+    if script == "elastic_steps.py":
+        training.check()
+        for step in itertools.chain(*training.steps().values()):
+            scheduled = 0.01 * 0.1 ** ((step["epoch"] - 1) // 3)
+            assert step["rate"] == pytest.approx(scheduled * step["ranks"] / 2)
+    (trial,) = zeusrun.history()
+    assert (trial["variant"], trial["observed_batch_size"]) == ("ranks", 48)
+    sizes = [size for _, size in trial["batch_sizes"]]
+    assert [size for size in sizes if size != 72] == [48, 96, 24]
 
 
 @pytest.mark.long

@@ -7,12 +7,12 @@ import dataclasses
 import numpy as np
 import pytest
 
-from tests.bandit.scripts import MISSED, OOM, REACHED, STOPPED, problem, trial
+from tests.bandit.scripts import MISSED, OOM, REACHED, STOPPED, change, problem, trial
 from zeusrun.bandit.auto.policy import Auto
 from zeusrun.bandit.differences import describe_kept
 from zeusrun.bandit.proof import Doubt, as_undisturbed, prove
 from zeusrun.bandit.reinterpret import read_history, read_trial
-from zeusrun.trial import CurvePoint, Interruption, PowerPoint, Stage, TrialStatus
+from zeusrun.trial import BY_RANKS, CurvePoint, Interruption, PowerPoint, Stage, TrialStatus
 from zeusrun.trial.values import WorldChange
 
 NOW = problem(max_power_w=50.0)
@@ -86,6 +86,8 @@ def test_of_some_runs_nothing_counts(changes, doubt):
         (IN_ALL, None, Doubt.INTERRUPTED),
         (GROWN, None, None),
         (GROWN_AT_ONCE, None, Doubt.RESIZED),
+        (dataclasses.replace(GROWN, variant=BY_RANKS), Doubt.RESIZED, None),
+        (dataclasses.replace(ORDINARY, variant=BY_RANKS), None, None),
         (dataclasses.replace(GROWN_AT_ONCE, shared=True), None, Doubt.SHARED),
         (dataclasses.replace(GROWN_AT_ONCE, time_s=0.4), None, None),  # after its target
         # Before the first report, nothing that counts is lost.
@@ -297,6 +299,16 @@ def test_nothing_of_other_ranks_is_charged_to_a_batch_size():
     stopped = dataclasses.replace(GROWN_AT_ONCE, status=STOPPED, curve=(), epochs=None)
     run = read_trial(NOW, stopped)
     assert (run.status, run.epoch_cost_j) == (TrialStatus.CANCELLED, None)
+
+
+def test_the_epochs_with_other_ranks_count_for_a_job_with_so_many():
+    of_four = change(NOW, world_size=4)
+    assert describe_kept(NOW, [GROWN]) == describe_kept(of_four, [GROWN]) == []
+    costs_j = [read_trial(now, GROWN).epoch_cost_j for now in (NOW, of_four)]
+    assert costs_j == pytest.approx([20.0, 10.0])  # its last epoch alone had four ranks throughout
+    assert read_trial(of_four, ORDINARY).epoch_cost_j is None
+    scaled = dataclasses.replace(GROWN, variant=BY_RANKS)
+    assert read_trial(of_four, scaled) is None  # four ranks had another batch size
 
 
 def test_a_crash_with_other_ranks_says_nothing_of_the_batch_size():

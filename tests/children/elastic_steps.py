@@ -40,6 +40,8 @@ if given.accumulates:
     optimizer = torch.optim.AdamW(network.parameters(), lr=0.001)
 else:
     optimizer = torch.optim.SGD(network.parameters(), lr=0.01, momentum=0.9)
+rates = []
+optimizer.register_step_pre_hook(lambda of, *_: rates.append(of.param_groups[0]["lr"]))
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3)
 data = TensorDataset(torch.arange(samples), inputs, wanted)
 loader = run.loader(data, batch_size=24, num_workers=int(given.accumulates))
@@ -73,7 +75,7 @@ for _ in run.epochs(given.epochs):
                 step = {"epoch": epoch, "rank": run.rank, "ranks": run.world_size, "samples": seen}
                 done = installed_hooks().elastic._place.steps  # before this one
                 step |= {"pid": os.getpid(), "t": time.monotonic(), "step": done}
-                step |= {"digest": digest() if digests else ""}
+                step |= {"digest": digest() if digests else "", "rate": rates[-1]}
                 log.write(json.dumps(step) + "\n")
                 time.sleep(given.pause_s)
             if given.fails_in == run._environment.epoch and run.rank == 1:

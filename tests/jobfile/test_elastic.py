@@ -193,4 +193,20 @@ def test_by_default_only_a_killed_rank_counts_as_lost(tmp_path):
 @pytest.mark.parametrize(("steps", "expected"), [(None, None), ("10:4,100:0", "10:4,100:0")])
 def test_the_ranks_get_the_schedule(tmp_path, steps, expected):
     env = build(load(tmp_path, steps=steps)).env
-    assert json.loads(env["ZEUSRUN_ELASTIC"]) == {"steps": expected, "policy": None}
+    given = {"steps": expected, "policy": None, "ranks": 2}
+    assert json.loads(env["ZEUSRUN_ELASTIC"]) == given | {
+        "batch_size": "kept",
+        "learning_rate": "none",
+    }
+
+
+def test_a_batch_size_that_is_scaled_is_a_variant_and_the_learning_rate_may_follow_it(tmp_path):
+    spec = load(tmp_path, batch_size="scaled", learning_rate="sqrt")
+    assert spec.variant == "ranks"
+    assert json.loads(build(spec).env["ZEUSRUN_ELASTIC"])["learning_rate"] == "sqrt"
+    assert load(tmp_path).variant is None
+
+
+def test_the_learning_rate_cannot_follow_a_batch_size_that_stays(tmp_path):
+    with pytest.raises(JobFileError, match="is sqrt, but the batch size stays; add  batch_size: s"):
+        load(tmp_path, learning_rate="sqrt")

@@ -14,6 +14,7 @@ from zeusrun.bandit.proof import (
     same_hardware,
     same_learning,
     same_split,
+    with_ranks_of,
 )
 from zeusrun.bandit.reinterpret import CUT_SHORT, complete, read_trial
 from zeusrun.trial import TrialStatus
@@ -65,7 +66,7 @@ def describe_kept(problem: Problem, trials: Sequence[Trial]) -> list[str]:
     """
     problem = complete(problem, trials)
     values: dict[tuple[str, str], list[str]] = {}
-    for trial in trials:
+    for trial in (with_ranks_of(problem, each) for each in trials):
         difference = next(_differences(problem, trial), None)
         if difference is not None:
             what, value = difference

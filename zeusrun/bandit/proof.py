@@ -12,7 +12,14 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from zeusrun.cost import cost_j
-from zeusrun.trial import CurvePoint, TrialStatus, counts_from_zero, epochs_of, is_baseline
+from zeusrun.trial import (
+    BY_RANKS,
+    CurvePoint,
+    TrialStatus,
+    counts_from_zero,
+    epochs_of,
+    is_baseline,
+)
 
 if TYPE_CHECKING:
     from zeusrun.bandit.problem import Problem
@@ -73,6 +80,8 @@ def prove(trial: Trial, *, learn_from_shared: bool = False) -> Proof:
         learning = Doubt.CHANGED
     elif trial.status is TrialStatus.REACHED and trial.epochs == 0:
         learning = Doubt.NO_EPOCH
+    elif trial.variant == BY_RANKS and is_resized(trial):
+        learning = Doubt.RESIZED  # so did its batch size, and not by a plan
     elif trial.interruptions and _began_anew(trial):
         learning = Doubt.RESTARTED
     if trial.shared is True and not learn_from_shared:
@@ -143,6 +152,13 @@ def is_resized(trial: Trial) -> bool:
     return any(
         each.world_size != trial.world_size and each.time_s < end_s for each in trial.world_sizes
     )
+
+
+def with_ranks_of(problem: Problem, trial: Trial) -> Trial:
+    """Return a run as one with the job's number of ranks, if it had that for a while."""
+    ranks = problem.hardware.world_size
+    had = any(each.world_size == ranks for each in trial.world_sizes)
+    return replace(trial, world_size=ranks) if had and trial.variant != BY_RANKS else trial
 
 
 def _is_disturbed(trial: Trial) -> bool:

@@ -22,6 +22,7 @@ from zeusrun.bandit.proof import (
     same_split,
     undisturbed,
     whole_way,
+    with_ranks_of,
 )
 from zeusrun.cost import cost_j
 from zeusrun.target import worst_that_reaches
@@ -111,6 +112,7 @@ def read_trial(problem: Problem, trial: Trial) -> Observation | None:
     trial that shared its GPUs or CPUs reads as one of another machine, unless ``learn_from_shared``
     is set; what an epoch cost is then the most that it may cost.
     """
+    trial = with_ranks_of(problem, trial)
     status = trial.status
     # The batch size may have grown to what does not fit.
     arm = trial.last_batch_size if status is TrialStatus.OOM else trial.global_batch_size

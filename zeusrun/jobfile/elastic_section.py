@@ -48,6 +48,12 @@ def _check_policy(text: str) -> str:
     return text
 
 
+def _check_learning_rate(rule: str, info: ValidationInfo) -> str:
+    if rule != "none" and info.data.get("batch_size") == "kept":
+        raise ValueError(f"is {rule}, but the batch size stays; add  batch_size: scaled")
+    return rule
+
+
 class Provision(Section):
     """Adds one rank after the other while the training gains by it."""
 
@@ -83,6 +89,14 @@ class Elastic(Section):
         description="Where KungFu's HTTP endpoint listens, such as 127.0.0.1:9100; anybody who "
         "reaches it may resize and stop the training.",
     )
+    batch_size: Literal["kept", "scaled"] = Field(
+        "kept",
+        description="kept: the ranks share the same batch size, however many they are; scaled: "
+        "each rank keeps its share, so that the batch size follows the number of ranks.",
+    )
+    learning_rate: Annotated[
+        Literal["none", "linear", "sqrt"], AfterValidator(_check_learning_rate)
+    ] = Field("none", description="How the learning rate follows a batch size that is scaled.")
     losses: int = Field(3, ge=0, description="How many ranks may be lost in a run before it fails.")
     lost_by: Literal["killed", "any"] = Field(
         "killed",

@@ -56,6 +56,7 @@ from zeusrun.jobfile.values import (
     resolve_path,
 )
 from zeusrun.jobfile.yaml_reader import read_job_file, write_job_yaml
+from zeusrun.trial import BY_RANKS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -252,6 +253,8 @@ class JobSpec(Section):
     @property
     def variant(self) -> str | None:
         """The policy by which the batch size adapts within a run; ``None`` if it is fixed."""
+        if self.elastic is not None and self.elastic.batch_size == "scaled":
+            return BY_RANKS
         return None if self.adapt is None else self.adapt.variant
 
     def learning_rate_for(self, global_batch_size: int) -> float | None:

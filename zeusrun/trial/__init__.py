@@ -2,6 +2,7 @@
 
 from zeusrun.trial.record import Outcome as Outcome
 from zeusrun.trial.record import Trial as Trial
+from zeusrun.trial.values import BY_RANKS as BY_RANKS
 from zeusrun.trial.values import MOST_POINTS as MOST_POINTS
 from zeusrun.trial.values import Bound as Bound
 from zeusrun.trial.values import CurvePoint as CurvePoint

@@ -231,6 +231,10 @@ class WorldChange(NamedTuple):
     world_size: int
 
 
+BY_RANKS = "ranks"
+"""``Trial.variant`` of an elastic training whose batch size follows its number of ranks."""
+
+
 def join_worlds(
     before: Sequence[WorldChange],
     since: Sequence[WorldChange],

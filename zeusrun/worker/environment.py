@@ -54,7 +54,7 @@ class WorkerEnvironment:
         external_sigterm: Whether one that zeusrun did not send has ended the training.
         slot: The number of this process in an elastic training, which it keeps; else ``None``.
         since: The generation in which the others trained when it began; 0 at the start.
-        sizes: The numbers of ranks of an elastic training by its steps, as in the job file.
+        elastic: Of an elastic training, who decides on its ranks and what follows, as JSON.
         agree_on_stop: Lets the ranks of an elastic training agree without a collective call.
         grouped: Whether this process was seen in a process group.
         is_grown: Whether it is in one with processes that zeusrun has not started.
@@ -86,7 +86,7 @@ class WorkerEnvironment:
         self.adaptation = variables.get("ZEUSRUN_ADAPT")
         self.slot, self.since = read("SLOT", int), read("SINCE", int) or 0
         self.agree_on_stop: Callable[[bool], bool] | None = None
-        self.sizes = read("ELASTIC", str)
+        self.elastic = read("ELASTIC", str)
         self.consumed: Callable[[], int | None] = lambda: None
         self.epoch: int | None = None
         self.is_stopping = self.external_sigterm = False

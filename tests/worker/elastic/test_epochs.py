@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.lazily import Lazily
+from zeusrun.worker.elastic.sizes import Scale
 
 torch = Lazily("torch")
 data = Lazily("torch.utils.data")
@@ -24,8 +25,9 @@ class Script:
         following: The ranks from the next pass on: rank and number of ranks.
     """
 
-    def __init__(self, rank=0, size=2):
+    def __init__(self, rank=0, size=2, **given):
         self.environment = SimpleNamespace(rank=rank, world_size=size)
+        self.scale = Scale({"ranks": size, **given}, self.environment)
         self.begun, self.following = [], None
         self.epochs = epochs_module.Epochs(self.environment, self)
 
@@ -87,6 +89,24 @@ def test_the_batch_size_over_all_ranks_stays_as_far_as_it_can(each, first, path)
         script.begin(loader)
         assert loader.batch_sampler.batch_size == max(1, each * first // size)
         assert len(next(iter(loader))) == min(loader.batch_sampler.batch_size, len(loader.sampler))
+
+
+def test_a_batch_size_that_is_scaled_stays_on_each_rank():
+    script = Script(0, 2, batch_size="scaled")
+    loader = script.loader(200, 4)
+    script.begin(loader)
+    for size in (3, 1, 4):
+        script.following = (0, size)
+        assert script.begin(loader)
+        assert loader.batch_sampler.batch_size == 4
+
+
+def test_after_a_restart_with_more_ranks_the_batch_size_is_scaled_at_once():
+    script = Script(0, 2, batch_size="scaled")
+    script.environment.world_size = 4
+    loader = script.loader(200, 8 // 4)  # as the script shares the chosen one
+    assert script.begin(loader)
+    assert loader.batch_sampler.batch_size == 8 // 2
 
 
 def test_a_pass_says_whether_its_data_is_divided_anew():

@@ -32,7 +32,7 @@ def build(tmp_path, monkeypatch):
             run_dir=str(tmp_path),
             slot=slot,
             since=since,
-            sizes=json.dumps({"steps": steps}),
+            elastic=json.dumps({"steps": steps}),
             rank=slot,
             world_size=2,
             epoch=None,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from tests.factories import CHILDREN
-from zeusrun.worker.elastic.sizes import RanksObservation, Sizes
+from zeusrun.worker.elastic.sizes import RanksObservation, Scale, Sizes
 
 
 class Orders(list):
@@ -19,7 +19,7 @@ class Orders(list):
 def follow(at, *, is_head=True, warn=None, **given):
     """Return what is ordered in some steps."""
     said = []
-    sizes, orders = Sizes(json.dumps(given), (warn or said.append)), Orders()
+    sizes, orders = Sizes(given, (warn or said.append)), Orders()
     for step in at:
         seen = RanksObservation(2, step, 1, 32 * step, float(step))
         sizes.follow(seen, orders, is_head=is_head)
@@ -60,3 +60,25 @@ def test_a_class_that_fails_is_not_called_again(children):
 def test_a_class_that_is_not_there_is_an_error(children):
     with pytest.raises(RuntimeError, match="elastic_policy:Nobody cannot be used: AttributeError"):
         follow([1], policy="elastic_policy:Nobody")
+
+
+@pytest.mark.parametrize(
+    ("rule", "factors"),
+    [("none", [1, 1, 1]), ("linear", [1, 2, 0.5]), ("sqrt", [1, 2**0.5, 0.5**0.5])],
+)
+def test_a_batch_size_that_is_scaled_follows_the_ranks_and_the_learning_rate_follows_it(
+    rule, factors
+):
+    environment = SimpleNamespace(world_size=2)
+    given = {"batch_size": "scaled", "learning_rate": rule, "ranks": 2}
+    scale, seen = Scale(given, environment), []
+    for ranks in (2, 4, 1):
+        environment.world_size = ranks
+        seen.append((scale.follow(), scale.apply(48), scale.rates.factor))
+    whys = ["there are 2 ranks", "there are 4 ranks", "there is one rank"]
+    assert seen == list(zip(whys, [48, 96, 24], map(pytest.approx, factors), strict=True))
+
+
+def test_a_batch_size_that_is_kept_stays():
+    scale = Scale({"batch_size": "kept", "ranks": 2}, SimpleNamespace(world_size=4))
+    assert (scale.apply(48), scale.follow(), scale.rates) == (48, None, None)

@@ -260,7 +260,7 @@ def build_command(
             **_to_replace(spec),
             **_to_watch(spec),
             **_to_adapt(spec, fitting),
-            **_to_resize(spec.elastic),
+            **_to_resize(spec.elastic, trial),
             **variables,
             **({"ZEUSRUN_SECRETS": ",".join(sorted(secrets))} if secrets else {}),
         },
@@ -271,11 +271,12 @@ def build_command(
     )
 
 
-def _to_resize(elastic: Elastic | None) -> dict[str, str]:
-    """Return the variable that says who decides on the number of ranks."""
+def _to_resize(elastic: Elastic | None, trial: Trial) -> dict[str, str]:
+    """Return the variable that says who decides on the number of ranks, and what follows it."""
     if elastic is None:
         return {}
-    return {"ZEUSRUN_ELASTIC": elastic.model_dump_json(include={"steps", "policy"})}
+    given = elastic.model_dump(include={"steps", "policy", "batch_size", "learning_rate"})
+    return {"ZEUSRUN_ELASTIC": json.dumps({**given, "ranks": trial.world_size})}
 
 
 def _plan(elastic: Elastic, max_restarts: int, trial: Trial) -> str:

@@ -304,8 +304,11 @@ class AdaptiveLoader(DataLoader[Any]):
         has_changed = place != (batches.rank, batches.num_replicas)
         batches.rank, batches.num_replicas = place
         size = control.batch_size if control is not None else self._first
+        if self.elastic is not None:
+            size = self.elastic.scale.apply(size)
         self._batches.global_batch_size = size
-        if (environment.accumulation_steps or 1) > 1 and size == self._first:
+        is_first = control is None or size == self._first
+        if (environment.accumulation_steps or 1) > 1 and is_first:
             share = size // environment.world_size
             self._batches.micro_batch_size = environment.micro_batch_size or share
         else:

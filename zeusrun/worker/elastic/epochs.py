@@ -57,9 +57,12 @@ class Epochs:
         self._places.add(self._place)
         self._member.begin_epoch(number, max(passes, sampler.epoch + 1), is_training=is_training)
         own = sampler.rank, sampler.num_replicas
-        if own == self._place or own not in self._places:
+        whole = self._batch_sizes.setdefault(loader, batches.batch_size * sampler.num_replicas)
+        each = max(1, self._member.scale.apply(whole) // self._place[1])
+        if own not in self._places or (own, batches.batch_size) == (self._place, each):
             return False
-        self._divide(loader, sampler)
+        batches.batch_size = each
+        self._divide(sampler)
         return True
 
     @property
@@ -73,12 +76,9 @@ class Epochs:
             self._numbers[loader] = min(set(range(1, len(taken) + 2)) - taken)
         return self._numbers[loader]
 
-    def _divide(self, loader: Any, sampler: Any) -> None:
-        """Divide data and batches of a loader among the present ranks, as a new sampler would."""
-        (rank, size), batches = self._place, loader.batch_sampler
-        whole = self._batch_sizes.setdefault(loader, batches.batch_size * sampler.num_replicas)
-        batches.batch_size = max(1, whole // size)
-        sampler.num_replicas, sampler.rank = size, rank
+    def _divide(self, sampler: Any) -> None:
+        """Divide the data among the present ranks, as a new sampler would."""
+        sampler.rank, sampler.num_replicas = _, size = self._place
         total = len(sampler.dataset)
         kept = total - size if sampler.drop_last and total % size else total
         sampler.num_samples = -(-kept // size)

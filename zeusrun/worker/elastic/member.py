@@ -8,6 +8,7 @@ make that step again, unless one of them has completed it: the others take over 
 from __future__ import annotations
 
 import contextlib
+import json
 import sys
 import threading
 import time
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from zeusrun.sidecar.board import BY_EPOCHS, BY_STEPS, Board
 from zeusrun.sidecar.events import Adapted, Regrouped
-from zeusrun.worker.elastic.sizes import RanksObservation, Sizes
+from zeusrun.worker.elastic.sizes import RanksObservation, Scale, Sizes
 from zeusrun.worker.elastic.tracked import Tracked
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class Member:
         parts: What a newcomer receives besides the state of the objects: each function returns its
             part, or takes over the argument if that is not ``None``.
         on_change: Called once the ranks have changed.
+        scale: The batch size that follows the number of ranks, if it does.
     """
 
     def __init__(self, environment: WorkerEnvironment) -> None:
@@ -61,7 +63,8 @@ class Member:
         self._is_refused, self._asked = False, 0
         self.parts["questions"] = self._exchange_questions
         self._is_whole = not self._is_newcomer  # whether it has a state that others may take over
-        self._sizes = Sizes(environment.sizes or "{}", self._warn)
+        given = json.loads(environment.elastic or "{}")
+        self._sizes, self.scale = Sizes(given, self._warn), Scale(given, environment)
         threading.Thread(target=self._beat, name="zeusrun-beat", daemon=True).start()
 
     # Process groups
@@ -102,8 +105,16 @@ class Member:
             self._warn(f"the number of ranks cannot change: {why}")
 
     def _warn(self, problem: str) -> None:
-        size = self._environment.batch_size or 1
-        self._environment.record_on_0(Adapted(time.monotonic(), 0, 1, size, None, "", problem))
+        self._record("", problem)
+
+    def _record(self, why: str, problem: str | None = None) -> None:
+        size = self.scale.apply(self._environment.batch_size or 1)
+        epoch = max(1, self._place.epoch, self._environment.epoch or 0)
+        rate = None if self.scale.rates is None else self.scale.rates.learning_rate
+        steps = self._place.steps
+        self._environment.record_on_0(
+            Adapted(time.monotonic(), steps, epoch, size, rate, why, problem)
+        )
 
     def _set_mode(self, mode: int) -> None:
         """Say how the ranks can change, unless the script has groups that would not follow."""
@@ -265,6 +276,8 @@ class Member:
         self._place.generation = generation.number
         members, why = generation.members, generation.why
         self._environment.record_on_0(Regrouped(time.monotonic(), self._number, members, why))
+        if (reason := self.scale.follow()) is not None:
+            self._record(reason)
         return True
 
     def _meet(self, generation: Generation) -> bool:

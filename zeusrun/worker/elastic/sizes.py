@@ -1,15 +1,17 @@
-"""How many ranks a training wants: by KungFu's schedule, or by a class of the user."""
+"""How many ranks a training wants, by KungFu's schedule or a class, and what follows them."""
 
 from __future__ import annotations
 
 import importlib
-import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from zeusrun.worker.adapt.control import Rates, find_factor
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from zeusrun.sidecar.board import Board
+    from zeusrun.worker.environment import WorkerEnvironment
 
 
 class RanksObservation(NamedTuple):
@@ -34,12 +36,11 @@ class Sizes:
     """Orders another number of ranks when the training wants one.
 
     Args:
-        text: The section ``elastic`` as JSON, as far as it says that.
+        given: The section ``elastic``, as far as it says that.
         warn: Called with a sentence for the user.
     """
 
-    def __init__(self, text: str, warn: Callable[[str], None]) -> None:
-        given = json.loads(text)
+    def __init__(self, given: Mapping[str, Any], warn: Callable[[str], None]) -> None:
         entries = (entry.split(":") for entry in (given.get("steps") or "").split(",") if entry)
         self._schedule = [(int(step), int(size)) for step, size in entries]
         self._ordered: int | None = None  # the step of the entry that was ordered last
@@ -85,3 +86,35 @@ class Sizes:
         elif ranks not in {None, self._wished}:
             self._wished = ranks
             board.order(ranks, "a policy")
+
+
+class Scale:
+    """The batch size of a training, and its learning rate, where they follow the number of ranks.
+
+    Args:
+        given: As for ``Sizes``.
+        environment: This rank; its world size changes.
+
+    Attributes:
+        rates: Changes the learning rate; ``None`` if the batch size stays.
+    """
+
+    def __init__(self, given: Mapping[str, Any], environment: WorkerEnvironment) -> None:
+        is_scaled = given.get("batch_size") == "scaled"
+        self._environment, self._rule = environment, given.get("learning_rate", "none")
+        self._ranks = given.get("ranks") or 1  # to which a batch size belongs
+        self.rates = Rates() if is_scaled else None
+
+    def apply(self, size: int) -> int:
+        """Return a batch size for the present ranks."""
+        if self.rates is None:
+            return size
+        return size * self._environment.world_size // self._ranks
+
+    def follow(self) -> str | None:
+        """Let the learning rate follow the present ranks; return why, unless it stays."""
+        if self.rates is None:
+            return None
+        ranks = self._environment.world_size
+        self.rates.factor = find_factor(self._rule, ranks / self._ranks)
+        return f"there are {ranks} ranks" if ranks > 1 else "there is one rank"

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from zeusrun.sidecar.step_clock import StepClock
-    from zeusrun.worker.adapt.control import Control
+    from zeusrun.worker.adapt.control import Control, Rates
     from zeusrun.worker.elastic.member import Member as ElasticMember
     from zeusrun.worker.stats.watch import WatchedModels
 
@@ -68,6 +68,7 @@ class Hooks:
         reporter: Records the metrics that hooks see.
         watch: The statistics of gradients; ``None`` if the job file asks for none.
         control: Changes the batch size; ``None`` if it is fixed.
+        rates: Changes the learning rate with it; ``None`` if that is not needed.
         elastic: This process in an elastic training; ``None`` if the ranks stay the same.
     """
 
@@ -96,6 +97,8 @@ class Hooks:
             from zeusrun.worker.elastic.member import Member as ElasticMember  # noqa: PLC0415 - as above
 
             self.elastic = ElasticMember(environment)
+        changing = self.control if self.elastic is None else self.elastic.scale
+        self.rates: Rates | None = None if changing is None else changing.rates
 
     def install(self, module: ModuleType) -> None:
         """Install the hooks of a module that has just been executed."""

@@ -28,7 +28,7 @@ def optimizer(module: ModuleType, hooks: Hooks) -> None:
     given = hooks.environment.given_learning_rate
     if given is not None:
         apply_learning_rate(module, hooks.environment, given)
-    rates, entered = (None if hooks.control is None else hooks.control.rates), False
+    rates, entered = hooks.rates, False
     is_nested = _change_rates(module.Optimizer, rates) if rates is not None else lambda: False
     counts, observer, watch = hooks.member.counts, hooks.observer, hooks.watch
     step = observer.step
