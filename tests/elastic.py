@@ -91,6 +91,11 @@ class Training:
         until = head.steps + more
         self._wait(lambda: self.board.place(self.members[0]).steps >= until)
 
+    def wait_for_epochs(self, more):
+        """Wait until an unedited script has begun so many more epochs, or starts again."""
+        before = self.board.place(0).epoch
+        self._wait(lambda: not before <= self.board.place(0).epoch < before + more)
+
     def end(self):
         """Wait for the end; return the exit code and what people see."""
         shown = self.submit.communicate(timeout=150)[0]
@@ -130,6 +135,34 @@ class Training:
         whole = [count for epoch, count in per_epoch.items() if epoch != max(per_epoch)]
         assert sum(SAMPLES - count for count in whole) <= kills * 48
         return len(steps)
+
+
+def check_epochs(training):
+    """Check what the ranks of an unedited script have written; return its epochs, and restarts.
+
+    In each step, all have the same parameters. An epoch has one number of ranks, and each sample
+    once; if a kill has ended it, at most once. A restart continues after a checkpoint.
+    """
+    epochs = collections.defaultdict(list)
+    for own in training.steps().values():
+        for step in own:
+            epochs[step["restart"], step["epoch"]].append(step)
+    trained = collections.Counter()
+    for (restart, epoch), steps in epochs.items():
+        samples = collections.Counter(itertools.chain(*(step["samples"] for step in steps)))
+        assert set(samples.values()) == {1}, (restart, epoch)
+        assert len({step["ranks"] for step in steps}) == 1, (restart, epoch)
+        assert len({(step["step"], step["digest"]) for step in steps}) == len(
+            {step["step"] for step in steps}
+        ), (restart, epoch)
+        trained[epoch] += len(samples) == SAMPLES
+    assert sorted(trained) == list(range(1, max(trained) + 1))
+    assert all(trained[epoch] for epoch in range(1, max(trained)))
+    restarts = {restart for restart, _ in epochs}
+    for restart in restarts - {0}:
+        first = min(epoch for then, epoch in epochs if then == restart)
+        assert first > 1, "it has begun anew"
+    return max(trained), len(restarts) - 1
 
 
 def gaps_s(steps):

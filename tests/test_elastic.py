@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
 import re
 import signal
@@ -11,7 +12,7 @@ import urllib.request
 
 import pytest
 
-from tests.elastic import Training, elastic_job
+from tests.elastic import Training, check_epochs, elastic_job
 from tests.runs import wait_for
 
 pytestmark = pytest.mark.torchrun
@@ -127,6 +128,49 @@ def test_whatever_happens_to_ranks_the_training_is_whole(zeusrun, given, seed):
     assert len(set(end_digests(training.run_dir))) <= 1
     (trial,) = zeusrun.history()
     assert trial["status"] == "MISSED"
+
+
+@pytest.mark.long
+def test_whatever_happens_to_ranks_of_an_unedited_script_each_epoch_is_whole(zeusrun):
+    chance = random.Random(3)
+    args = ["--batch-size", "${batch_size}", "--checkpoint", "${checkpoint_dir}/last.pt"]
+    given = {"args": [*args, "--epochs", "5000"], "metrics": PRINTED, "elastic": {"losses": 1000}}
+    training = Training(zeusrun, elastic_job(zeusrun, "elastic_epochs.py", 5000, **given))
+    kills = 0
+    for _ in range(16):
+        head = training.board.place(0)
+        if chance.random() < 0.3 and head.epoch > 2:
+            training.kill(chance.randrange(len(training.members)))
+            kills += 1
+        else:
+            ranks = chance.randint(1, 4)
+            training.resize(ranks)
+            if chance.random() < 0.6:
+                training.wait_for_ranks(ranks)
+        training.wait_for_epochs(chance.randint(0, 3))
+    training.resize(0)
+    code, shown = training.end()
+    assert code == 4, shown
+    epochs, restarts = check_epochs(training)
+    assert (epochs > 16, restarts) == (True, kills)
+    (trial,) = zeusrun.history()
+    assert (trial["status"], trial["epochs"]) == ("MISSED", epochs)
+
+
+@pytest.mark.long
+def test_a_rank_that_is_killed_before_it_leaves_an_unedited_script_is_a_lost_one(zeusrun):
+    args = ["--batch-size", "${batch_size}", "--checkpoint", "${checkpoint_dir}/last.pt"]
+    args += ["--epochs", "6", "--pause-s", "0.2"]  # an epoch takes four seconds
+    job = elastic_job(zeusrun, "elastic_epochs.py", 6, args=args, metrics=PRINTED)
+    training = Training(zeusrun, job)
+    wait_for(lambda: training.board.place(0).epoch > 2, 120)
+    leaver = training.board.place(1).pid
+    training.resize(1)
+    wait_for(lambda: training.members == (0,), 60)
+    os.kill(leaver, signal.SIGKILL)
+    code, shown = training.end()
+    assert code == 4, shown
+    assert check_epochs(training) == (6, 1)
 
 
 @pytest.mark.long

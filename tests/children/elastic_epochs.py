@@ -12,6 +12,8 @@ from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
+from zeusrun.worker.hooks.install import installed_hooks
+
 parser = argparse.ArgumentParser()
 parser.add_argument("--batch-size", type=int)
 parser.add_argument("--epochs", type=int, default=20)
@@ -50,6 +52,18 @@ path = Path(os.environ["ZEUSRUN_RUN_DIR"], f"steps{own}.jsonl")
 log = path.open("a", buffering=1)
 
 
+hooks = installed_hooks()
+restart = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+
+
+def write(**step):
+    if hooks is not None and hooks.elastic is not None and hooks.elastic.is_alone:
+        return  # it has not joined
+    ranks = distributed.get_world_size()
+    step |= {"restart": restart, "pid": os.getpid(), "ranks": ranks, "digest": digest()}
+    log.write(json.dumps({**step, "rank": distributed.get_rank(), "t": time.monotonic()}) + "\n")
+
+
 def digest():
     flat = torch.cat([each.detach().flatten() for each in network.parameters()])
     return hashlib.sha256(flat.numpy().tobytes()).hexdigest()[:12]
@@ -58,14 +72,12 @@ def digest():
 for epoch in range(first, given.epochs):
     sampler.set_epoch(epoch)
     network.train()
-    for indices, batch, labels in loader:
+    for number, (indices, batch, labels) in enumerate(loader):
         optimizer.zero_grad()
         loss = torch.nn.functional.cross_entropy(network(batch), labels)
         loss.backward()
         optimizer.step()
-        step = {"epoch": epoch + 1, "rank": distributed.get_rank(), "pid": os.getpid()}
-        step |= {"ranks": distributed.get_world_size(), "samples": indices.tolist()}
-        log.write(json.dumps({**step, "t": time.monotonic(), "digest": digest()}) + "\n")
+        write(epoch=epoch + 1, step=number, samples=indices.tolist())
         time.sleep(given.pause_s)
     scheduler.step()
     network.eval()

@@ -141,11 +141,11 @@ class Agent:
                 self._want(min(self._wanted, len(self._members) + len(self._waiting)))
                 self._forget_error()
                 _log(f"process {slot} (pid {process.pid}) ended with {code} before it joined")
-            elif slot not in self._members:
+            elif slot not in self._members and not (code and self._is_needed(slot)):
                 _log(f"process {slot} (pid {process.pid}) has left, with {code}")
             elif code == 0:
                 self._finished.add(slot)
-            elif not self._go_on_without(slot, code):
+            elif slot not in self._members or not self._go_on_without(slot, code):
                 return None if self._start_again(slot, code) else 1
         if self._is_settled:
             self._trained = self._members
@@ -157,6 +157,10 @@ class Agent:
             self._end(signal.SIGTERM, _GRACE_S)
             return 0
         return None
+
+    def _is_needed(self, slot: int) -> bool:
+        """Whether the others still train with a process that is to leave after the epoch."""
+        return slot in self._trained and self._by_epochs and not self._is_settled
 
     def _dismiss(self, newcomers: set[int]) -> None:
         """Kill newcomers that are not needed."""
@@ -197,7 +201,7 @@ class Agent:
 
     def _start_again(self, slot: int, code: int) -> bool:
         """End all ranks after a failure, and start them again if that is allowed."""
-        rank = self._members.index(slot)
+        rank = (self._members if slot in self._members else self._trained).index(slot)
         error = self._run_dir / FOLDER / f"error{slot}.{self._restart}.json"
         with contextlib.suppress(OSError):
             _log(error.read_text(encoding="utf-8", errors="replace"))
