@@ -5,6 +5,9 @@ from __future__ import annotations
 import gc
 import pickle
 import random
+import threading
+from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 
@@ -58,6 +61,96 @@ def test_another_optimizer_goes_on_as_the_first(kind, options):
             schedule.step()
     assert torch.equal(model.weight, other.weight)
     assert follow.get_last_lr() == scheduler.get_last_lr()
+
+
+@pytest.fixture
+def transfer(monkeypatch):
+    """Return a function that sends from one thread to another over gloo; it returns what arrives."""
+    own, size = threading.local(), 2
+    wire = SimpleNamespace(
+        isend=lambda tensor, rank: own.group.send([tensor], rank, 0),
+        irecv=lambda tensor, rank: own.group.recv([tensor], rank, 0),
+    )
+
+    def run(source, target, more):
+        store, arrived = torch.distributed.HashStore(), []
+
+        def take_part(rank):
+            timeout = timedelta(seconds=60)
+            own.group = torch.distributed.ProcessGroupGloo(store, rank, size, timeout)
+            if rank == 0:
+                state.send_state(source, more, [1])
+            else:
+                arrived.append(state.receive_state(target, 0))
+
+        threads = [threading.Thread(target=take_part, args=(rank,)) for rank in range(size)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(120)
+        return arrived[0]
+
+    monkeypatch.setattr("zeusrun.worker.elastic.state.distributed", wire)
+    return run
+
+
+def follow(*models, owners=()):
+    tracked = member.Tracked()
+    for model in models:
+        tracked.add_model(model)
+    for owner in owners:
+        tracked.add(owner)
+    return tracked
+
+
+def test_a_newcomer_receives_parameters_and_the_states_of_optimizers(transfer):
+    torch.manual_seed(1)
+    models = [wrap(torch.nn.Linear(2, 1)) for _ in range(2)]
+    optimizers = [torch.optim.AdamW(each.parameters(), amsgrad=True) for each in models]
+    models[0](torch.ones(1, 2)).sum().backward()
+    optimizers[0].step()
+    source, target = (
+        follow(model, owners=[optimizer])
+        for model, optimizer in zip(models, optimizers, strict=True)
+    )
+    (content,), more = transfer(source, target, {"place": (3, None)})
+    assert more == {"place": (3, None)}
+    assert torch.equal(models[0].module.weight, models[1].module.weight)
+    optimizers[1].load_state_dict(content)
+    expected, found = (each.state_dict()["state"] for each in optimizers)
+    assert expected.keys() == found.keys()
+    for key, moments in expected.items():
+        assert moments.keys() == found[key].keys()
+        assert all(torch.equal(moments[name], found[key][name]) for name in moments)
+
+
+def test_tensors_of_any_kind_arrive_as_they_are(transfer):
+    shared = torch.arange(3)
+    given = [
+        shared,
+        torch.tensor(4.0),
+        torch.zeros(0, 2),
+        torch.tensor([True, False]),
+        torch.ones(2, 3, dtype=torch.bfloat16).T,
+        torch.eye(2).to_sparse(),
+        torch.nn.Parameter(torch.ones(2)),
+        {"again": shared, "deep": [torch.tensor([2j])]},
+    ]
+    _, found = transfer(follow(), follow(), given)
+    flat = [*found[:-1], found[-1]["again"], *found[-1]["deep"]]
+    for one, other in zip([*given[:-1], shared, torch.tensor([2j])], flat, strict=True):
+        assert (one.dtype, one.layout, one.shape) == (other.dtype, other.layout, other.shape)
+        assert torch.equal(one.to_dense(), other.to_dense())
+    assert found[0] is found[-1]["again"]
+    assert isinstance(found[-2], torch.nn.Parameter)
+
+
+def test_a_parameter_with_another_order_in_memory_is_filled_in_place(transfer):
+    models = [wrap(torch.nn.Conv2d(2, 3, 2).to(memory_format=torch.channels_last)) for _ in "ab"]
+    before = models[1].module.weight.data_ptr()
+    transfer(follow(models[0]), follow(models[1]), None)
+    assert torch.equal(models[0].module.weight, models[1].module.weight)
+    assert models[1].module.weight.data_ptr() == before
 
 
 def draw():

@@ -19,7 +19,6 @@ import torch.distributed
 from torch.futures import Future
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
     from torch import Tensor
@@ -28,7 +27,6 @@ distributed: Any = torch.distributed  # some of what is needed has no types
 
 _ECHO = "zeusrun_echo"
 _CONNECT = timedelta(seconds=10)  # a member that dies while the others connect costs them so much
-_BUFFER_BYTES = 1 << 28  # of a broadcast, as ``DistributedDataParallel``
 _AGREE = timedelta(seconds=60)  # for each collective until the members have the same state
 _COLLECTIVE = timedelta(minutes=30)  # of gloo
 
@@ -153,9 +151,3 @@ def _sockets() -> set[tuple[int, int]]:
             if stat.S_ISSOCK(status.st_mode):
                 found.add((int(name), status.st_ino))
     return found
-
-
-def broadcast_tensors(tensors: Sequence[Tensor], source: int) -> None:
-    """Broadcast tensors from a rank, in place, many in one collective."""
-    if own := [each.detach() for each in tensors]:
-        distributed._broadcast_coalesced(distributed.group.WORLD, own, _BUFFER_BYTES, source)

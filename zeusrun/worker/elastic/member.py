@@ -316,12 +316,15 @@ class Member:
             return
         source = next(number for number, (steps, _) in enumerate(rows) if steps == furthest)
         are_equal = len({number for steps, number in rows if steps >= 0}) == 1
-        own_parts = {name: part(None) for name, part in self.parts.items()}
-        more = (own_random if are_equal else None, own_parts)
-        self._is_whole = rows[rank][0] == furthest  # else not until all has arrived
-        states, (shared, parts) = state.share_state(self.tracked, more, source)
-        if self._is_whole:
-            return  # that was the same as its own
+        behind = [number for number, (steps, _) in enumerate(rows) if steps < furthest]
+        if rank == source:
+            own_parts = {name: part(None) for name, part in self.parts.items()}
+            more = (own_random if are_equal else None, own_parts)
+            state.send_state(self.tracked, more, behind)
+        if rank not in behind:
+            return
+        self._is_whole = False  # until all has arrived
+        states, (shared, parts) = state.receive_state(self.tracked, source)
         for other, content in zip(self.tracked.others, states, strict=True):
             other.load_state_dict(content)
         if shared is not None:

@@ -3,27 +3,95 @@
 from __future__ import annotations
 
 import hashlib
+import io
+import pickle
 import random
 import sys
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import distributed
-
-from zeusrun.worker.elastic.groups import broadcast_tensors
+import torch.distributed
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
     from zeusrun.worker.elastic.tracked import Tracked
 
+distributed: Any = torch.distributed
+_WAIT = timedelta(seconds=60)  # for one tensor
 
-def share_state(tracked: Tracked, more: object, source: int) -> tuple[list[Any], Any]:
-    """Give all ranks the parameters of the ``source``; return its other states, and ``more``."""
-    objects: list[Any] = [None, None]
-    if distributed.get_rank() == source:
-        objects = [[each.state_dict() for each in tracked.others], more]
-    distributed.broadcast_object_list(objects, source)
-    broadcast_tensors(tracked.tensors(), source)
-    return objects[0], objects[1]
+
+def send_state(tracked: Tracked, more: object, behind: Sequence[int]) -> None:
+    """Send the state of this rank to those that are behind: parameters, other states, and more."""
+    content = io.BytesIO()
+    packer = _Packer(content, protocol=5)
+    packer.dump(([each.state_dict() for each in tracked.others], more))
+    packed = torch.frombuffer(content.getbuffer(), dtype=torch.uint8)
+    size = torch.tensor([len(packed)])
+    for tensor in (size, packed, *packer.tensors, *tracked.tensors()):
+        own = _as_bytes(tensor.detach().contiguous())
+        for work in [distributed.isend(own, rank) for rank in behind]:
+            work.wait(_WAIT)
+
+
+def receive_state(tracked: Tracked, source: int) -> tuple[list[Any], Any]:
+    """Take over the parameters that a rank sends; return its other states, and ``more``."""
+    size = torch.zeros(1, dtype=torch.int64)
+    _receive(size, source)
+    packed = torch.empty(int(size), dtype=torch.uint8)
+    _receive(packed, source)
+    unpacker = _Unpacker(io.BytesIO(packed.numpy()))
+    states, more = unpacker.load()
+    for tensor in unpacker.tensors.values():
+        _receive(tensor, source)
+    for tensor in tracked.tensors():
+        own = tensor.detach()
+        dense = own.contiguous()
+        _receive(dense, source)
+        if dense is not own:
+            own.copy_(dense)
+    return states, more
+
+
+class _Packer(pickle.Pickler):
+    """Pickles anything but its tensors, which follow it as they are."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.tensors: list[Tensor] = []
+        self._numbers: dict[int, int] = {}
+
+    def persistent_id(self, owned: object) -> tuple[int, torch.Size, torch.dtype] | None:
+        if type(owned) is not torch.Tensor or owned.layout != torch.strided:
+            return None
+        if id(owned) not in self._numbers:
+            self._numbers[id(owned)] = len(self.tensors)
+            self.tensors.append(owned)
+        return self._numbers[id(owned)], owned.shape, owned.dtype
+
+
+class _Unpacker(pickle.Unpickler):
+    """Creates a tensor for each that is to follow."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.tensors: dict[int, Tensor] = {}
+
+    def persistent_load(self, number: tuple[int, torch.Size, torch.dtype]) -> Tensor:
+        place, shape, dtype = number
+        return self.tensors.setdefault(place, torch.empty(shape, dtype=dtype))
+
+
+def _receive(tensor: Tensor, source: int) -> None:
+    distributed.irecv(_as_bytes(tensor), source).wait(_WAIT)
+
+
+def _as_bytes(tensor: Tensor) -> Tensor:
+    """Return a dense tensor as bytes, which gloo sends whatever they are."""
+    return tensor.view(-1).view(torch.uint8)
 
 
 def random_states() -> tuple[Any, ...]:
