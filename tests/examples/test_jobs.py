@@ -14,7 +14,13 @@ JOBS = sorted((ROOT / "jobs").glob("*.yaml"))
 EXAMPLES = sorted(path.parent for path in (ROOT / "examples").glob("*/train.py"))
 # What a job for a cluster needs to train on this machine instead, as far as it can.
 HERE = ("run_on=local", "history.url=null", "launch.nnodes=null")
-NEEDS = {"imagenet": "torchvision", "timm": "timm", "qa": "transformers", "lightning": "lightning"}
+NEEDS = {
+    "diloco": "torchft",  # no wheels but for Linux on x86-64; see the extra dev
+    "imagenet": "torchvision",
+    "lightning": "lightning",
+    "qa": "transformers",
+    "timm": "timm",
+}
 
 
 @pytest.mark.parametrize("job", JOBS, ids=lambda job: job.stem)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import importlib.util
 import json
+import os
 import pickle
 import re
 import subprocess
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 from tests.factories import ROOT
+from tests.runs import check_that_it_imports
 
 EXAMPLES = ROOT / "examples"
 
@@ -164,6 +166,32 @@ def test_the_words_of_the_made_up_texts_drift():
     assert len(words[0] & words[1]) > 0.9 * len(words[0])
     assert not words[0] & words[2]
     assert sentiment.make_up(500, 10, 500) == sentiment.make_up(0, 510, 500)[500:]
+
+
+@pytest.mark.long  # its library takes seconds to load, on two ranks
+def test_diloco(tmp_path):
+    """Under plain torchrun; the ranks have one model, so they print the same."""
+    check_that_it_imports("torchft")
+    script = (str(EXAMPLES / "diloco" / "train.py"), "--epochs", "2")
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node=2",
+            *script,
+        ],
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    printed = re.findall(r"^epoch (\d): val_accuracy (0\.\d+)$", done.stdout, re.MULTILINE)
+    assert [epoch for epoch, _ in printed] == ["1", "1", "2", "2"]
+    assert len(set(printed)) == 2
 
 
 @pytest.mark.long  # its library takes seconds to load

@@ -25,6 +25,7 @@ TESTED = {
     "tensorboardX": "2.6",
     "timm": "0.9 to 1.0",
     "torch": "2.13",
+    "torchft": "0.2",
     "transformers": "4.44 to 5.23",
     "ultralytics": "8.3 to 8.4",
     "wandb": "0.31",

@@ -515,6 +515,36 @@ def test_ranks_without_a_process_group_train_alone(run, before, world_size, alon
     assert [e.alone for e in rank.events if isinstance(e, Observed)] == [alone]
 
 
+def test_an_optimizer_that_steps_in_a_hook_of_another_one_is_not_the_one_that_trains(run):
+    """The outer optimizer of DiLoCo."""
+    rank, code, log = run("""
+        outer, steps = torch.optim.SGD(layer.parameters(), 0.75), []
+        def average(*_):
+            steps.append(len(steps))
+            if len(steps) % 4 == 0: outer.step()
+        optimizer.register_step_post_hook(average)
+        for epoch in range(3):
+            for batch in DataLoader(data, 25): step()
+        for _ in range(8): step()
+    """)
+    assert code == 0, log
+    assert {e.learning_rates for e in rank.events if isinstance(e, Observed)} == {(0.25,)}
+    assert rank.steps.steps == 20
+
+
+def test_ranks_with_a_manager_of_torchft_train_together(run, tmp_path):
+    """With a stand-in; tests/examples trains with the real torchft."""
+    (tmp_path / "torchft").mkdir()
+    (tmp_path / "torchft" / "__init__.py").touch()
+    manager = "class Manager:\n    def __init__(self, pg): self.pg = pg\n"
+    (tmp_path / "torchft" / "manager.py").write_text(manager)
+    joins = "from torchft.manager import Manager\nManager(pg=None)"
+    rank, code, log = run(f"{joins}\nfor batch in DataLoader(data, 10): step()", WORLD_SIZE="2")
+    assert code == 0, log
+    assert [e.alone for e in rank.events if isinstance(e, Observed)] == [False]
+    assert [e.grouped for e in rank.events if isinstance(e, Ended)] == [True]
+
+
 def test_a_process_group_is_seen_while_no_data_loader_feeds_the_steps(run):
     left = f"{GROUP}\nstep()\ntorch.distributed.destroy_process_group()"
     rank, code, log = run(left, WORLD_SIZE="2")

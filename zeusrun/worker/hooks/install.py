@@ -42,6 +42,7 @@ MODULES = {
     "mlflow.tracking.fluent": "loggers.mlflow",
     "wandb.sdk.wandb_run": "loggers.wandb",
     "timm.utils.summary": "loggers.timm",
+    "torchft.manager": "torchft",
     "ultralytics.engine.trainer": "ultralytics",
     "multiprocessing.spawn": "members",
     "subprocess": "members",

@@ -206,6 +206,13 @@ class Observer:
         if rate is not None:
             self.built.setdefault(optimizer, set()).add(rate)
 
+    def has_rate(self, optimizer: Any) -> bool:
+        """Whether an optimizer was built with a learning rate; a wrapper may have none."""
+        try:
+            return optimizer in self.built
+        except Exception:  # noqa: BLE001 - for example, an optimizer without a hash
+            return False
+
     def step(self, optimizer: Any) -> bool:
         """Credit an optimizer step; return whether it counts.
 

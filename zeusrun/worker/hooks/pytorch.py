@@ -23,31 +23,35 @@ def optimizer(module: ModuleType, hooks: Hooks) -> None:
     """Count optimizer steps (torch.optim.optimizer.register_optimizer_step_pre_hook).
 
     A subclass that calls ``super().step()`` fires the hooks twice: pre, pre, post, post. A step is
-    a post that follows a pre, so it counts once. A step that raises does not count.
+    a post that follows a pre, so it counts once. A step that raises does not count. Where another
+    optimizer steps within a step (the outer one of DiLoCo, by torchft), the step is that of the
+    first one.
     """
     given = hooks.environment.given_learning_rate
     if given is not None:
         apply_learning_rate(module, hooks.environment, given)
     rates, entered = hooks.rates, False
+    first: Any = None
     is_nested = _change_rates(module.Optimizer, rates) if rates is not None else lambda: False
     counts, observer, watch = hooks.member.counts, hooks.observer, hooks.watch
     step = observer.step
 
-    def before(*_: Any) -> None:
-        nonlocal entered
+    def before(stepping: Any, *_: Any) -> None:
+        nonlocal entered, first
+        first = first if entered else stepping
         entered = True
 
     def after(stepped: Any, *_: Any) -> None:
-        nonlocal entered
+        nonlocal entered, first
         if entered and not is_nested():
-            entered = False
+            outermost, first, entered = first, None, False
             if rates is not None:
                 rates.after()  # before anything looks at them
             if not counts():
                 return
             counted = True
             try:
-                counted = step(stepped)
+                counted = step(outermost if observer.has_rate(outermost) else stepped)
             finally:
                 numbers = observer.consumed or 0, observer.epoch or 0, observer.others
                 if (tick := hooks.member.tick) is not None:
