@@ -5,7 +5,7 @@
 One submit trains a model of five million parameters (``--hidden 2200``) over gloo, with SGD and
 momentum. Again and again it grows from two ranks to three, shrinks to two, and loses a rank by
 SIGKILL. *Pause*: the longest time between two steps of a rank that stays, less a usual step.
-*Join*: from the order to the first step with the new rank; its import of torch is in it.
+*Join*: from the order to the first step with the new rank; its imports of torch are in it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 TRAINS = """
 import json, os, sys, time
 began = time.monotonic()
-import torch
+import torch, torch._dynamo  # DistributedDataParallel imports the latter
 imported = time.monotonic() - began
 from torch import distributed, nn
 from torch.utils.data import TensorDataset
@@ -152,7 +152,7 @@ def main() -> None:
             joined_s = training.first_step_s(newcomer, 3, begun_t)
             note("grow 2 to 3: join", joined_s)
             first = (training.run_dir / f"steps{newcomer}").read_text().splitlines()[0]
-            note("grow 2 to 3: join, less import torch", joined_s - json.loads(first))
+            note("grow 2 to 3: join, less its imports", joined_s - json.loads(first))
             begun_t = time.monotonic()
             training.board.order(2, "a user")
             training.wait_for(2)
