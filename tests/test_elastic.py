@@ -247,6 +247,20 @@ def test_a_rank_that_hangs_is_killed_and_lost(zeusrun):
 
 
 @pytest.mark.long
+def test_ranks_are_added_as_long_as_they_pay_and_what_was_measured_is_kept(zeusrun):
+    elastic = {"max": 3, "provision": {"by": "throughput", "every": 10}}
+    training = Training(zeusrun, elastic_job(zeusrun, epochs=5000, elastic=elastic))
+    table = training.run_dir / "elastic" / "provision.csv"
+    wait_for(lambda: table.exists() and len(table.read_text().splitlines()) == 3, 120)
+    head, two, three = (line.split(",") for line in table.read_text().splitlines())
+    assert (head, two[0], three[0]) == (["ranks", "samples_per_second"], "2", "3")
+    stays = float(three[1]) >= (1 + 1 / 9) * float(two[1])
+    training.wait_for_ranks(3 if stays else 2)
+    training.resize(0)
+    assert training.end()[0] == 4
+
+
+@pytest.mark.long
 def test_the_endpoint_resizes_and_stops(zeusrun):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

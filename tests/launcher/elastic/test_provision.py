@@ -20,12 +20,15 @@ class Training:
         sizes: The numbers of ranks so far, the first included.
     """
 
-    def __init__(self, rates, most, by="throughput", size=1, watts=None):
+    def __init__(self, rates, most, by="throughput", size=1, watts=None, *, samples=lambda _: 16):
         self.rates, self.watts, self.by = rates, watts, by
         self.sizes = [size]
         self.generation = 1
         self.steps, self.t = 0, 100.0
-        self.provisioner = Provisioner(Provision(by=by, every=EVERY), most, self._energy)
+        self.measured = {}
+        note = self.measured.__setitem__
+        section = Provision(by=by, every=EVERY)
+        self.provisioner = Provisioner(section, most, self._energy, samples, note)
         self.asked = []
 
     def _energy(self, since, until):
@@ -61,6 +64,13 @@ def test_ranks_are_added_while_they_add_a_third_of_their_share_then_the_last_is_
     training = Training(rates_of(10, 19, 26, 26.5), most=8)  # 26 * (1 + 1/12) = 28.2
     assert training.train(200) == [1, 2, 3, 4, 3]
     assert training.provisioner.has_ended
+    assert training.measured == pytest.approx({1: 160, 2: 304, 3: 416, 4: 424})
+
+
+def test_a_step_that_has_more_samples_with_more_ranks_may_take_longer():
+    rates = rates_of(10, 9, 8)
+    assert Training(rates, most=3).train(100) == [1, 2, 1]
+    assert Training(rates, most=3, samples=lambda ranks: 8 * ranks).train(100) == [1, 2, 3]
 
 
 def test_the_rule_holds_with_equality():

@@ -24,18 +24,27 @@ class Provisioner:
         section: By what it decides, and how long it measures.
         most: Ranks.
         energy_between: Returns joules between two monotonic seconds; ``None``: unknown.
+        samples: Returns those of a step over so many ranks.
+        note: Called with each number of ranks that was measured, and its samples a second or a
+            joule.
     """
 
     def __init__(
-        self, section: Provision, most: int, energy_between: Callable[[float, float], float | None]
+        self,
+        section: Provision,
+        most: int,
+        energy_between: Callable[[float, float], float | None],
+        samples: Callable[[int], float],
+        note: Callable[[int, float], None],
     ) -> None:
+        self._samples, self._note = samples, note
         self._by, self._every, self._most = section.by, section.every, most
         self._energy_between = energy_between
         self._generation: int | None = None  # that is measured
         self._begin = 0  # the step after which it is
         self._since: StepCount | None = None  # as the clock was by then
         self._has_asked = False
-        self._known: dict[int, float] = {}  # steps a second, or a joule, by ranks
+        self._known: dict[int, float] = {}  # samples a second, or a joule, by ranks
         self.has_ended = False
 
     def advance(self, generation: int, size: int, count: StepCount) -> int | None:
@@ -58,7 +67,8 @@ class Provisioner:
             spent = self._energy_between(since_t, count.last_step_t) or 0.0
         if spent <= 0:
             return None
-        self._known[size] = steps / spent
+        self._known[size] = steps * self._samples(size) / spent
+        self._note(size, self._known[size])
         self._has_asked = True
         return self._choose(size)
 

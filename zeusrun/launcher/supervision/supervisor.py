@@ -174,7 +174,7 @@ def start_ranks(run: Supervised) -> Iterator[None]:
             now_t = time.monotonic()
             run.progress = replace(run.progress, launched_t=now_t, now_t=now_t)
             control = control_ranks(
-                run.submission.spec.elastic, begun.paths, run.meter, begun.trial.world_size
+                run.submission.spec.elastic, begun.paths, run.meter, begun.trial
             )
             with control as run.control_ranks, run.ranks.run(command, grace_s, others):
                 try:
