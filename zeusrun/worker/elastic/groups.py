@@ -111,12 +111,12 @@ def open_group(file: Path, rank: int, size: int) -> None:
         )
     finally:
         _connections = _sockets() - before
-    distributed.distributed_c10d._set_pg_timeout(_AGREE)
+    distributed.group.WORLD._get_backend(torch.device("cpu"))._set_default_timeout(_AGREE)
 
 
 def begin_training() -> None:
     """Let the collectives of the default process group take as long as in any training."""
-    distributed.distributed_c10d._set_pg_timeout(_COLLECTIVE)
+    distributed.group.WORLD._get_backend(torch.device("cpu"))._set_default_timeout(_COLLECTIVE)
 
 
 def close_group() -> None:

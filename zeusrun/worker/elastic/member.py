@@ -373,8 +373,8 @@ def _replace_group(model: Any) -> None:
 
     Its buckets are laid out anew, on all ranks in the same order: otherwise the first all-reduce
     would add gradients of one parameter to those of another one, because a newcomer has not yet
-    ordered its buckets by their first backward pass, as the others have. The methods are private,
-    and were tried with torch 2.13. Without one of them, the object is built again.
+    ordered its buckets by their first backward pass, as the others have. The methods are private
+    (docs/elastic.md says with which torch they were tried). Without one, the object is built again.
     """
     from torch import distributed  # noqa: PLC0415 - the script has imported it
 
@@ -385,5 +385,4 @@ def _replace_group(model: Any) -> None:
         reducer._rebuild_buckets()
         reducer._reset_state()
     except AttributeError:
-        arguments = model._zeusrun_arguments
-        model.__init__(model.module, **{**arguments, "init_sync": False})
+        model.__init__(model.module, **model._zeusrun_arguments)
