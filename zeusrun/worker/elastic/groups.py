@@ -27,7 +27,9 @@ distributed: Any = torch.distributed  # some of what is needed has no types
 
 _ECHO = "zeusrun_echo"
 _CONNECT = timedelta(seconds=10)  # a member that dies while the others connect costs them so much
-_AGREE = timedelta(seconds=60)  # for each collective until the members have the same state
+AGREE = timedelta(minutes=10)
+"""For each collective until the members have the same state; others wait for a large one."""
+
 _COLLECTIVE = timedelta(minutes=30)  # of gloo
 
 
@@ -111,7 +113,7 @@ def open_group(file: Path, rank: int, size: int) -> None:
         )
     finally:
         _connections = _sockets() - before
-    distributed.group.WORLD._get_backend(torch.device("cpu"))._set_default_timeout(_AGREE)
+    distributed.group.WORLD._get_backend(torch.device("cpu"))._set_default_timeout(AGREE)
 
 
 def begin_training() -> None:

@@ -7,11 +7,12 @@ import io
 import pickle
 import random
 import sys
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed
+
+from zeusrun.worker.elastic.groups import AGREE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from zeusrun.worker.elastic.tracked import Tracked
 
 distributed: Any = torch.distributed
-_WAIT = timedelta(seconds=60)  # for one tensor
 
 
 def send_state(tracked: Tracked, more: object, behind: Sequence[int]) -> None:
@@ -34,7 +34,7 @@ def send_state(tracked: Tracked, more: object, behind: Sequence[int]) -> None:
     for tensor in (size, packed, *packer.tensors, *tracked.tensors()):
         own = _as_bytes(tensor.detach().contiguous())
         for work in [distributed.isend(own, rank) for rank in behind]:
-            work.wait(_WAIT)
+            work.wait(AGREE)
 
 
 def receive_state(tracked: Tracked, source: int) -> tuple[list[Any], Any]:
@@ -86,7 +86,7 @@ class _Unpacker(pickle.Unpickler):
 
 
 def _receive(tensor: Tensor, source: int) -> None:
-    distributed.irecv(_as_bytes(tensor), source).wait(_WAIT)
+    distributed.irecv(_as_bytes(tensor), source).wait(AGREE)
 
 
 def _as_bytes(tensor: Tensor) -> Tensor:
