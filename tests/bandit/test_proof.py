@@ -265,7 +265,8 @@ def test_the_speed_of_a_run_that_changed_its_ranks_is_that_of_epochs_with_those_
     assert took(from_the_start)[0] == pytest.approx(4.0)
     cut = dataclasses.replace(GROWN, interruptions=(Interruption(1.0, 0),))
     assert took(cut)[0] == pytest.approx(8.0)
-    within = within_epochs((100, 2.0), (200, 4.0), (300, 5.0), cuts=[], world_sizes=sizes((4.0, 4)))
+    grown = sizes((0.0, 2), (4.0, 4))
+    within = within_epochs((100, 2.0), (200, 4.0), (300, 5.0), cuts=[], world_sizes=grown)
     assert took(within)[0] == pytest.approx(6.0)
 
 
@@ -307,6 +308,11 @@ def test_the_epochs_with_other_ranks_count_for_a_job_with_so_many():
     costs_j = [read_trial(now, GROWN).epoch_cost_j for now in (NOW, of_four)]
     assert costs_j == pytest.approx([20.0, 10.0])  # its last epoch alone had four ranks throughout
     assert read_trial(of_four, ORDINARY).epoch_cost_j is None
+    # It was preempted before it grew; the first entry is of its second part.
+    resumed = dataclasses.replace(GROWN, world_sizes=sizes((2.0, 2), (4.1, 4)))
+    assert read_trial(of_four, resumed).epoch_cost_j == pytest.approx(10.0)
+    late = dataclasses.replace(GROWN, world_sizes=sizes((0.0, 2), (7.0, 4)))
+    assert read_trial(of_four, late).epoch_cost_j is None  # after its target
     scaled = dataclasses.replace(GROWN, variant=BY_RANKS)
     assert read_trial(of_four, scaled) is None  # four ranks had another batch size
 

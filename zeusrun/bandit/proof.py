@@ -148,16 +148,20 @@ def whole_way(trial: Trial) -> Way | None:
 
 def is_resized(trial: Trial) -> bool:
     """Whether a run had another number of ranks within the span that counts."""
-    end_s = math.inf if trial.time_s is None else trial.time_s
+    end_s = _end_s(trial)
     return any(
         each.world_size != trial.world_size and each.time_s < end_s for each in trial.world_sizes
     )
 
 
+def _end_s(trial: Trial) -> float:
+    return math.inf if trial.time_s is None else trial.time_s
+
+
 def with_ranks_of(problem: Problem, trial: Trial) -> Trial:
     """Return a run as one with the job's number of ranks, if it had that for a while."""
-    ranks = problem.hardware.world_size
-    had = any(each.world_size == ranks for each in trial.world_sizes)
+    ranks, end_s = problem.hardware.world_size, _end_s(trial)
+    had = any(each.world_size == ranks and each.time_s < end_s for each in trial.world_sizes)
     return replace(trial, world_size=ranks) if had and trial.variant != BY_RANKS else trial
 
 
@@ -168,7 +172,8 @@ def _is_disturbed(trial: Trial) -> bool:
 def _ranks_at(trial: Trial, time_s: float) -> int:
     """Return how many ranks trained at a moment."""
     changes = (each.world_size for each in reversed(trial.world_sizes) if each.time_s <= time_s)
-    return next(changes, trial.world_size)
+    first = trial.world_sizes[0].world_size if trial.world_sizes else trial.world_size
+    return next(changes, first)
 
 
 def undisturbed(trial: Trial, way: Way | None) -> Way | None:

@@ -8,6 +8,7 @@ among the members, and the newcomers are last.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import json
@@ -57,6 +58,7 @@ class Place(ctypes.Structure):
         is_ready: 1 once a newcomer waits for its generation.
         steps: Optimizer steps of the training that it has completed.
         joins: The generation that it joins; others wait until all members do.
+        has_state: The generation for which it has the state of the training.
         generation: That it trains in; 0 before the first.
         mode: ``BY_STEPS`` if its script trains on if another rank dies; ``BY_EPOCHS`` if its size
             can only change between two epochs; 0 if it cannot.
@@ -71,6 +73,7 @@ class Place(ctypes.Structure):
     is_ready: int
     steps: int
     joins: int
+    has_state: int
     generation: int
     mode: int
     loader: int
@@ -134,6 +137,23 @@ class Board:
     def members(self) -> tuple[int, ...]:
         """The members of the newest generation; empty before the first."""
         return self.read_generation(self.newest).members if self.newest else ()
+
+    def read_loader(self, number: int) -> tuple[int, int]:
+        """Return the batch size of a loader of an unedited script, over all ranks and on one.
+
+        They are those with which it was first seen; 0 and 0 before that.
+        """
+        try:
+            whole, share = json.loads(read_file(self.folder / f"loader{number}.json", _MAX_JSON))
+        except (OSError, ValueError):
+            return 0, 0
+        return whole, share
+
+    def write_loader(self, number: int, whole: int, share: int) -> None:
+        """Write the batch size of a loader; rank 0 does so."""
+        with contextlib.suppress(OSError):  # a full disk
+            path = self.folder / f"loader{number}.json"
+            replace_file(path, json.dumps([whole, share]).encode(), durable=False)
 
     @property
     def switch(self) -> tuple[int, int]:

@@ -20,7 +20,7 @@ from zeusrun.analysis.run_costs import draw_log_epochs
 from zeusrun.bandit.auto.beliefs import newest_paces, way_gone
 from zeusrun.bandit.auto.evidence import gather
 from zeusrun.bandit.problem import SDS90, mean_log_epochs, merged_profile
-from zeusrun.bandit.proof import undisturbed, whole_way
+from zeusrun.bandit.proof import undisturbed, whole_way, with_ranks_of
 from zeusrun.bandit.reinterpret import read_history, read_trial
 from zeusrun.cost import cost_j
 from zeusrun.errors import UsageError
@@ -303,7 +303,7 @@ def fit_line(values: Mapping[float, float], weights: Iterable[float]) -> tuple[f
 def learn_rates(problem: Problem, trials: Sequence[Trial]) -> dict[int, dict[float, Rate]]:
     """Return speed and power of the batch sizes that ran on today's devices."""
     local: dict[int, list[tuple[Trial, Observation]]] = {}
-    for trial in trials:
+    for trial in (with_ranks_of(problem, each) for each in trials):
         run = read_trial(problem, trial) if trial.variant == problem.variant else None
         if run is not None and run.local:
             local.setdefault(trial.global_batch_size, []).append((trial, run))

@@ -10,6 +10,7 @@ from zeusrun.cost import cost_j
 from zeusrun.reasons import ReasonCode, Stall  # noqa: TC001 - read_fields needs it
 from zeusrun.record_json import read_fields, write_fields
 from zeusrun.trial.values import (
+    BY_RANKS,
     CurvePoint,
     EnergySource,
     Hardware,
@@ -191,7 +192,8 @@ class Trial:
     @property
     def last_batch_size(self) -> int:
         """The batch size at its end: the chosen one, or what that has become."""
-        return self.batch_sizes[-1].batch_size if self.batch_sizes else self.global_batch_size
+        grows = self.batch_sizes and self.variant != BY_RANKS  # on each rank, that stays the same
+        return self.batch_sizes[-1].batch_size if grows else self.global_batch_size
 
     @property
     def hardware(self) -> Hardware:
@@ -278,11 +280,9 @@ def _join(trial: Trial, outcome: Outcome) -> Outcome:
         source = weaker_source(trial.energy_source, outcome.energy_source)
         energy_j = None if source is None else _sum(trial.energy_j, outcome.energy_j)
         time_s = trial.time_s + outcome.time_s
-        reported = trial.epochs or 0  # the last part may have been interrupted before its first
-        later = [
-            (trial.time_s + each.time_s, each.epochs or reported) for each in outcome.interruptions
-        ]
-        now = (trial.time_s, reported)
+        done = trial.epochs or 0  # the last part may have been interrupted before its first
+        later = [(trial.time_s + cut.time_s, cut.epochs or done) for cut in outcome.interruptions]
+        now = (trial.time_s, done)
         interruptions = (*trial.interruptions, *itertools.starmap(Interruption, (now, *later)))
     if outcome.curve and is_baseline(outcome.curve[0]):  # the restored model, evaluated again
         own = [point for point in outcome.by_samples if not is_baseline(point)]

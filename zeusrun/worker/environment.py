@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import os
 import sys
 import threading
 import time
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from zeusrun.sidecar.events import ADAPT_STATE, Asked, EventWriter
 from zeusrun.target import meets_target
@@ -54,7 +55,7 @@ class WorkerEnvironment:
         external_sigterm: Whether one that zeusrun did not send has ended the training.
         slot: The number of this process in an elastic training, which it keeps; else ``None``.
         since: The generation in which the others trained when it began; 0 at the start.
-        elastic: Of an elastic training, who decides on its ranks and what follows, as JSON.
+        elastic: Of an elastic training, who decides on its ranks, and what follows; else ``None``.
         agree_on_stop: Lets the ranks of an elastic training agree without a collective call.
         grouped: Whether this process was seen in a process group.
         is_grown: Whether it is in one with processes that zeusrun has not started.
@@ -86,7 +87,7 @@ class WorkerEnvironment:
         self.adaptation = variables.get("ZEUSRUN_ADAPT")
         self.slot, self.since = read("SLOT", int), read("SINCE", int) or 0
         self.agree_on_stop: Callable[[bool], bool] | None = None
-        self.elastic = read("ELASTIC", str)
+        self.elastic: dict[str, Any] | None = read("ELASTIC", json.loads)
         self.consumed: Callable[[], int | None] = lambda: None
         self.epoch: int | None = None
         self.is_stopping = self.external_sigterm = False
@@ -107,13 +108,18 @@ class WorkerEnvironment:
     @property
     def share(self) -> int | None:
         """This rank's samples per optimizer step, as chosen."""
-        return (self.batch_size or 0) // self.world_size or None
+        return (self.batch_size or 0) // self._ranks_at_start or None
 
     @property
     def batch_size_to_replace(self) -> int | None:
         """The samples of one rank that a hook replaces by the choice; ``None`` for no such hook."""
         given = self.given_batch_size
-        return None if given is None else given // self.world_size
+        return None if given is None else given // self._ranks_at_start
+
+    @property
+    def _ranks_at_start(self) -> int:
+        """The ranks among which batch sizes were divided; an elastic training may have others."""
+        return self.world_size if self.elastic is None else int(self.elastic["ranks"])
 
     @property
     def adaptation_state(self) -> Path | None:

@@ -17,6 +17,16 @@ data = Lazily("torch.utils.data")
 epochs_module = Lazily("zeusrun.worker.elastic.epochs")
 
 
+class Loaders(dict):
+    """The part of a board that has the batch sizes of loaders; of one run."""
+
+    def read_loader(self, number):
+        return self.get(number, (0, 0))
+
+    def write_loader(self, number, whole, share):
+        self[number] = whole, share
+
+
 class Script:
     """A rank of an unedited script, and how its ranks change.
 
@@ -25,8 +35,9 @@ class Script:
         following: The ranks from the next pass on: rank and number of ranks.
     """
 
-    def __init__(self, rank=0, size=2, **given):
+    def __init__(self, rank=0, size=2, board=None, **given):
         self.environment = SimpleNamespace(rank=rank, world_size=size)
+        self.board, self.is_alone = Loaders() if board is None else board, False
         self.scale = Scale({"ranks": size, **given}, self.environment)
         self.begun, self.following = [], None
         self.epochs = epochs_module.Epochs(self.environment, self)
@@ -101,12 +112,37 @@ def test_a_batch_size_that_is_scaled_stays_on_each_rank():
         assert loader.batch_sampler.batch_size == 4
 
 
-def test_after_a_restart_with_more_ranks_the_batch_size_is_scaled_at_once():
-    script = Script(0, 2, batch_size="scaled")
-    script.environment.world_size = 4
-    loader = script.loader(200, 8 // 4)  # as the script shares the chosen one
-    assert script.begin(loader)
-    assert loader.batch_sampler.batch_size == 8 // 2
+@pytest.mark.parametrize("own", [50 // 4, 25], ids=["divides by the ranks", "fixed"])
+@pytest.mark.parametrize(("batch_size", "expected"), [("kept", 50 // 4), ("scaled", 25)])
+def test_with_other_ranks_from_its_start_a_script_gets_the_batch_size_that_it_had(
+    own, batch_size, expected
+):
+    first = Script(0, 2, batch_size=batch_size)
+    first.begin(first.loader(200, 25))
+    later = Script(0, 2, board=first.board, batch_size=batch_size)
+    later.environment.world_size = 4
+    loader = later.loader(200, own)
+    later.begin(loader)
+    assert loader.batch_sampler.batch_size == expected
+
+
+def test_another_batch_size_of_the_script_is_left_to_it():
+    script = Script(0, 2)
+    script.begin(script.loader(200, 4))
+    gc.collect()
+    larger = script.loader(200, 10)
+    assert not script.begin(larger)
+    script.following = (0, 4)
+    assert script.begin(larger)
+    assert larger.batch_sampler.batch_size == 5
+
+
+def test_a_newcomer_that_has_not_joined_divides_nothing():
+    script = Script(2, 3)
+    script.is_alone = True
+    loader = script.loader(200, 4)
+    assert not script.begin(loader)
+    assert (script.board, loader.batch_sampler.batch_size) == ({}, 4)
 
 
 def test_a_pass_says_whether_its_data_is_divided_anew():

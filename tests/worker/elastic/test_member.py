@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import threading
 from types import SimpleNamespace
@@ -32,7 +31,7 @@ def build(tmp_path, monkeypatch):
             run_dir=str(tmp_path),
             slot=slot,
             since=since,
-            elastic=json.dumps({"steps": steps}),
+            elastic={"steps": steps},
             rank=slot,
             world_size=2,
             epoch=None,
@@ -272,7 +271,7 @@ def test_without_torchs_own_way_a_model_is_built_again_for_another_group(tmp_pat
     groups.close_group()
     groups.open_group(tmp_path / "2", 0, 1)
     try:
-        member_module._replace_group(model)
+        groups.replace_group(model)
         assert model.process_group is not before
         model(torch.ones(3, 2)).sum().backward()
         assert model.gradient_as_bucket_view

@@ -260,7 +260,7 @@ def build_command(
             **_to_replace(spec),
             **_to_watch(spec),
             **_to_adapt(spec, fitting),
-            **_to_resize(spec.elastic, trial),
+            **_to_resize(spec, trial),
             **variables,
             **({"ZEUSRUN_SECRETS": ",".join(sorted(secrets))} if secrets else {}),
         },
@@ -271,18 +271,20 @@ def build_command(
     )
 
 
-def _to_resize(elastic: Elastic | None, trial: Trial) -> dict[str, str]:
+def _to_resize(spec: JobSpec, trial: Trial) -> dict[str, str]:
     """Return the variable that says who decides on the number of ranks, and what follows it."""
-    if elastic is None:
+    if spec.elastic is None:
         return {}
-    given = elastic.model_dump(include={"steps", "policy", "batch_size", "learning_rate"})
-    return {"ZEUSRUN_ELASTIC": json.dumps({**given, "ranks": trial.world_size})}
+    given = spec.elastic.model_dump(include={"steps", "policy", "batch_size", "learning_rate"})
+    more = {"ranks": trial.world_size, "per_device_max": spec.batch_size.per_device_max}
+    return {"ZEUSRUN_ELASTIC": json.dumps({**given, **more})}
 
 
 def _plan(elastic: Elastic, max_restarts: int, trial: Trial) -> str:
     """Return what the agent of an elastic training may do."""
     limits = elastic.model_dump(include={"min", "max", "losses", "lost_by", "hang_s"})
-    sizes = {"ranks": trial.world_size, "batch_size": trial.global_batch_size}
+    shared = trial.global_batch_size if elastic.batch_size == "kept" else 0
+    sizes = {"ranks": trial.world_size, "batch_size": shared}
     return json.dumps({"run_id": trial.trial, **sizes, "max_restarts": max_restarts, **limits})
 
 

@@ -37,7 +37,7 @@ class Plan:
         run_id: Of torchrun: the name of the trial.
         ranks: At the start.
         min, max, losses, lost_by, hang_s: Of the section ``elastic``.
-        batch_size: Over all ranks; those of an unedited script share it evenly.
+        batch_size: Over all ranks; those of an unedited script share it evenly. 0: any number may.
         max_restarts: Of all ranks after any failure.
     """
 
@@ -67,6 +67,7 @@ class Agent:
         self._number = self._board.newest  # of an earlier start of this run
         self._restart = self._lost = 0
         self._wanted, self._order, self._why = plan.ranks, 0, ""
+        self._lacks = False  # whether one was lost or dismissed, and not all others have noticed
         self._next = 0  # the number of the next process
         self._trouble = ""  # the last error while the ranks changed
         self._watched: dict[int, tuple[tuple[int, ...], float]] = {}  # what was seen, since when
@@ -77,12 +78,19 @@ class Agent:
         self._start_all()
         while True:
             got = signal.sigtimedwait(_SIGNALS, _TICK_S)
-            if got is not None and got.si_signo != signal.SIGCHLD:
+            # After a SIGCONT, CPython may return something that is no signal.
+            if got is not None and got.si_signo in _PASSED_ON:
                 name = signal.Signals(got.si_signo).name
                 _log(f"SignalException: the agent got {name}")
                 self._end(got.si_signo, float(os.environ["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"]))
                 return 1
-            if (code := self._reap()) is not None:
+            try:
+                code = self._reap()
+            except OSError as error:  # a full disk
+                _log(f"the ranks cannot go on without one that is gone: {error}")
+                self._end(signal.SIGTERM, _GRACE_S)
+                return 1
+            if code is not None:
                 return code
             try:
                 self._take_order()
@@ -97,7 +105,8 @@ class Agent:
 
     def _start_all(self) -> None:
         self._finished, self._waiting, self._watched = set(), set(), {}
-        slots = tuple(range(self._wanted))
+        slots = tuple(range(self._aim))
+        self._lacks = False
         self._next, self._trained = len(slots), slots
         self._port = _free_port()
         for slot in slots:
@@ -132,13 +141,11 @@ class Agent:
 
     def _reap(self) -> int | None:
         """Take in the processes that have ended; return the exit code of the run, if it is over."""
-        for slot, process in list(self._processes.items()):
-            if (code := _read_exit(process)) is None:
-                continue
-            del self._processes[slot]
+        self._settle()
+        for slot, process, code in self._take_ended():
             if slot in self._waiting:
                 self._waiting.discard(slot)
-                self._want(min(self._wanted, len(self._members) + len(self._waiting)))
+                self._wanted = min(self._wanted, len(self._members) + len(self._waiting))
                 self._forget_error()
                 _log(f"process {slot} (pid {process.pid}) ended with {code} before it joined")
             elif slot not in self._members and not (code and self._is_needed(slot)):
@@ -147,9 +154,7 @@ class Agent:
                 self._finished.add(slot)
             elif slot not in self._members or not self._go_on_without(slot, code):
                 return None if self._start_again(slot, code) else 1
-        if self._is_settled:
-            self._trained = self._members
-        elif self._finished:  # the others end: nobody joins them any more
+        if not self._settle() and self._finished:  # the others end: nobody joins them any more
             self._dismiss(set(self._members) - set(self._trained))
         left = self._members or self._trained  # without members, all leave after a step
         if self._finished.issuperset(self._members) and not self._processes.keys() & set(left):
@@ -157,6 +162,27 @@ class Agent:
             self._end(signal.SIGTERM, _GRACE_S)
             return 0
         return None
+
+    def _take_ended(self) -> list[tuple[int, subprocess.Popen[bytes], int]]:
+        """Take out the processes that have ended; first those that were killed.
+
+        The others may have failed because of them. So all are looked at twice: the second time
+        shows whoever was killed before the last one of the first time failed.
+        """
+        ended = []
+        for _ in range(2):
+            for slot, process in list(self._processes.items()):
+                if (code := _read_exit(process)) is not None:
+                    ended.append((slot, self._processes.pop(slot), code))
+            if not ended:
+                break
+        return sorted(ended, key=lambda each: each[2] >= 0)
+
+    def _settle(self) -> bool:
+        """Whether all members train together; then they are those that have the state."""
+        if settled := self._is_settled:
+            self._trained, self._lacks = self._members, False
+        return settled
 
     def _is_needed(self, slot: int) -> bool:
         """Whether the others still train with a process that is to leave after the epoch."""
@@ -179,7 +205,8 @@ class Agent:
         if self._finished or not enough or not (is_new or (able and self._may_lose(code))):
             return False
         if is_new:
-            self._want(min(self._wanted, len(rest) + len(self._waiting)))
+            self._wanted = min(self._wanted, len(rest) + len(self._waiting))
+        self._lacks = True
         self._forget_error()
         self._why = "a lost rank is replaced"
         self._publish(rest, f"rank {self._members.index(slot)} {_how(code)}")
@@ -206,7 +233,10 @@ class Agent:
         with contextlib.suppress(OSError):
             _log(error.read_text(encoding="utf-8", errors="replace"))
         pid = self._board.place(slot).pid
-        again = self._restart < self._plan.max_restarts or self._may_lose(code)
+        # Without one that was lost, others may fail, too, before they have noticed.
+        again = self._restart < self._plan.max_restarts or self._may_lose(
+            -1 if self._lacks else code
+        )
         self._end(signal.SIGTERM, _GRACE_S)
         if again:
             _log(f"rank {rank} (pid {pid}) {_how(code)}: all ranks start again")
@@ -253,52 +283,59 @@ class Agent:
 
     @property
     def _by_epochs(self) -> bool:
-        return any(self._board.place(slot).mode == BY_EPOCHS for slot in self._members)
+        return any(self._board.place(slot).mode == BY_EPOCHS for slot in self._trained)
 
-    def _want(self, ranks: int) -> None:
-        """Aim at a number of ranks, or at fewer, which share the batch size evenly where needed."""
+    @property
+    def _aim(self) -> int:
+        """The number of ranks that is wanted, or the next that shares the batch size evenly."""
+        ranks = self._wanted
         while self._by_epochs and ranks and self._plan.batch_size % ranks:
             ranks -= 1
-        self._wanted = len(self._members) if 0 < ranks < self._plan.min else ranks
+        return len(self._members) if 0 < ranks < self._plan.min else ranks
 
     def _take_order(self) -> None:
         """Start newcomers or let members go, until there are as many as wanted."""
         number, size, by = self._board.wanted
         if number != self._order:
             self._order = number
-            self._want(size and min(max(size, self._plan.min), self._plan.max))
+            self._wanted = size and min(max(size, self._plan.min), self._plan.max)
             self._why = f"{by} wants {size}"
-            _log(f"{self._why}: {self._wanted} ranks")
+            _log(f"{self._why}: {self._aim} ranks")
         if self._finished or not self._members or not self._is_settled:
             return
-        if (excess := len(self._members) + len(self._waiting) - self._wanted) > 0:
+        aim = self._aim
+        if (excess := len(self._members) + len(self._waiting) - aim) > 0:
             self._dismiss(set(sorted(self._waiting)[-excess:]))
-        if self._wanted < len(self._members):
-            self._publish(self._members[: self._wanted], self._why)
-        while self._members and len(self._members) + len(self._waiting) < self._wanted:
+        if aim < len(self._members):
+            self._publish(self._members[:aim], self._why)
+        while self._members and len(self._members) + len(self._waiting) < aim:
             slot, rank = self._next, len(self._members) + len(self._waiting)
             if slot == MAX_SLOTS:
                 _log(f"no process is left: {MAX_SLOTS} have been started")
                 self._wanted = len(self._members)
                 return
             self._board.place(slot).clear()
-            self._start(slot, rank, self._wanted, self._number)
+            self._start(slot, rank, aim, self._number)
             self._next += 1
             self._waiting.add(slot)
 
     def _admit(self) -> None:
         """Make newcomers members, once they are ready."""
         ready = [slot for slot in sorted(self._waiting) if self._board.place(slot).is_ready]
-        if self._by_epochs and self._plan.batch_size % (len(self._members) + len(ready)):
+        if not ready or self._finished or not self._members or not self._is_settled:
             return
-        if ready and not self._finished and self._members and self._is_settled:
-            self._publish((*self._members, *ready), self._why)
+        members = (*self._members, *ready)
+        if not (self._by_epochs and self._plan.batch_size % len(members)):
+            self._publish(members, self._why)
 
     def _kill_hung(self) -> None:
         """Kill a member that keeps the others waiting; then it is lost as any other."""
         now_t = time.monotonic()
         places = {slot: self._board.place(slot) for slot in self._members}
-        waiting = any(each.is_waiting and each.is_in_step for each in places.values())
+        waiting = any(
+            (each.is_waiting and each.is_in_step) or each.joins > each.generation
+            for each in places.values()
+        )
         for slot, place in places.items():
             is_idle = place.is_in_step and not place.is_waiting
             beats = () if is_idle else (place.beats,)
@@ -306,7 +343,7 @@ class Agent:
             before, since_t = self._watched.get(slot, ((), now_t))
             if before != seen or not waiting:
                 self._watched[slot] = seen, now_t
-            elif now_t - since_t > self._plan.hang_s and slot in self._processes:
+            elif now_t - since_t > self._plan.hang_s and (place.is_ready or place.generation):
                 _log(f"process {slot} (pid {place.pid}) hangs: killing it")
                 _signal(self._processes[slot])
 

@@ -304,16 +304,13 @@ class AdaptiveLoader(DataLoader[Any]):
         has_changed = place != (batches.rank, batches.num_replicas)
         batches.rank, batches.num_replicas = place
         size = control.batch_size if control is not None else self._first
+        limit = None if control is None else control.plan.limits.per_device_max
         if self.elastic is not None:
-            size = self.elastic.scale.apply(size)
-        self._batches.global_batch_size = size
-        is_first = control is None or size == self._first
-        if (environment.accumulation_steps or 1) > 1 and is_first:
-            share = size // environment.world_size
-            self._batches.micro_batch_size = environment.micro_batch_size or share
-        else:
-            limits = None if control is None else control.plan.limits
-            self._batches.micro_batch_size = None if limits is None else limits.per_device_max
+            scale = self.elastic.scale
+            size, limit = scale.apply(size), scale.per_device_max
+        elif (environment.accumulation_steps or 1) > 1 and size == self._first:
+            limit = environment.micro_batch_size or size // environment.world_size
+        batches.global_batch_size, batches.micro_batch_size = size, limit
         if has_changed and self.elastic is not None:
             self.elastic.on_change()  # again: now, the batches are those of these ranks
 

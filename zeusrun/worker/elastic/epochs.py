@@ -32,7 +32,8 @@ class Epochs:
         self._numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._passes: dict[int, int] = {}
         self._places: set[tuple[int, int]] = set()  # rank and number of ranks, so far
-        self._batch_sizes: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        # The batch size of each loader over all ranks, where it is not scaled.
+        self._wholes: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
     def begin(self, loader: Any, *, is_training: bool) -> bool:
         """Begin a pass; return whether the loader divides its data among other ranks than before.
@@ -57,9 +58,12 @@ class Epochs:
         self._places.add(self._place)
         self._member.begin_epoch(number, max(passes, sampler.epoch + 1), is_training=is_training)
         own = sampler.rank, sampler.num_replicas
-        whole = self._batch_sizes.setdefault(loader, batches.batch_size * sampler.num_replicas)
-        each = max(1, self._member.scale.apply(whole) // self._place[1])
-        if own not in self._places or (own, batches.batch_size) == (self._place, each):
+        if own not in self._places or self._member.is_alone:
+            return False
+        if loader not in self._wholes:
+            self._wholes[loader] = self._find_whole(number, batches.batch_size, own[1])
+        each = max(1, self._member.scale.apply(self._wholes[loader]) // self._place[1])
+        if (own, batches.batch_size) == (self._place, each):
             return False
         batches.batch_size = each
         self._divide(sampler)
@@ -75,6 +79,19 @@ class Epochs:
             taken = set(self._numbers.values())
             self._numbers[loader] = min(set(range(1, len(taken) + 2)) - taken)
         return self._numbers[loader]
+
+    def _find_whole(self, number: int, share: int, ranks: int) -> int:
+        """Return the batch size of a loader over all ranks, from its own on one of them.
+
+        With another number of ranks than at the start, a script may have divided its batch size by
+        that number, or given each rank the same as before. Anything else is another batch size.
+        """
+        whole, first = self._member.board.read_loader(number)
+        if share not in {first, whole // ranks}:
+            whole = share * ranks
+            if self._environment.rank == 0:
+                self._member.board.write_loader(number, whole, share)
+        return whole
 
     def _divide(self, sampler: Any) -> None:
         """Divide the data among the present ranks, as a new sampler would."""

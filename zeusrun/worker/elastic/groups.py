@@ -27,10 +27,7 @@ distributed: Any = torch.distributed  # some of what is needed has no types
 
 _ECHO = "zeusrun_echo"
 _CONNECT = timedelta(seconds=10)  # a member that dies while the others connect costs them so much
-AGREE = timedelta(minutes=10)
-"""For each collective until the members have the same state; others wait for a large one."""
-
-_COLLECTIVE = timedelta(minutes=30)  # of gloo
+COLLECTIVE = timedelta(minutes=30)  # of gloo
 
 
 def _done(result: object) -> Any:
@@ -113,12 +110,7 @@ def open_group(file: Path, rank: int, size: int) -> None:
         )
     finally:
         _connections = _sockets() - before
-    distributed.group.WORLD._get_backend(torch.device("cpu"))._set_default_timeout(AGREE)
-
-
-def begin_training() -> None:
-    """Let the collectives of the default process group take as long as in any training."""
-    distributed.group.WORLD._get_backend(torch.device("cpu"))._set_default_timeout(_COLLECTIVE)
+    distributed.group.WORLD._get_backend(torch.device("cpu"))._set_default_timeout(COLLECTIVE)
 
 
 def close_group() -> None:
@@ -153,3 +145,21 @@ def _sockets() -> set[tuple[int, int]]:
             if stat.S_ISSOCK(status.st_mode):
                 found.add((int(name), status.st_ino))
     return found
+
+
+def replace_group(model: Any) -> None:
+    """Let a ``DistributedDataParallel`` use the present process group.
+
+    Its buckets are laid out anew, on all ranks in the same order: otherwise the first all-reduce
+    would add gradients of one parameter to those of another one, because a newcomer has not yet
+    ordered its buckets by their first backward pass, as the others have. The methods are private
+    (docs/elastic.md says with which torch they were tried). Without one, the object is built again.
+    """
+    reducer = model.reducer
+    try:
+        model._update_process_group(distributed.group.WORLD)
+        reducer._push_all_rebuilt_params()
+        reducer._rebuild_buckets()
+        reducer._reset_state()
+    except AttributeError:
+        model.__init__(model.module, **model._zeusrun_arguments)

@@ -8,7 +8,6 @@ make that step again, unless one of them has completed it: the others take over 
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 import threading
 import time
@@ -48,6 +47,7 @@ class Member:
         parts: What a newcomer receives besides the state of the objects: each function returns its
             part, or takes over the argument if that is not ``None``.
         on_change: Called once the ranks have changed.
+        board: What the agent and the other ranks say.
         scale: The batch size that follows the number of ranks, if it does.
     """
 
@@ -57,13 +57,14 @@ class Member:
         self.parts: dict[str, Callable[[Any], Any]] = {}
         self.on_change: Callable[[], None] = lambda: None
         self._environment, self._slot = environment, environment.slot or 0
-        self._board = Board(Path(environment.run_dir or ""))
-        self._place = self._board.place(self._slot)
+        self.board = Board(Path(environment.run_dir or ""))
+        self._place = self.board.place(self._slot)
         self._number, self._is_newcomer = environment.since, environment.since > 0
-        self._is_refused, self._asked = False, 0
+        self._is_refused = self._has_begun = False
+        self._asked = self._made = 0  # questions; steps of optimizers within the present step
         self.parts["questions"] = self._exchange_questions
         self._is_whole = not self._is_newcomer  # whether it has a state that others may take over
-        given = json.loads(environment.elastic or "{}")
+        given = environment.elastic or {}
         self._sizes, self.scale = Sizes(given, self._warn), Scale(given, environment)
         threading.Thread(target=self._beat, name="zeusrun-beat", daemon=True).start()
 
@@ -71,7 +72,7 @@ class Member:
 
     def open(self, *, joins: bool = False) -> None:
         """Make the default process group of the script; a newcomer ``joins`` the others later."""
-        from zeusrun.worker.elastic.groups import begin_training, open_echo  # noqa: PLC0415 - torch
+        from zeusrun.worker.elastic.groups import open_echo  # noqa: PLC0415 - imports torch
 
         self.is_opening = True
         try:
@@ -80,23 +81,25 @@ class Member:
                 return
             while not self._join_newest():
                 pass
-            begin_training()
         finally:
             self.is_opening = False
 
     @contextlib.contextmanager
     def step(self) -> Iterator[None]:
         """Return the context of a step, which survives the loss of another rank."""
-        self._place.is_in_step = 1
-        before = self._optimizer_steps()
+        self._place.is_in_step, self._made = 1, 0
         try:
             yield
         except RuntimeError as error:
             if not self._take_loss(error):
                 raise
-            self.is_made = self._optimizer_steps() > before
+            self.is_made = self._made > 0
         finally:
             self._place.is_in_step = 0
+
+    def count_step(self, *_: Any) -> None:
+        """Count that an optimizer has stepped."""
+        self._made += 1
 
     def refuse(self, why: str) -> None:
         """Say once that the ranks cannot change."""
@@ -120,10 +123,22 @@ class Member:
         """Say how the ranks can change, unless the script has groups that would not follow."""
         from torch import distributed  # noqa: PLC0415 - the script has imported it
 
+        from zeusrun.worker.elastic.state import find_unsent  # noqa: PLC0415 - imports torch
+
         groups = distributed.distributed_c10d._world.pg_map
         if len(groups) > 1:
             self.refuse("the script has made process groups of its own (new_group)")
+        if (problem := find_unsent(self.tracked)) is not None:
+            self.refuse(problem)
         self._place.mode = 0 if self._is_refused else mode
+        if not self._has_begun:
+            self._has_begun = True
+            self._follow()
+
+    def _follow(self) -> None:
+        """Let the batch size follow the ranks; not before the epoch is known."""
+        if (reason := self.scale.follow()) is not None and self._has_begun:
+            self._record(reason)
 
     def _optimizer_steps(self) -> int:
         return int(self.parts["clock"](None)[0]) if "clock" in self.parts else self._place.steps
@@ -135,7 +150,7 @@ class Member:
             return
         self._place.mode = BY_STEPS
         self._place.is_ready = 1
-        while self._slot not in self._board.members:
+        while self._slot not in self.board.members:
             time.sleep(_POLL_S)
         self._change()
 
@@ -155,18 +170,18 @@ class Member:
         place = self._place
         if not is_training or place.mode == BY_STEPS:
             return False
-        self._set_mode(BY_EPOCHS)
         place.loader, place.epoch = loader, epoch
+        self._set_mode(BY_EPOCHS)
         self._follow_sizes(epoch)
         return self._switch(epoch, 1)
 
     def _join_in_epoch(self, loader: int, epoch: int) -> bool:
         while True:
-            generation = self._board.read_generation(self._board.newest)
-            head = self._board.place(generation.members[0] if generation.members else self._slot)
+            generation = self.board.read_generation(self.board.newest)
+            head = self.board.place(generation.members[0] if generation.members else self._slot)
             if head.loader != loader:
                 return False
-            announced, at = self._board.switch
+            announced, at = self.board.switch
             is_member = self._slot in generation.members
             if is_member and announced == generation.number and epoch >= at:
                 self._place.mode = BY_EPOCHS
@@ -184,12 +199,12 @@ class Member:
         """
         self._asked += 1
         while not self._is_newcomer:
-            decided, stops_at = self._board.decision
+            decided, stops_at = self.board.decision
             if decided >= self._asked:
                 return bool(0 < stops_at <= self._asked)
             if self._environment.rank == 0:
-                self._board.decide(self._asked, stops=wishes)
-            elif self._board.read_generation(self._number).members[0] not in self._board.members:
+                self.board.decide(self._asked, stops=wishes)
+            elif self.board.read_generation(self._number).members[0] not in self.board.members:
                 self._change()  # rank 0 was lost
             time.sleep(_POLL_S)
         return False
@@ -211,21 +226,22 @@ class Member:
         """Let the schedule or the policy order another number of ranks."""
         ranks, samples = self._environment.world_size, self._environment.consumed()
         seen = RanksObservation(ranks, self._optimizer_steps(), epoch, samples, time.monotonic())
-        self._sizes.follow(seen, self._board, is_head=self._environment.rank == 0)
+        self._sizes.follow(seen, self.board, is_head=self._environment.rank == 0)
 
     def _switch(self, now: int, ahead: int, rest: int = 0) -> bool:
-        newest = self._board.newest
+        newest = self.board.newest
         if newest == self._number:
             return False
-        number, at = self._board.switch
-        if number != newest:
-            if self._environment.rank == 0:
-                self._board.announce(newest, now + ahead)
+        number, at = self.board.switch
+        # It is binding if another one has followed since: others may have left for it already.
+        is_due = number > self._number and now >= at
+        if is_due and 0 < rest < len(self.board.read_generation(number).members):
             return False
-        if now < at or 0 < rest < len(self._board.read_generation(number).members):
-            return False
-        self._change()
-        return True
+        if number != newest and self._environment.rank == 0:
+            self.board.announce(newest, now if is_due else now + ahead)
+        if is_due:
+            self._change()
+        return is_due
 
     def recover(self) -> None:
         """Join the ranks that are left after one was lost."""
@@ -252,21 +268,27 @@ class Member:
 
     def _join_newest(self) -> bool:
         """Join the newest generation; return whether it is complete: not if a member has died."""
-        from zeusrun.worker.elastic.groups import close_group, open_group  # noqa: PLC0415 - torch
+        from zeusrun.worker.elastic.groups import (  # noqa: PLC0415 - imports torch
+            close_group,
+            open_group,
+            replace_group,
+        )
 
-        generation = self._board.read_generation(self._board.newest)
+        generation = self.board.read_generation(self.board.newest)
         if self._slot not in generation.members:
             self._leave()
         close_group()
-        if not self._meet(generation):
+        if not self._meet(generation, "joins"):
             return False
         rank, size = generation.members.index(self._slot), len(generation.members)
         try:
-            open_group(self._board.folder / f"{generation.number}.store", rank, size)
+            open_group(self.board.folder / f"{generation.number}.store", rank, size)
             if self._number or self._is_newcomer:
                 self._agree(rank, size)
+            if not self._meet(generation, "has_state"):
+                return False
             for model in self.tracked.models:
-                _replace_group(model)
+                replace_group(model)
         except RuntimeError as error:
             if not self._wait_for_another(generation.number):
                 raise RuntimeError(f"the ranks could not connect: {error}") from error
@@ -276,25 +298,27 @@ class Member:
         self._place.generation = generation.number
         members, why = generation.members, generation.why
         self._environment.record_on_0(Regrouped(time.monotonic(), self._number, members, why))
-        if (reason := self.scale.follow()) is not None:
-            self._record(reason)
+        self._follow()
         return True
 
-    def _meet(self, generation: Generation) -> bool:
-        """Wait until all members are here; return whether they are: not if one has died."""
-        self._place.joins = generation.number
-        places = [self._board.place(slot) for slot in generation.members]
-        while any(place.joins < generation.number for place in places):
-            if self._board.newest != generation.number:
+    def _meet(self, generation: Generation, where: str) -> bool:
+        """Wait until all members are as far; return whether they are: not if one has died.
+
+        ``where``: ``joins`` or ``has_state`` of ``Place``.
+        """
+        setattr(self._place, where, generation.number)
+        places = [self.board.place(slot) for slot in generation.members]
+        while any(getattr(place, where) < generation.number for place in places):
+            if self.board.newest != generation.number:
                 return False
             time.sleep(_POLL_S)
         return True
 
     def _wait_for_another(self, number: int) -> bool:
         deadline_t = time.monotonic() + _NOTICED_S
-        while self._board.newest == number and time.monotonic() < deadline_t:
+        while self.board.newest == number and time.monotonic() < deadline_t:
             time.sleep(_POLL_S)
-        return self._board.newest != number
+        return self.board.newest != number
 
     def _agree(self, rank: int, size: int) -> None:
         """Give all members the state of the one that is furthest."""
@@ -305,18 +329,18 @@ class Member:
 
         own_random = state.random_states()
         steps = self._place.steps if self._is_whole else -1
-        own = torch.tensor([steps, state.digest(own_random)])
+        own = torch.tensor([steps, self._made, state.digest(own_random)])
         all_ = [torch.empty_like(own) for _ in range(size)]
         distributed.all_gather(all_, own)
-        rows = [(int(row[0]), int(row[1])) for row in all_]
-        furthest = max(steps for steps, _ in rows)
-        if furthest < 0:
+        rows = [each.tolist() for each in all_]
+        furthest = max(row[:2] for row in rows)
+        if furthest[0] < 0:
             raise RuntimeError("no rank has the state of the training")
-        if all(steps == furthest for steps, _ in rows):
+        behind = [number for number, row in enumerate(rows) if row[:2] != furthest]
+        if not behind:
             return
-        source = next(number for number, (steps, _) in enumerate(rows) if steps == furthest)
-        are_equal = len({number for steps, number in rows if steps >= 0}) == 1
-        behind = [number for number, (steps, _) in enumerate(rows) if steps < furthest]
+        source = next(number for number, row in enumerate(rows) if row[:2] == furthest)
+        are_equal = len({row[2] for row in rows if row[0] >= 0}) == 1
         if rank == source:
             own_parts = {name: part(None) for name, part in self.parts.items()}
             more = (own_random if are_equal else None, own_parts)
@@ -331,7 +355,7 @@ class Member:
             state.set_random_states(shared)
         for name, part in parts.items():
             self.parts[name](part)
-        self._place.steps, self._is_whole = furthest, True
+        (self._place.steps, self._made), self._is_whole = furthest, True
 
     def _leave(self) -> NoReturn:
         """End the script of a process that is not needed any more."""
@@ -349,7 +373,7 @@ class Member:
             self._place.is_waiting = _is_waiting(frame)
             del frame
             self._place.beats += 1
-            if self._place.joins not in {self._place.generation, self._board.newest}:
+            if self._place.joins not in {self._place.generation, self.board.newest}:
                 self._interrupt()
             time.sleep(_BEAT_S)
 
@@ -366,23 +390,3 @@ def _is_waiting(frame: FrameType | None) -> bool:
             return True
         frame = frame.f_back
     return False
-
-
-def _replace_group(model: Any) -> None:
-    """Let a ``DistributedDataParallel`` use the present process group.
-
-    Its buckets are laid out anew, on all ranks in the same order: otherwise the first all-reduce
-    would add gradients of one parameter to those of another one, because a newcomer has not yet
-    ordered its buckets by their first backward pass, as the others have. The methods are private
-    (docs/elastic.md says with which torch they were tried). Without one, the object is built again.
-    """
-    from torch import distributed  # noqa: PLC0415 - the script has imported it
-
-    reducer = model.reducer
-    try:
-        model._update_process_group(distributed.group.WORLD)
-        reducer._push_all_rebuilt_params()
-        reducer._rebuild_buckets()
-        reducer._reset_state()
-    except AttributeError:
-        model.__init__(model.module, **model._zeusrun_arguments)

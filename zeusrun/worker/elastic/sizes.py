@@ -97,12 +97,14 @@ class Scale:
 
     Attributes:
         rates: Changes the learning rate; ``None`` if the batch size stays.
+        per_device_max: The most samples of a rank in a forward pass; ``None``: any number.
     """
 
     def __init__(self, given: Mapping[str, Any], environment: WorkerEnvironment) -> None:
         is_scaled = given.get("batch_size") == "scaled"
         self._environment, self._rule = environment, given.get("learning_rate", "none")
         self._ranks = given.get("ranks") or 1  # to which a batch size belongs
+        self.per_device_max: int | None = given.get("per_device_max")
         self.rates = Rates() if is_scaled else None
 
     def apply(self, size: int) -> int:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed
 
-from zeusrun.worker.elastic.groups import AGREE
+from zeusrun.worker.elastic.groups import COLLECTIVE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,9 +32,19 @@ def send_state(tracked: Tracked, more: object, behind: Sequence[int]) -> None:
     packed = torch.frombuffer(content.getbuffer(), dtype=torch.uint8)
     size = torch.tensor([len(packed)])
     for tensor in (size, packed, *packer.tensors, *tracked.tensors()):
-        own = _as_bytes(tensor.detach().contiguous())
+        own = _as_bytes(tensor.detach().resolve_conj().resolve_neg().contiguous())
         for work in [distributed.isend(own, rank) for rank in behind]:
-            work.wait(AGREE)
+            work.wait(COLLECTIVE)
+
+
+def find_unsent(tracked: Tracked) -> str | None:
+    """Return why the state of an object cannot be sent; ``None`` if all can be."""
+    for each in tracked.others:
+        try:
+            _Packer(io.BytesIO(), protocol=5).dump(each.state_dict())
+        except Exception as error:  # noqa: BLE001 - of the class of a user
+            return f"the state of {type(each).__name__} cannot be sent to a new rank ({error})"
+    return None
 
 
 def receive_state(tracked: Tracked, source: int) -> tuple[list[Any], Any]:
@@ -43,7 +53,7 @@ def receive_state(tracked: Tracked, source: int) -> tuple[list[Any], Any]:
     _receive(size, source)
     packed = torch.empty(int(size), dtype=torch.uint8)
     _receive(packed, source)
-    unpacker = _Unpacker(io.BytesIO(packed.numpy()))
+    unpacker = _Unpacker(io.BytesIO(packed.numpy().tobytes()))
     states, more = unpacker.load()
     for tensor in unpacker.tensors.values():
         _receive(tensor, source)
@@ -86,7 +96,7 @@ class _Unpacker(pickle.Unpickler):
 
 
 def _receive(tensor: Tensor, source: int) -> None:
-    distributed.irecv(_as_bytes(tensor), source).wait(AGREE)
+    distributed.irecv(_as_bytes(tensor), source).wait(COLLECTIVE)
 
 
 def _as_bytes(tensor: Tensor) -> Tensor:

@@ -35,11 +35,12 @@ class Tracked:
         return list(self._others.values())
 
     def tensors(self) -> list[Tensor]:
-        """Return the parameters and buffers of the models."""
+        """Return the parameters and buffers of the models, less expanded ones: they are views."""
         return [
             each
             for model in self.models
             for each in (*model.module.parameters(), *model.module.buffers())
+            if 0 not in each.stride()
         ]
 
     def clear_gradients(self) -> None:

@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from zeusrun.worker.elastic.member import Member
 
 _GROUPS, _MODELS = "torch.distributed.distributed_c10d", "torch.nn.parallel.distributed"
+_OPTIMIZERS = "torch.optim.optimizer"
 _STATES = {
-    "torch.optim.optimizer": ("Optimizer",),
+    _OPTIMIZERS: ("Optimizer",),
     "torch.optim.lr_scheduler": ("LRScheduler", "ReduceLROnPlateau"),
     "torch.amp.grad_scaler": ("GradScaler",),
 }  # modules of torch, and their classes of which each object is tracked
@@ -28,6 +29,8 @@ def install(module: ModuleType, member: Member) -> None:
         groups(module, member)
     elif module.__name__ == _MODELS:
         models(module, member)
+    elif module.__name__ == _OPTIMIZERS:
+        module.register_optimizer_step_post_hook(member.count_step)
     for name in _STATES.get(module.__name__, ()):
         wrap(vars(module)[name], "__init__", lambda owner, *_, **__: member.tracked.add(owner))
 
