@@ -72,20 +72,13 @@ def _print(manifest: dict[str, Any], *, as_json: bool) -> None:
 
 
 def submit_to_kubernetes(
-    spec: JobSpec,
-    request: Request,
-    *,
-    detach: bool = False,
-    as_json: bool = False,
-    begun: Callable[[], None] = lambda: None,
+    spec: JobSpec, request: Request, begun: Callable[[], None], *, detach: bool, as_json: bool
 ) -> int:
     """Create the job of a submit, and follow it to its end; return its exit code.
 
     ``detach`` returns at once. ``begun`` is called once it is created.
     """
     shown = lasting_console(sys.stderr if as_json else sys.stdout)
-    if request.forced is not None:
-        request.forced.check(spec.batch_size.candidates)
     if detach and request.overlap == "queue":
         raise UsageError(
             "in Kubernetes no job waits for another one; leave out --detach, so that this command "

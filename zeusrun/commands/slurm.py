@@ -64,20 +64,13 @@ def show_script(spec: JobSpec, *, as_json: bool) -> None:
 
 
 def submit_to_slurm(
-    spec: JobSpec,
-    request: Request,
-    *,
-    detach: bool = False,
-    as_json: bool = False,
-    begun: Callable[[], None] = lambda: None,
+    spec: JobSpec, request: Request, begun: Callable[[], None], *, detach: bool, as_json: bool
 ) -> int:
     """Queue a submit in Slurm, and follow it to its end; return its exit code.
 
     ``detach`` returns at once. ``begun`` is called once it is queued.
     """
     shown = lasting_console(sys.stderr if as_json else sys.stdout)
-    if request.forced is not None:
-        request.forced.check(spec.batch_size.candidates)
     with CaughtSignals() as signals:
         home, history = options.open_own(spec)
         files = new_files(home)

@@ -61,10 +61,8 @@ class Spool:
         """Store a write durably, behind those that wait; raises ``HistoryError``."""
         record = {"version": _VERSION, "kind": kind, "trial": trial.to_json(), "trace": trace}
         with self._locked():
-            used = [
-                *_list_entries(self.folder),
-                *self.list_refused(),
-            ]  # a refused number is not used again
+            # A refused number is not used again.
+            used = [*_list_entries(self.folder), *self.list_refused()]
             number = max((int(path.stem) for path in used), default=0) + 1
             path = self.folder / f"{number:08d}.json"
             replace_file(path, json.dumps(record).encode())
