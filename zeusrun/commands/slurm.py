@@ -57,10 +57,7 @@ def show_script(spec: JobSpec, *, as_json: bool) -> None:
     """Show the batch script that a submit would queue."""
     home = trusted_home(os.environ)
     script = build_script(spec, QueuedFiles(home / "slurm" / "ID"), home)
-    if as_json:
-        print_json({"script": script})
-    else:
-        typer.echo(script, nl=False)
+    options.answer({"script": script}, script, as_json=as_json)
 
 
 def submit_to_slurm(
