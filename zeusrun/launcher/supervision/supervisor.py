@@ -10,7 +10,6 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from zeusrun.bandit.problem import merged_profile
 from zeusrun.clock import timestamp
 from zeusrun.energy.monitor import EnergyMonitor
 from zeusrun.energy.sharing import ForeignProcesses
@@ -99,16 +98,12 @@ class Supervised:
             spec, trial, paths, signals, messages, cost_bound_j=bound_j, find_cause=find_cause
         )
         self.policy = PolicyControl(submission, choice, self.meter)
-        own_runs = [run for run in choice.runs if run.arm == trial.global_batch_size]
         self.limits = LimitControl(
             submission.limits,
             submission.gpus,
             ranks.slowest if spec.instrument else None,
             messages.warn,
-            trial=trial.trial,
-            problem=choice.problem,
-            known=merged_profile(own_runs),
-            original=power_lever(choice.limit_w),
+            choice=choice,
             fixed=power_lever(spec.power_limit.watts),
             next_lever=self.policy.next_lever,
         )
