@@ -76,13 +76,7 @@ def open_own(
         return home, open_named(home, os.environ, name, show=show)
     remember_choice(home, spec.name, own.url)
     return home, open_named(
-        home,
-        os.environ,
-        name,
-        wait_s=own.wait_s,
-        offline=own.offline,
-        show=show,
-        pause=pause,
+        home, os.environ, name, wait_s=own.wait_s, offline=own.offline, show=show, pause=pause
     )
 
 

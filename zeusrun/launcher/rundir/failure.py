@@ -99,10 +99,7 @@ def read_failure(
     recorded = [each for each in errors if each is not None]
     certain = [each for each in recorded if each.out_of_memory or not each.lost_peer]
     killed = (_killed(log, oom_kills) for log in logs if not certain)
-    found = next(
-        filter(None, (*certain, *killed, *recorded, *map(_from_torchrun, logs))),
-        None,
-    )
+    found = next(filter(None, (*certain, *killed, *recorded, *map(_from_torchrun, logs))), None)
     if found is None or found.rank is None:
         return found
     printed = _read_tail(paths.rank_log(found.rank), mask)

@@ -132,11 +132,7 @@ def _correct(end: End, trial: Trial, progress: Progress, *, signalled: bool) -> 
 
 
 def _take_span(
-    outcome: Outcome,
-    trial: Trial,
-    progress: Progress,
-    meter: Meter,
-    profile: Sequence[PowerPoint],
+    outcome: Outcome, trial: Trial, progress: Progress, meter: Meter, profile: Sequence[PowerPoint]
 ) -> Outcome:
     """Return an outcome with what its span took, of a training that has begun.
 
