@@ -41,8 +41,8 @@ ADAPT = {
     "unit": "epoch",
     "growth": 2,
     "schedule": [],
-    "min": BATCH_SIZE,
-    "max": BATCH_SIZE,
+    "minimum": BATCH_SIZE,
+    "maximum": BATCH_SIZE,
     "per_device_max": None,
     "learning_rate": "sqrt",
 }

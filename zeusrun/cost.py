@@ -8,10 +8,7 @@ _MOST = 1e6  # more gigajoules come from a damaged record, and would fill a line
 
 
 def cost_j(
-    energy_j: float | None,
-    max_power_w: float | None,
-    time_s: float | None,
-    eta_knob: float,
+    energy_j: float | None, max_power_w: float | None, time_s: float | None, eta_knob: float
 ) -> float | None:
     """Return the cost metric, which weighs energy against time at the devices' maximum power.
 

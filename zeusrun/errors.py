@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import re
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 SHORTAGES = {
@@ -129,9 +131,14 @@ def home_advice(error: OSError) -> str:
     return _HOME_ADVICE.get(error.errno or 0, "check that disk")
 
 
-def unwritable(path: Path, error: OSError) -> HistoryError:
-    """Return the error for a file or directory of zeusrun's home that cannot be written."""
-    return HistoryError(f"{path} cannot be written: {error.strerror}; {home_advice(error)}")
+@contextlib.contextmanager
+def writes_to(path: Path) -> Iterator[None]:
+    """Raise ``HistoryError`` if a file or directory of zeusrun's home cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        reason = f"{error.strerror}; {home_advice(error)}"
+        raise HistoryError(f"{path} cannot be written: {reason}") from error
 
 
 def describe_shortage(error: BaseException) -> str | None:

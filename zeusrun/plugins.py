@@ -62,9 +62,8 @@ def _find_entries(group: Group) -> dict[str, EntryPoint]:
     entries, damaged = _read_packages()
     for package, damage in damaged.items():
         text = f"the package {package} is not searched for plugins: {damage}"
-        warnings.warn(
-            text, PackageWarning, stacklevel=1
-        )  # always from here: Python shows each text once
+        # Always from here: Python shows each text once.
+        warnings.warn(text, PackageWarning, stacklevel=1)
     return {entry.name: entry for entry in reversed(entries) if entry.group == group}
 
 

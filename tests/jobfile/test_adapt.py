@@ -137,7 +137,7 @@ def test_the_ranks_get_the_section_as_it_is(tmp_path, zeusrun):
     job = zeusrun.job(batch_size=SIZES, adapt=adapt)
     env = json.loads(zeusrun("submit", job, "--dry-run", "--json").stdout)["env"]
     plan = Plan.read(env["ZEUSRUN_ADAPT"])
-    assert (plan.policies, plan.interval, plan.unit) == (("noise-scale",), 100, "step")
+    assert (plan.policies, plan.interval, plan.unit) == (["noise-scale"], 100, "step")
     assert (plan.limits.minimum, plan.limits.maximum, plan.limits.growth) == (32, 128, 1.5)
     assert plan.learning_rate == "sqrt"
     assert json.loads(env["ZEUSRUN_WATCH"]) == {"noise_scale": {"interval": 1}}

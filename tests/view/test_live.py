@@ -67,13 +67,17 @@ def finished(status=TrialStatus.REACHED, **changes):
     )
 
 
+def panel_of(shown, progress, bound_j=None, width=80, usual=NOTHING):
+    return live_panel(TrialStarts(shown, bound_j, usual), progress, width)
+
+
 @pytest.mark.parametrize("width", [40, 80, 200])
 @pytest.mark.parametrize("bound_j", [None, 1e13])
 @pytest.mark.parametrize("mode", ["min", "max"])
 def test_the_panel_has_the_same_height_in_every_state(width, bound_j, mode):
     shown = trial(mode=mode, metric="a_metric_of_a_name_that_is_longer_than_its_column")
     for progress in STATES.values():
-        lines = render(live_panel(shown, progress, bound_j, width), width).splitlines()
+        lines = render(panel_of(shown, progress, bound_j, width), width).splitlines()
         assert len(lines) == 4
         assert max(map(cell_len, lines)) <= width
 
@@ -85,7 +89,7 @@ def test_the_panel_shows_progress_metric_power_energy_and_cost_against_its_bound
         power_w=12.0,
         cost_j=100.0,
     )
-    text = render(live_panel(trial(), progress, 200.0, 80))
+    text = render(panel_of(trial(), progress, 200.0, 80))
     assert "2/5" in text
     assert "4.0 s, at most 6.0 s left" in text
     assert "0.4  target ≥ 0.5  best 0.4" in text
@@ -96,15 +100,15 @@ def test_a_continued_run_shows_amounts_of_all_its_parts():
     earlier = {"time_s": 60.0, "energy_j": 1000.0, "cost_j": 3000.0, "preemptions": 1}
     continued = replace(trial(), **earlier)
     waiting = replace(LAUNCHED, price=0.3, currency="EUR")
-    assert "1.00 kJ · 0.30 EUR · cost 3.00 kJ" in render(live_panel(continued, waiting, None, 80))
+    assert "1.00 kJ · 0.30 EUR · cost 3.00 kJ" in render(panel_of(continued, waiting))
     part = {"energy_j": 500.0, "cost_j": 3800.0, "price": 0.4, "currency": "EUR"}
     progress = replace(after(started(103.0), report(105.0, 1, 0.1)), **part)
-    text = render(live_panel(continued, progress, None, 80))
+    text = render(panel_of(continued, progress))
     assert "1.50 kJ · 0.40 EUR · cost 3.80 kJ" in text
     assert "1 m 02 s" in text
     assert "1 m 02 s · 1.50 kJ · cost 3.80 kJ" in str(epoch_line(continued, progress, 1e4))
     unknown = replace(continued, energy_j=None)
-    assert f"{UNKNOWN} · 0.40 EUR" in render(live_panel(unknown, progress, None, 80))
+    assert f"{UNKNOWN} · 0.40 EUR" in render(panel_of(unknown, progress))
 
 
 def within(t, value, samples):
@@ -113,11 +117,11 @@ def within(t, value, samples):
 
 def test_a_run_that_reports_within_epochs_shows_the_samples_of_all_its_parts():
     two = after(started(103.0), within(105.0, 0.1, 1000), within(107.0, 0.4, 2000))
-    panel = render(live_panel(trial(), two, None, 80))
+    panel = render(panel_of(trial(), two))
     assert "samples     2,000  4.0 s " in panel
     assert len(panel.splitlines()) == 4
     continued = replace(trial(), time_s=60.0, samples=500, preemptions=1, by_samples=two.by_samples)
-    assert "samples     2,500  1 m 04 s " in render(live_panel(continued, two, None, 80))
+    assert "samples     2,500  1 m 04 s " in render(panel_of(continued, two))
     once = after(started(103.0), within(105.0, 0.1, 1000))
     assert str(epoch_line(continued, once, None)).startswith("  1,500 samples · accuracy 0.1")
 
@@ -144,12 +148,12 @@ def test_energy_that_turns_out_to_be_from_before_the_training_is_no_longer_shown
 @pytest.mark.parametrize("state", [{"ending": True}, {"reached": CurvePoint(1, 3.0, 30.0, 0.9)}])
 def test_the_panel_of_a_run_that_is_ending_promises_no_more_time(state):
     """Its time is that of the progress, which never decreases."""
-    text = render(live_panel(trial(), replace(STATES["first report"], **state), None, 80))
+    text = render(panel_of(trial(), replace(STATES["first report"], **state)))
     assert "2.0 s, finishing" in text
 
 
 def test_before_training_the_panel_says_that_it_is_starting_and_knows_nothing_else():
-    text = render(live_panel(trial(), LAUNCHED, None, 80))
+    text = render(panel_of(trial(), LAUNCHED))
     assert "waits for torchrun and its rendezvous · 0.0 s" in text
     assert f"{UNKNOWN} · {UNKNOWN} · cost {UNKNOWN}" in text
 
@@ -178,14 +182,14 @@ def test_before_training_the_panel_says_that_it_is_starting_and_knows_nothing_el
 def test_start_up_says_what_it_waits_for_and_how_long_by_past_runs(events, usual_s, text):
     progress = replace(after(*events), now_t=104.0)
     usual = Usual(startup_s=usual_s)
-    shown = render(live_panel(trial(), progress, None, 80, usual)).splitlines()
+    shown = render(panel_of(trial(), progress, usual=usual)).splitlines()
     assert shown[1].split("  ", 1)[1].strip() == text
     assert max(map(cell_len, shown)) <= 80
 
 
 def test_ranks_that_cannot_say_when_they_start_are_not_waited_for():
     assert (
-        starting_text(LAUNCHED, NOTHING, instrumented=False)
+        starting_text(TrialStarts(trial(), None, instrumented=False), LAUNCHED)
         == "waits for the script's first report · 0.0 s"
     )
 
@@ -195,18 +199,18 @@ def test_ranks_that_cannot_say_when_they_start_are_not_waited_for():
 )
 def test_the_time_left_is_that_of_past_runs_until_this_one_takes_longer(epochs, left):
     progress = after(started(103.0), report(105.0, 1, 0.1), report(107.0, 2, 0.4))
-    text = render(live_panel(trial(), progress, None, 80, Usual(epochs=epochs)))
+    text = render(panel_of(trial(), progress, usual=Usual(epochs=epochs)))
     assert f"4.0 s, {left}" in text
 
 
 def test_no_time_left_is_told_while_nothing_shows_what_an_epoch_takes():
     start = started(103.0)
     late = after(start, report(115.0, 1, 0.1))  # no step is seen: its 12 s include start-up
-    assert "left" not in render(live_panel(trial(), late, None, 80))
+    assert "left" not in render(panel_of(trial(), late))
     single = replace(late, steps=1)
-    assert "left" not in render(live_panel(trial(), single, None, 80))
+    assert "left" not in render(panel_of(trial(), single))
     steps = replace(late, steps=9, step_times_s=(0.1,))
-    assert "12.0 s, at most 48.0 s left" in render(live_panel(trial(), steps, None, 80))
+    assert "12.0 s, at most 48.0 s left" in render(panel_of(trial(), steps))
 
 
 def test_a_log_has_one_line_about_a_start_up_that_takes_long():
@@ -244,20 +248,22 @@ def test_the_ranks_of_an_elastic_training_are_shown_as_they_are_now():
     steady = after(*ranks, regrouped(103.5, 1, 0, 1), report(105.0, 1, 0.1))
     replaced = after(regrouped(105.5, 2, 0, 2), start=steady)
     for same in (steady, replaced):
-        assert "ranks" not in render(live_panel(trial(), same, None, 80))
+        assert "ranks" not in render(panel_of(trial(), same))
         assert "rank" not in str(epoch_line(trial(), same, None))
     grown = after(regrouped(106.0, 3, 0, 2, 3), report(107.0, 2, 0.2), start=replaced)
-    assert "ranks       2 → 3 after 1 epoch " in render(live_panel(trial(), grown, None, 80))
+    assert "ranks       2 → 3 after 1 epoch " in render(panel_of(trial(), grown))
     assert str(epoch_line(trial(), grown, None)).endswith(" · 3 ranks")
     first = (*ranks, regrouped(103.5, 1, 0, 1), regrouped(104.0, 2, 0))
     at_once = after(*first, report(105.0, 1, 0.1))
-    assert "2 → 1 after 1.0 s " in render(live_panel(trial(), at_once, None, 80))
+    assert "2 → 1 after 1.0 s " in render(panel_of(trial(), at_once))
 
 
 def test_ranks_that_have_left_are_not_among_those_that_have_begun():
     ranks = [started(103.0, rank) for rank in (0, 1)]
     changed = after(*ranks, regrouped(103.5, 1, 0, 1), regrouped(104.0, 2, 0, 2, 3))
-    assert starting_text(changed, NOTHING).startswith("waits for the ranks, 1 of 3 have begun")
+    assert starting_text(TrialStarts(trial(), None), changed).startswith(
+        "waits for the ranks, 1 of 3 have begun"
+    )
 
 
 def test_the_summary_names_the_ranks_if_they_changed():
@@ -269,7 +275,7 @@ def test_the_summary_names_the_ranks_if_they_changed():
 def test_the_statistics_of_gradients_are_shown_while_it_runs_and_at_its_end():
     values = {"noise_scale": 123.0, "noise_scale_low": 90.0, "noise_scale_high": 1200.0}
     watched = Watched(104.0, 0, 10, values, samples=64)
-    panel = render(live_panel(trial(), after(started(103.0), watched), None, 80))
+    panel = render(panel_of(trial(), after(started(103.0), watched)))
     assert "noise scale 123 (90 to 1,200) samples" in panel
     curve = (NoisePoint(64, 1.0, 90.0, None, None),)
     text = render(summary(finished(noise_curve=curve, gradients_of="examples")))

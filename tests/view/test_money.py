@@ -10,6 +10,7 @@ from tests.factories import build_trial as trial
 from tests.launcher.values import after, report, started
 from tests.view.test_tables import LARGE, LONG_JOB, reached, render, saving, widest
 from zeusrun.analysis.amounts import add_up, find_totals
+from zeusrun.launcher.events import TrialStarts
 from zeusrun.view import units
 from zeusrun.view.live import live_panel, summary
 from zeusrun.view.sheets import trial_sheet
@@ -122,7 +123,9 @@ def test_a_history_of_large_amounts_fits(width, limited):
 def test_the_panel_and_the_summary_show_the_price_beside_the_energy():
     progress = after(started(103.0), report(105.0, 1, 0.1))
     progress = replace(progress, energy_j=40.0, cost_j=50.0, price=0.42, currency="EUR")
-    assert "40.0 J · 0.42 EUR · cost 50.0 J" in render(live_panel(trial(), progress, None, 80))
+    assert "40.0 J · 0.42 EUR · cost 50.0 J" in render(
+        live_panel(TrialStarts(trial(), None), progress, 80)
+    )
     done = reached(1, 50.0, **SPENT)
     lines = render(summary(replace(done, power_limit_w=450.0))).splitlines()
     assert "  50.0 J estimated · 0.42 EUR · 1.30 kg CO2e" in lines

@@ -103,12 +103,7 @@ _MAX_EPOCHS = 1e300  # JSON has no infinity
 
 
 def bounded_choice(
-    choose: Choose,
-    problem: Problem,
-    runs: Runs,
-    made: Sequence[Trial],
-    *,
-    moves_on: bool = False,
+    choose: Choose, problem: Problem, runs: Runs, made: Sequence[Trial], *, moves_on: bool = False
 ) -> Decision:
     """Return the choice for the next attempt; ``made`` are those of the recurrence so far.
 
@@ -167,11 +162,7 @@ def _may_another_run(problem: Problem, runs: Runs, decision: Decision) -> bool:
 
 
 def _is_last_possible(
-    choose: Choose,
-    problem: Problem,
-    runs: Runs,
-    made: Sequence[Trial],
-    decision: Decision,
+    choose: Choose, problem: Problem, runs: Runs, made: Sequence[Trial], decision: Decision
 ) -> bool:
     """Whether no attempt would follow if this one was stopped."""
     if problem.attempts_left is None:

@@ -135,11 +135,7 @@ def choose_trial(
 
 
 def _continue(
-    chooser: Chooser,
-    machine: Machine,
-    trials: Sequence[Trial],
-    preempted: Trial,
-    moment: Moment,
+    chooser: Chooser, machine: Machine, trials: Sequence[Trial], preempted: Trial, moment: Moment
 ) -> Choice:
     """Return the choice that continues a preempted trial."""
     spec = chooser.spec

@@ -111,10 +111,7 @@ def cancel(
     trial = _find_going(home, store, name)
     if isinstance(trial, str):
         end_job(trial, _STUCK_S)
-        if as_json:
-            print_json({"cancelled": trial})
-        else:
-            typer.echo(f"{trial} is cancelled")
+        options.answer({"cancelled": trial}, f"{trial} is cancelled", as_json=as_json)
         return
     if not trial.status.final and not is_remote(trial.allocation):
         files_of(store, home, trial)  # raises if they are on another machine

@@ -5,14 +5,12 @@ from __future__ import annotations
 import time
 from typing import Annotated
 
-import typer
 from typer import Argument
 
 from zeusrun.commands import options
 from zeusrun.errors import UsageError
 from zeusrun.launcher.rundir.ownership import files_of, lease_of
 from zeusrun.sidecar.board import Board
-from zeusrun.view.export import print_json
 from zeusrun.view.units import plural
 
 _POLL_S = 0.05
@@ -69,10 +67,8 @@ def resize(
         time.sleep(_POLL_S)
     if not _has_size(board, ranks):
         raise UsageError(f"{trial.trial} has ended before it had {plural(ranks, 'rank')}")
-    if as_json:
-        print_json({"trial": trial.trial, "ranks": ranks})
-    else:
-        typer.echo(f"{trial.trial} has {plural(ranks, 'rank')}")
+    done = f"{trial.trial} has {plural(ranks, 'rank')}"
+    options.answer({"trial": trial.trial, "ranks": ranks}, done, as_json=as_json)
 
 
 def _has_size(board: Board, ranks: int) -> bool:

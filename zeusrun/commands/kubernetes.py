@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -61,31 +61,18 @@ _INTERRUPTED = ExitCode.SIGNAL_BASE + signal.SIGINT
 
 def show_manifest(spec: JobSpec, request: Request, *, as_json: bool) -> None:
     """Show the manifest that a submit would create."""
-    _print(build_manifest(spec, request, f"{new_name(spec.name)[:-5]}00000"), as_json=as_json)
-
-
-def _print(manifest: dict[str, Any], *, as_json: bool) -> None:
-    if as_json:
-        print_json(manifest)
-    else:
-        typer.echo(write_job_yaml(manifest), nl=False)
+    manifest = build_manifest(spec, request, f"{new_name(spec.name)[:-5]}00000")
+    options.answer(manifest, write_job_yaml(manifest), as_json=as_json)
 
 
 def submit_to_kubernetes(
-    spec: JobSpec,
-    request: Request,
-    *,
-    detach: bool = False,
-    as_json: bool = False,
-    begun: Callable[[], None] = lambda: None,
+    spec: JobSpec, request: Request, begun: Callable[[], None], *, detach: bool, as_json: bool
 ) -> int:
     """Create the job of a submit, and follow it to its end; return its exit code.
 
     ``detach`` returns at once. ``begun`` is called once it is created.
     """
     shown = lasting_console(sys.stderr if as_json else sys.stdout)
-    if request.forced is not None:
-        request.forced.check(spec.batch_size.candidates)
     if detach and request.overlap == "queue":
         raise UsageError(
             "in Kubernetes no job waits for another one; leave out --detach, so that this command "
@@ -204,20 +191,18 @@ def add_cron_job(spec: JobSpec, schedule: Schedule, *, dry_run: bool, as_json: b
         spec, rules.timetable.expression, zone, schedule.overlap, rules.deadline_s
     )
     if dry_run:
-        _print(manifest, as_json=as_json)
+        options.answer(manifest, write_job_yaml(manifest), as_json=as_json)
         return
     try:
         name = replace_cron_job(manifest)
     except ApiError as error:
         raise _explain_refusal(error, spec) from error
     namespace, _, own = name.partition(":")[2].partition("/")
-    if as_json:
-        print_json({"cron_job": name})
-    else:
-        typer.echo(
-            f"{spec.name} runs {rules.timetable.describe()} in the cluster, as CronJob {own}; "
-            f"`kubectl -n {namespace} delete cronjob {own}` removes it"
-        )
+    text = (
+        f"{spec.name} runs {rules.timetable.describe()} in the cluster, as CronJob {own}; "
+        f"`kubectl -n {namespace} delete cronjob {own}` removes it"
+    )
+    options.answer({"cron_job": name}, text, as_json=as_json)
 
 
 def pod() -> None:

@@ -21,11 +21,12 @@ from zeusrun.job_name import list_known
 from zeusrun.launcher.rundir.ownership import files_of, newest_here
 from zeusrun.launcher.schedulers import is_job
 from zeusrun.plain_text import plain_text
+from zeusrun.view.export import print_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from rich.console import Console
+    from rich.console import Console, RenderableType
 
     from zeusrun.history.base import History
     from zeusrun.jobfile.spec import JobSpec
@@ -75,13 +76,7 @@ def open_own(
         return home, open_named(home, os.environ, name, show=show)
     remember_choice(home, spec.name, own.url)
     return home, open_named(
-        home,
-        os.environ,
-        name,
-        wait_s=own.wait_s,
-        offline=own.offline,
-        show=show,
-        pause=pause,
+        home, os.environ, name, wait_s=own.wait_s, offline=own.offline, show=show, pause=pause
     )
 
 
@@ -176,6 +171,16 @@ def console(*, stderr: bool = False) -> Console:
     from zeusrun.view.console import PlainConsole  # noqa: PLC0415 - takes 40 ms, which --json saves
 
     return PlainConsole(stderr=stderr)
+
+
+def answer(record: object, shown: RenderableType, *, as_json: bool) -> None:
+    """Print what a command has found or done: the record for programs, else what people read."""
+    if as_json:
+        print_json(record)
+    elif isinstance(shown, str):
+        typer.echo(shown.removesuffix("\n"))
+    else:
+        console().print(shown)
 
 
 def check_output(path: Path, flag: str) -> None:

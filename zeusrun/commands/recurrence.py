@@ -92,7 +92,6 @@ def run_recurrence(
                 spec,
                 home,
                 history,
-                {**os.environ, **spec.env},
                 request=request,
                 signals=signals.received,
                 show=lambda text: view.show(Noted(text)),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-import os
 import signal
 import sys
 import tempfile
@@ -200,14 +199,8 @@ def run_shortly(spec: JobSpec, *, whole: bool, size: int | None = None) -> Tried
                 if event.rank == 0:
                     watch.take_lines(event.lines)
 
-        with admitted(
-            spec,
-            home,
-            history,
-            {**os.environ, **spec.env},
-            signals=signals.received,
-            show=lambda _: None,
-        ) as gpus:
+        waiting = admitted(spec, home, history, signals=signals.received, show=lambda _: None)
+        with waiting as gpus:
             scratch = Path(folder)
             forced = None if size is None else Forced(size, "chosen by --try")
             place = scratch, open_history(scratch, {})

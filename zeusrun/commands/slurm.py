@@ -57,27 +57,17 @@ def show_script(spec: JobSpec, *, as_json: bool) -> None:
     """Show the batch script that a submit would queue."""
     home = trusted_home(os.environ)
     script = build_script(spec, QueuedFiles(home / "slurm" / "ID"), home)
-    if as_json:
-        print_json({"script": script})
-    else:
-        typer.echo(script, nl=False)
+    options.answer({"script": script}, script, as_json=as_json)
 
 
 def submit_to_slurm(
-    spec: JobSpec,
-    request: Request,
-    *,
-    detach: bool = False,
-    as_json: bool = False,
-    begun: Callable[[], None] = lambda: None,
+    spec: JobSpec, request: Request, begun: Callable[[], None], *, detach: bool, as_json: bool
 ) -> int:
     """Queue a submit in Slurm, and follow it to its end; return its exit code.
 
     ``detach`` returns at once. ``begun`` is called once it is queued.
     """
     shown = lasting_console(sys.stderr if as_json else sys.stdout)
-    if request.forced is not None:
-        request.forced.check(spec.batch_size.candidates)
     with CaughtSignals() as signals:
         home, history = options.open_own(spec)
         files = new_files(home)

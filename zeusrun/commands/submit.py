@@ -134,14 +134,17 @@ def _run(
     as_json: bool = False,
 ) -> int:
     """Run a recurrence where its job says; return the exit code."""
+    elsewhere = spec.run_on is not None and spec.run_on.is_elsewhere
+    if elsewhere and request.forced is not None:  # before it waits for anything
+        request.forced.check(spec.batch_size.candidates)
     if spec.slurm is not None:
         from zeusrun.commands.slurm import submit_to_slurm  # noqa: PLC0415 - few jobs need it
 
-        return submit_to_slurm(spec, request, begun=begun, detach=detach, as_json=as_json)
+        return submit_to_slurm(spec, request, begun, detach=detach, as_json=as_json)
     if spec.kubernetes is not None:
         from zeusrun.commands.kubernetes import submit_to_kubernetes  # noqa: PLC0415 - as above
 
-        return submit_to_kubernetes(spec, request, begun=begun, detach=detach, as_json=as_json)
+        return submit_to_kubernetes(spec, request, begun, detach=detach, as_json=as_json)
     return int(run_recurrence(spec, request, begun=begun, as_json=as_json)["exit_code"])
 
 

@@ -56,10 +56,8 @@ def repair(
         _restore(home, store, restore, as_json=as_json)
         return
     found = find_and_repair(store, home, dry_run=dry_run)
-    if as_json:
-        print_json([vars(finding) for finding in found])
-    else:
-        options.console().print(repair_sheet(found, home, dry_run=dry_run))
+    sheet = repair_sheet(found, home, dry_run=dry_run)
+    options.answer([vars(finding) for finding in found], sheet, as_json=as_json)
     problems = [finding for finding in found if finding.state == "problem"]
     for kind, error in (
         ("history", HistoryError),
@@ -81,10 +79,9 @@ def _restore(home: Path, store: History, job: str, *, as_json: bool) -> None:
         typer.echo(
             f"{job}: {added} of {len(found)} runs of this machine were missing on the server"
         )
-    elif as_json:
-        print_json({**vars(done), "aside": done.aside and str(done.aside)})
     else:
-        options.console().print(restore_sheet(job, done))
+        record = {**vars(done), "aside": done.aside and str(done.aside)}
+        options.answer(record, restore_sheet(job, done), as_json=as_json)
 
 
 def prune(
@@ -154,10 +151,7 @@ def doctor(*, as_json: options.AsJson = False) -> None:
     if home is not None:
         checks += [*_check_servers(home), *_check_histories(home)]
         checks += _check_schedules(Schedules(home))
-    if as_json:
-        print_json([vars(check) for check in checks])
-    else:
-        options.console().print(doctor_sheet(checks))
+    options.answer([vars(check) for check in checks], doctor_sheet(checks), as_json=as_json)
     if any(check.well is False for check in checks):
         raise typer.Exit(ExitCode.LAUNCH)
 

@@ -9,7 +9,7 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from zeusrun.errors import HistoryError, unwritable
+from zeusrun.errors import HistoryError, writes_to
 from zeusrun.files.private import make_folder, open_for_writing
 
 if TYPE_CHECKING:
@@ -90,11 +90,9 @@ class SafeLock(FileLock):
         Raises:
             HistoryError: If the home cannot be written.
         """
-        try:
+        with writes_to(self.path.parent):
             make_folder(self.path.parent)
             return super().acquire(timeout_s)
-        except OSError as error:
-            raise unwritable(self.path.parent, error) from error
 
     @contextmanager
     def held(self, timeout_s: float, otherwise: str) -> Iterator[None]:
@@ -108,10 +106,8 @@ class SafeLock(FileLock):
 
     def release(self) -> None:
         """Release the lock; raises ``HistoryError`` as ``acquire`` does."""
-        try:
+        with writes_to(self.path.parent):
             super().release()
-        except OSError as error:
-            raise unwritable(self.path.parent, error) from error
 
 
 def is_locked(path: Path) -> bool | None:

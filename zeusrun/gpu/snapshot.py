@@ -112,9 +112,7 @@ def _cuda_indices(visible: Sequence[Device], environment: Mapping[str, str]) -> 
 
 
 def read_status(
-    device: Device | DeviceError,
-    indices: Mapping[str, int],
-    held_by: Callable[[str], str | None],
+    device: Device | DeviceError, indices: Mapping[str, int], held_by: Callable[[str], str | None]
 ) -> GpuStatus:
     """Read a GPU now, or return why it could not be opened; ``indices`` are CUDA's, by UUID."""
     if isinstance(device, DeviceError):

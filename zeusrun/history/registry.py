@@ -13,7 +13,7 @@ import re
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
 from uuid import uuid4
 
-from zeusrun.errors import HistoryError, UsageError, unwritable
+from zeusrun.errors import HistoryError, UsageError, writes_to
 from zeusrun.files.home import shared_directory
 from zeusrun.files.private import make_folder, read_file, replace_file
 from zeusrun.history import rules
@@ -176,13 +176,11 @@ def remember_choice(home: Path, job: str, name: str | None) -> None:
         HistoryError: If the home cannot be written.
     """
     path = shared_directory(home) / "jobs" / job
-    try:
+    with writes_to(path):
         if name is not None:
             _note(path, name)
         else:
             path.unlink(missing_ok=True)
-    except OSError as error:
-        raise unwritable(path, error) from error
 
 
 def _open_remote(home: Path, environment: Mapping[str, str], url: str, source: str) -> Shared:

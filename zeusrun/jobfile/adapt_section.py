@@ -6,7 +6,7 @@ import difflib
 import re
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
 from zeusrun.jobfile.run_on_section import count_ranks
 from zeusrun.jobfile.section import Section
@@ -96,6 +96,14 @@ def _check_schedule(text: str | None, info: ValidationInfo) -> str | None:
     return text
 
 
+def check_max(highest: int | None, info: ValidationInfo) -> int | None:
+    """Raise ``ValueError`` if the key ``max`` of a section is less than its ``min``."""
+    lowest = info.data.get("min")
+    if highest is not None and lowest is not None and highest < lowest:
+        raise ValueError(f"is {highest}, less than min ({lowest})")
+    return highest
+
+
 class AdaptBatchSize(Section):
     """How the batch size changes."""
 
@@ -109,7 +117,7 @@ class AdaptBatchSize(Section):
     min: int | None = Field(
         None, ge=1, description="The smallest batch size; null: the smallest candidate."
     )
-    max: int | None = Field(
+    max: Annotated[int | None, AfterValidator(check_max)] = Field(
         None, ge=1, description="The largest batch size; null: the largest candidate."
     )
     growth: float = Field(
@@ -118,14 +126,6 @@ class AdaptBatchSize(Section):
     schedule: Annotated[str | None, AfterValidator(_check_schedule)] = Field(
         None, description="With policy schedule: 10:64,20:128 is 64 from epoch 10 on, then 128."
     )
-
-    @field_validator("max")
-    @classmethod
-    def _check_max(cls, highest: int | None, info: ValidationInfo) -> int | None:
-        lowest = info.data.get("min")
-        if highest is not None and lowest is not None and highest < lowest:
-            raise ValueError(f"is {highest}, less than min ({lowest})")
-        return highest
 
     @property
     def interval(self) -> tuple[int, str]:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo
 
-from zeusrun.jobfile.adapt_section import CLASS, read_pairs
+from zeusrun.jobfile.adapt_section import CLASS, check_max, read_pairs
 from zeusrun.jobfile.section import Section
 
 _ENTRY = re.compile(r"\s*([0-9]{1,9})\s*:\s*([0-9]{1,3})\s*")
@@ -17,12 +17,6 @@ _MOST = 255
 def read_steps(text: str) -> dict[int, int]:
     """Return the sizes of KungFu's ``"10:2,100:1"``, each by the step after which it begins."""
     return read_pairs(text, _ENTRY, "step", "a step and a number of ranks, such as 10:2,100:1")
-
-
-def _check_max(most: int, info: ValidationInfo) -> int:
-    if most < info.data.get("min", most):
-        raise ValueError(f"is {most}, less than min ({info.data['min']})")
-    return most
 
 
 def _check_steps(text: str | None, info: ValidationInfo) -> str | None:
@@ -68,7 +62,7 @@ class Elastic(Section):
     """How the number of ranks changes while they train."""
 
     min: int = Field(1, ge=1, le=_MOST, description="The fewest ranks that go on.")
-    max: Annotated[int, AfterValidator(_check_max)] = Field(
+    max: Annotated[int, AfterValidator(check_max)] = Field(
         ge=1, le=_MOST, description="The most ranks."
     )
     steps: Annotated[str | None, AfterValidator(_check_steps)] = Field(

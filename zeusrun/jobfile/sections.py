@@ -85,15 +85,39 @@ class Objective(Section):
     )
 
 
+def _check_candidates(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    twice = sorted({size for size in sizes if sizes.count(size) > 1})
+    if twice:
+        listed = ", ".join(map(str, twice))
+        raise ValueError(f"must name each batch size once; given more than once: {listed}")
+    return tuple(sorted(sizes))
+
+
+def _check_default(default: int, info: ValidationInfo) -> int:
+    sizes = info.data.get("candidates")
+    if sizes is not None and default not in sizes:
+        listed = ", ".join(map(str, sizes))
+        raise PydanticCustomError(NO_CANDIDATE, f"one of the candidates ({listed})")
+    return default
+
+
+def _check_per_device_max(limit: int | None, info: ValidationInfo) -> int | None:
+    if limit is not None and info.data.get("apply") == "dataloader":
+        raise ValueError("only goes with apply: script, since a data loader cannot split batches")
+    return limit
+
+
 class BatchSizes(Section):
     """Global batch sizes: samples per optimizer step over all ranks."""
 
-    candidates: tuple[Annotated[int, Field(ge=1)], ...] = Field(
+    candidates: Annotated[
+        tuple[Annotated[int, Field(ge=1)], ...], AfterValidator(_check_candidates)
+    ] = Field(
         strict=False,
         min_length=1,
         description="Global batch sizes to choose from; kept in ascending order.",
     )
-    default: int = Field(
+    default: Annotated[int, AfterValidator(_check_default)] = Field(
         64, ge=1, description="Batch size of the first run; one of the candidates."
     )
     apply: Literal["script", "dataloader"] = Field(
@@ -101,39 +125,12 @@ class BatchSizes(Section):
         description="How it reaches the training. script: by an argument or a call; dataloader: a "
         "hook hands it to the DataLoader that draws batches of default ÷ ranks.",
     )
-    per_device_max: int | None = Field(
+    per_device_max: Annotated[int | None, AfterValidator(_check_per_device_max)] = Field(
         None,
         ge=1,
         le=1 << 20,
         description="The most samples of a process in a forward pass; null: no limit.",
     )
-
-    @field_validator("candidates")
-    @classmethod
-    def _check_candidates(cls, sizes: tuple[int, ...]) -> tuple[int, ...]:
-        twice = sorted({size for size in sizes if sizes.count(size) > 1})
-        if twice:
-            listed = ", ".join(map(str, twice))
-            raise ValueError(f"must name each batch size once; given more than once: {listed}")
-        return tuple(sorted(sizes))
-
-    @field_validator("default")
-    @classmethod
-    def _check_default(cls, default: int, info: ValidationInfo) -> int:
-        sizes = info.data.get("candidates")
-        if sizes is not None and default not in sizes:
-            listed = ", ".join(map(str, sizes))
-            raise PydanticCustomError(NO_CANDIDATE, f"one of the candidates ({listed})")
-        return default
-
-    @field_validator("per_device_max")
-    @classmethod
-    def _check_per_device_max(cls, limit: int | None, info: ValidationInfo) -> int | None:
-        if limit is not None and info.data.get("apply") == "dataloader":
-            raise ValueError(
-                "only goes with apply: script, since a data loader cannot split batches"
-            )
-        return limit
 
     def check_divisible(self, world_size: int) -> None:
         """Raise ``ValueError`` if so many processes cannot share every batch size evenly."""

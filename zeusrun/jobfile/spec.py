@@ -18,7 +18,6 @@ from pydantic import (
     PlainSerializer,
     ValidationError,
     ValidationInfo,
-    field_validator,
 )
 
 from zeusrun.errors import JobFileError
@@ -116,6 +115,31 @@ def _check_metrics(metrics: Metrics, info: ValidationInfo) -> Metrics:
     return metrics
 
 
+def _check_script(script: str | None, info: ValidationInfo) -> str | None:
+    if script is not None:
+        if script.endswith(_NO_SCRIPT):
+            raise ValueError(f"must be a Python script, not {script!r}")
+        check_path(info, script, can_run, "names a file", " without a __main__.py")
+    return script
+
+
+def _check_module(module: str | None, info: ValidationInfo) -> str | None:
+    if "script" in info.data:  # else it is itself wrong, and its own error counts
+        if info.data["script"] is not None and module is not None:
+            raise ValueError("cannot be used together with 'script'; keep one of them")
+        if info.data["script"] is None and module is None:
+            raise ValueError("or 'script' is missing; say what to run: script: train.py")
+    if module is not None and not re.fullmatch(r"\w[\w-]*(\.\w[\w-]*)*", module):
+        raise ValueError(f"must be a dotted name such as package.train, not {module!r}")
+    return module
+
+
+def _make_workdir_absolute(workdir: Path, info: ValidationInfo) -> Path:
+    text = check_text(str(workdir), info)
+    check_path(info, text, os.path.isdir, "names a directory")
+    return workdir if "$" in text else resolve_path(info.data["source"], text, escape=True)
+
+
 class JobSpec(Section):
     """One recurring training job; ``load_spec`` reads it.
 
@@ -131,13 +155,13 @@ class JobSpec(Section):
     learning_rate: LearningRate | None = Field(
         None, description="Without it, zeusrun leaves the learning rate to the script."
     )
-    script: Template | None = Field(
+    script: Annotated[Template | None, AfterValidator(_check_script)] = Field(
         None,
         min_length=1,
         description="Training script, or a folder or zip file with a __main__.py; relative to the "
         "job file.",
     )
-    module: str | None = Field(
+    module: Annotated[str | None, AfterValidator(_check_module)] = Field(
         None, min_length=1, description="Module to run as with python -m, instead of a script."
     )
     args: tuple[PassedText, ...] = Field(
@@ -153,7 +177,7 @@ class JobSpec(Section):
         repr=False,
         description="Environment variables of the script, in addition to the inherited ones.",
     )
-    workdir: Path = Field(
+    workdir: Annotated[Path, AfterValidator(_make_workdir_absolute)] = Field(
         Path(), strict=False, description="Where the script runs; relative to the job file."
     )
     instrument: Annotated[bool, AfterValidator(_check_instrument)] = Field(
@@ -196,34 +220,6 @@ class JobSpec(Section):
     timeout_s: float | None = Field(
         None, gt=0, description="Seconds that a trial may last at most; null: no limit."
     )
-
-    @field_validator("script")
-    @classmethod
-    def _check_script(cls, script: str | None, info: ValidationInfo) -> str | None:
-        if script is not None:
-            if script.endswith(_NO_SCRIPT):
-                raise ValueError(f"must be a Python script, not {script!r}")
-            check_path(info, script, can_run, "names a file", " without a __main__.py")
-        return script
-
-    @field_validator("module")
-    @classmethod
-    def _check_module(cls, module: str | None, info: ValidationInfo) -> str | None:
-        if "script" in info.data:  # else it is itself wrong, and its own error counts
-            if info.data["script"] is not None and module is not None:
-                raise ValueError("cannot be used together with 'script'; keep one of them")
-            if info.data["script"] is None and module is None:
-                raise ValueError("or 'script' is missing; say what to run: script: train.py")
-        if module is not None and not re.fullmatch(r"\w[\w-]*(\.\w[\w-]*)*", module):
-            raise ValueError(f"must be a dotted name such as package.train, not {module!r}")
-        return module
-
-    @field_validator("workdir")
-    @classmethod
-    def _make_workdir_absolute(cls, workdir: Path, info: ValidationInfo) -> Path:
-        text = check_text(str(workdir), info)
-        check_path(info, text, os.path.isdir, "names a directory")
-        return workdir if "$" in text else resolve_path(info.data["source"], text, escape=True)
 
     def check_world_size(self, world_size: int) -> None:
         """Raise ``JobFileError`` if so many processes cannot share every candidate evenly.

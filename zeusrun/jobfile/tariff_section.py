@@ -144,12 +144,18 @@ class _TariffSection(Section):
         return rate
 
 
+def _check_currency(currency: str) -> str:
+    if not currency.isprintable() or " " in currency:
+        raise ValueError(f"must be a currency such as EUR, without spaces, not {currency!r}")
+    return currency
+
+
 class Price(_TariffSection):
     """What a kilowatt-hour costs."""
 
     rate_key = "per_kwh"
     bounds = (-_MAX_PER_KWH, _MAX_PER_KWH)
-    currency: str = Field(
+    currency: Annotated[str, AfterValidator(_check_currency)] = Field(
         min_length=1, max_length=8, description="Currency, such as EUR; only shown."
     )
     per_kwh: float | None = Field(
@@ -161,13 +167,6 @@ class Price(_TariffSection):
     table: tuple[PriceRow, ...] = Field(
         (), strict=False, description="Prices by weekday and hour; the first row that fits counts."
     )
-
-    @field_validator("currency")
-    @classmethod
-    def _check_currency(cls, currency: str) -> str:
-        if not currency.isprintable() or " " in currency:
-            raise ValueError(f"must be a currency such as EUR, without spaces, not {currency!r}")
-        return currency
 
 
 class Carbon(_TariffSection):

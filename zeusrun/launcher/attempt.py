@@ -17,7 +17,7 @@ from zeusrun.launcher.recover import outcome_so_far
 from zeusrun.launcher.redact import mask_outcome
 from zeusrun.launcher.rundir.layout import has_checkpoint
 from zeusrun.launcher.rundir.record import write_record
-from zeusrun.launcher.supervision.supervisor import conclude, open_run, start_ranks, supervise
+from zeusrun.launcher.supervision.supervisor import Supervised, conclude, start_ranks, supervise
 from zeusrun.reasons import ReasonCode
 from zeusrun.trial import Outcome, TrialStatus
 
@@ -65,7 +65,7 @@ def run(
     with _hold_lease(submission, begun):
         with _finish_if_it_fails(submission, begun):
             _announce(submission, begun, made)
-            training = open_run(submission, begun, signals)
+            training = Supervised(submission, begun, signals)
             with start_ranks(training):
                 supervise(training)
             outcome = conclude(training)

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from zeusrun.clock import timestamp
-from zeusrun.errors import ExitCode, HistoryError, UsageError, unwritable
+from zeusrun.errors import ExitCode, HistoryError, UsageError, writes_to
 from zeusrun.files.lock import SafeLock
 from zeusrun.files.private import build_known, check_version, read_file, replace_file
 from zeusrun.job_name import check_job_name, did_you_mean
@@ -188,10 +188,8 @@ class Schedules:
     def write(self, schedule: Schedule) -> Schedule:
         """Write a schedule, whose lock the caller holds; return it."""
         path = self.path(schedule.job)
-        try:
+        with writes_to(path):
             replace_file(path, json.dumps(schedule.to_json(), indent=1).encode() + b"\n")
-        except OSError as error:
-            raise unwritable(path, error) from error
         return schedule
 
     def update(self, job: str, change: Callable[[Schedule], Schedule]) -> Schedule:

@@ -200,12 +200,7 @@ def _cost(decision: Decision, own: ArmBelief, default: ArmBelief | None, problem
 
 
 def _change(
-    policy: str,
-    decision: Decision,
-    own: ArmBelief,
-    others: Sequence[ArmBelief],
-    *,
-    ignored: bool,
+    policy: str, decision: Decision, own: ArmBelief, others: Sequence[ArmBelief], *, ignored: bool
 ) -> str:
     """Say which result would change the choice."""
     never = policy == "fixed" or not others

@@ -14,7 +14,6 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from zeusrun.analysis.curves import amount_in, counts_reports
-from zeusrun.analysis.usual import UNKNOWN, Usual
 from zeusrun.launcher import events
 from zeusrun.launcher.remaining import estimate_remaining
 from zeusrun.launcher.rundir.layout import has_checkpoint
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from typing_extensions import Self
 
+    from zeusrun.analysis.usual import Usual
     from zeusrun.launcher.events import SubmitEvent
     from zeusrun.metrics.progress import Progress
     from zeusrun.trial import Trial
@@ -113,15 +113,11 @@ class SubmitView:
                 self._print(epoch_line(run.trial, progress, run.cost_bound_j))
             elif not self._start_shown and _starting_s(progress) > _LONG_S:
                 self._start_shown = True
-                text = starting_text(progress, run.usual, instrumented=run.instrumented)
-                self._print(Text(f"  start-up: {text}", style="dim"))
+                text = f"  start-up: {starting_text(run, progress)}"
+                self._print(Text(text, style="dim"))
         elif time.monotonic() >= self._next_refresh_t:
             self._next_refresh_t = time.monotonic() + _REFRESH_PERIOD_S
-            width, known = self._console.width, run.instrumented
-            panel = live_panel(
-                run.trial, progress, run.cost_bound_j, width, run.usual, instrumented=known
-            )
-            self._live.update(panel, refresh=True)
+            self._live.update(live_panel(run, progress, self._console.width), refresh=True)
 
     def _stop_live(self) -> None:
         if self._live is not None and self._live.is_started:
@@ -155,20 +151,13 @@ def epoch_line(trial: Trial, progress: Progress, bound_j: float | None) -> Text:
     return Text("  " + " · ".join(parts), style="dim")
 
 
-def live_panel(
-    trial: Trial,
-    progress: Progress,
-    bound_j: float | None,
-    width: int,
-    usual: Usual = UNKNOWN,
-    *,
-    instrumented: bool = True,
-) -> RenderableType:
+def live_panel(run: events.TrialStarts, progress: Progress, width: int) -> RenderableType:
     """Return the panel below the output of the ranks; its number of lines is constant."""
+    trial, usual, bound_j = run.trial, run.usual, run.cost_bound_j
     label = Column(style="dim", no_wrap=True, min_width=10)
     grid = Table.grid(label, Column(no_wrap=True), padding=(0, 2))
     if progress.training_t is None or progress.awaits_step:
-        grid.add_row("start-up", starting_text(progress, usual, instrumented=instrumented))
+        grid.add_row("start-up", starting_text(run, progress))
     elif (samples := _samples(trial, progress)) is not None:
         grid.add_row("samples", f"{units.count(samples)}  {_remaining(trial, progress, usual)}")
     elif progress.by_reports:
@@ -286,11 +275,11 @@ def _limit(trial: Trial, progress: Progress) -> str:
     return f" · limit {units.power(progress.power_limit_w)}{each}{tried}"
 
 
-def starting_text(progress: Progress, usual: Usual, *, instrumented: bool = True) -> str:
+def starting_text(run: events.TrialStarts, progress: Progress) -> str:
     """Return what start-up waits for, how long it has taken, and by past runs how long still."""
     begun = sum(rank in progress.ranks.started for rank in progress.ranks)
     count = progress.ranks.world_size
-    if not instrumented:
+    if not run.instrumented:
         waits = "waits for the script's first report"
     elif not begun:
         waits = "waits for torchrun and its rendezvous"
@@ -300,7 +289,7 @@ def starting_text(progress: Progress, usual: Usual, *, instrumented: bool = True
         waits = "waits for imports, set-up or a report"
     else:
         waits = "waits for first batch, step or report"
-    so_far_s, usual_s = _starting_s(progress), usual.startup_s
+    so_far_s, usual_s = _starting_s(progress), run.usual.startup_s
     text = f"{waits} · {units.duration(so_far_s)}"
     if usual_s is None:
         return text

@@ -94,7 +94,7 @@ def test_alone_on_the_list_it_needs_nobody(tmp_path):
             "sh -c 'echo noise; echo first >&2; echo no route to host >&2; exit 255' {host}",
             r"^host b cannot be reached \(sh exited with code 255: no route to host\)\. It needs zeusrun",
         ),
-        ("sh -c 'kill -9 $$' {host}", r"^host b cannot be reached \(sh was ended by signal 9\)"),
+        ("sh -c 'kill -9 $$' {host}", r"^host b cannot be reached \(sh was ended by SIGKILL\)"),
         ("sh -c 'exit 0' {host}", r"^host b cannot be reached \(sh exited with code 0\)"),
     ],
 )

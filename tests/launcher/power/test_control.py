@@ -35,17 +35,20 @@ class Running:
         self.control = self.attempt(fixed_w or 300.0)
 
     def attempt(self, original_w, next_limit_w=lambda _profile: PROBED_W):
+        choice = SimpleNamespace(
+            trial=SimpleNamespace(trial="job-1-1", global_batch_size=32),
+            problem=problem(
+                power_limits_w=(100.0, PROBED_W, 300.0), max_power_w=300.0, gpu_count=1
+            ),
+            runs=(),
+            limit_w=original_w,
+        )
         return LimitControl(
             self.holder,
             [self.device],
             self.count,
             self.warnings.append,
-            trial="job-1-1",
-            problem=problem(
-                power_limits_w=(100.0, PROBED_W, 300.0), max_power_w=300.0, gpu_count=1
-            ),
-            known=(),
-            original=power_lever(original_w),
+            choice=choice,
             fixed=power_lever(self.fixed_w),
             next_lever=lambda profile: power_lever(next_limit_w(profile)),
         )

@@ -13,6 +13,7 @@ import pytest
 import zeusrun
 from tests.factories import build_trial as trial
 from tests.launcher.values import LAUNCHED
+from zeusrun.launcher.events import Messages, Noted
 from zeusrun.launcher.rundir.layout import create_run
 from zeusrun.launcher.supervision.ranks import RunningRanks, _size_of, read_stack
 from zeusrun.launcher.supervision.stalls import (
@@ -251,15 +252,10 @@ class ControlledTraining:
             stall=SimpleNamespace(**{"after_s": 60.0, "action": "report", **stall}),
             launch=SimpleNamespace(max_restarts=1),
         )
-        self.warned, self.noted = [], []
-        self.control = StallControl(
-            spec,
-            trial(),
-            self.paths,
-            self.warned.append,
-            self.noted.append,
-            ranks=RunningRanks(self.paths, range(2)),
-        )
+        messages = Messages(self._take)
+        self.warned, self.noted = messages.warnings, []
+        ranks = RunningRanks(self.paths, range(2))
+        self.control = StallControl(spec, trial(), self.paths, messages, ranks)
         self.progress = LAUNCHED
         self.stopping = False
         self.stand(0.1)
@@ -267,6 +263,10 @@ class ControlledTraining:
         self.train(10)
         self.progress = replace(self.progress, epochs=1)
         self.train(10)
+
+    def _take(self, event):
+        if isinstance(event, Noted):
+            self.noted.append(event.text)
 
     def stand(self, seconds):
         for _ in range(round(seconds / 0.1)):

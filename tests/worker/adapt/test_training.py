@@ -71,8 +71,8 @@ PLAN = {
     "policies": ["schedule"],
     "interval": 1,
     "unit": "epoch",
-    "min": 4,
-    "max": 1024,
+    "minimum": 4,
+    "maximum": 1024,
     "growth": 64,
     "schedule": [],
     "per_device_max": None,
@@ -322,7 +322,7 @@ def test_a_restart_of_a_loop_without_epoch_numbers_continues_too(train):
     assert lines == ["[32, 32, 16, 16, 7]"]
     rank, lines = train(loop, plan, policy=ONCE)
     assert lines == ["[16, 16, 64, 7]"]
-    rank, lines = train(loop, {**plan, "min": 20, "max": 48}, policy=ONCE)
+    rank, lines = train(loop, {**plan, "minimum": 20, "maximum": 48}, policy=ONCE)
     assert lines == ["[48, 48, 7]"]  # the job file has changed meanwhile
     assert changes(rank) == [(1, 6, 48)]
     (rank.run_dir / "adapt.json").write_text("[damaged")
@@ -395,7 +395,7 @@ def test_the_noise_scale_decides_on_all_ranks_alike(train):
     data = TensorDataset(inputs, wanted, torch.arange(COUNT))
     train(run.loader(data, 4), torch.optim.SGD(network.parameters(), 0.003), 9)
     """
-    plan = {"policies": ["noise-scale"], "growth": 2, "max": 64}
+    plan = {"policies": ["noise-scale"], "growth": 2, "maximum": 64}
     watch = json.dumps({"noise_scale": {"interval": 1}})
     rank, lines = train(script, plan, batch_size=8, ZEUSRUN_WATCH=watch)
     assert all(line.endswith("True") for line in lines[:9])

@@ -97,7 +97,7 @@ def transfer(monkeypatch):
 def follow(*models, owners=()):
     tracked = member.Tracked()
     for model in models:
-        tracked.add_model(model)
+        tracked.add_model(model, {})
     for owner in owners:
         tracked.add(owner)
     return tracked
@@ -204,7 +204,7 @@ def wrap(model):
 def test_parameters_and_buffers_are_in_the_order_in_which_the_models_were_built(tracked):
     models = [wrap(torch.nn.Linear(2, 1)), wrap(torch.nn.BatchNorm1d(2))]
     for model in models:
-        tracked.add_model(model)
+        tracked.add_model(model, {})
     linear, norm = (model.module for model in models)
     expected = [*linear.parameters(), *norm.parameters(), *norm.buffers()]
     assert [id(each) for each in tracked.tensors()] == [id(each) for each in expected]
@@ -213,7 +213,7 @@ def test_parameters_and_buffers_are_in_the_order_in_which_the_models_were_built(
 
 def test_objects_that_are_gone_are_not_kept(tracked):
     model, other = wrap(torch.nn.Linear(2, 1)), Thing()
-    tracked.add_model(model)
+    tracked.add_model(model, {})
     tracked.add(other)
     del model, other
     gc.collect()
@@ -229,7 +229,7 @@ def test_an_object_that_is_built_twice_is_tracked_once(tracked):
 
 def test_gradients_of_a_step_are_forgotten(tracked):
     model = wrap(torch.nn.Linear(2, 1))
-    tracked.add_model(model)
+    tracked.add_model(model, {})
     model.module(torch.ones(1, 2)).sum().backward()
     assert model.module.weight.grad is not None
     tracked.clear_gradients()

@@ -142,13 +142,7 @@ class _Compared(NamedTuple):
         """Return counts and sums of some runs, shape ``(arms,)``."""
         return self.counts[:, at].sum(1), self.sums[:, at].sum(1)
 
-    def compare(
-        self,
-        counts: Array,
-        sums: Array,
-        later: Array,
-        later_sums: Array,
-    ) -> _Change:
+    def compare(self, counts: Array, sums: Array, later: Array, later_sums: Array) -> _Change:
         """Compare groups of runs by their totals, shapes ``(arms, ...)``; the result has the rest.
 
         See Kass and Raftery (Journal of the American Statistical Association, 1995) for Bayes

@@ -250,10 +250,7 @@ class Restored(NamedTuple):
 
 
 def repair_limits(
-    directory: Path,
-    open_gpu: Callable[[str], LimitableDevice],
-    *,
-    dry_run: bool = False,
+    directory: Path, open_gpu: Callable[[str], LimitableDevice], *, dry_run: bool = False
 ) -> tuple[list[Restored], list[str], list[str]]:
     """Restore every limit on record that no running zeusrun holds; ``dry_run`` changes nothing.
 

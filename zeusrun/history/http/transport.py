@@ -169,9 +169,8 @@ class Transport:
             )
         why = next((text for each in causes if (text := getattr(each, "strerror", None))), "")
         why = why or str(causes[-1]) or type(error).__name__
-        refused = isinstance(
-            error, exceptions.NewConnectionError
-        )  # urllib3 calls it a timeout, too
+        # Of urllib3, a refused connection is a timeout, too.
+        refused = isinstance(error, exceptions.NewConnectionError)
         timed_out = isinstance(error, exceptions.TimeoutError) and not refused
         if timed_out or any(isinstance(each, TimeoutError) for each in causes):
             why = "it took too long"

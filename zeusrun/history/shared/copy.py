@@ -68,10 +68,7 @@ class LocalCopy:
         self._decoded: dict[str, tuple[str, Trial]] = {}  # by id, with the record
 
     def update(
-        self,
-        job: str,
-        last: int | None,
-        fetch: Callable[[str | None, int | None], Changes],
+        self, job: str, last: int | None, fetch: Callable[[str | None, int | None], Changes]
     ) -> Snapshot:
         """Fetch what has changed; return the newest ``last`` trials of a job as they are then.
 

@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from zeusrun.errors import HistoryError, unwritable
+from zeusrun.errors import HistoryError, writes_to
 from zeusrun.files.lock import FileLock, SafeLock
 from zeusrun.files.private import check_version, make_folder, read_file, replace_file
 from zeusrun.history import rules
@@ -61,10 +61,8 @@ class Spool:
         """Store a write durably, behind those that wait; raises ``HistoryError``."""
         record = {"version": _VERSION, "kind": kind, "trial": trial.to_json(), "trace": trace}
         with self._locked():
-            used = [
-                *_list_entries(self.folder),
-                *self.list_refused(),
-            ]  # a refused number is not used again
+            # A refused number is not used again.
+            used = [*_list_entries(self.folder), *self.list_refused()]
             number = max((int(path.stem) for path in used), default=0) + 1
             path = self.folder / f"{number:08d}.json"
             replace_file(path, json.dumps(record).encode())
@@ -132,11 +130,9 @@ class Spool:
     def delivering(self, wait_s: float) -> Iterator[bool]:
         """Be the only one that delivers; yields false if another process still does."""
         lock = FileLock(self.folder / "delivery.lock")
-        try:
+        with writes_to(self.folder):
             make_folder(self.folder)
             free = lock.acquire(wait_s)
-        except OSError as error:
-            raise unwritable(self.folder, error) from error
         try:
             yield free
         finally:
@@ -154,13 +150,9 @@ class Spool:
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         lock = SafeLock(self.folder / "lock")
-        try:
-            with lock.held(
-                _LOCK_S, f"{lock.path} is held by another process; end it, and try again"
-            ):
-                yield
-        except OSError as error:
-            raise unwritable(self.folder, error) from error
+        otherwise = f"{lock.path} is held by another process; end it, and try again"
+        with writes_to(self.folder), lock.held(_LOCK_S, otherwise):
+            yield
 
 
 def _list_entries(folder: Path) -> list[Path]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
-from zeusrun.errors import HistoryError, unwritable
+from zeusrun.errors import HistoryError, writes_to
 from zeusrun.files.private import make_folder, open_for_writing
 from zeusrun.history.sql.engine import describe, reading, writing
 
@@ -170,8 +170,6 @@ def _create_file(path: Path) -> None:
     except OSError as error:
         if error.errno not in {errno.ENOENT, errno.ENOTDIR}:
             return  # perhaps it exists, and this user may not see it: opening it fails
-        try:
+        with writes_to(path):
             make_folder(path.parent)
             os.close(open_for_writing(path, os.O_WRONLY | os.O_CREAT))
-        except OSError as failed:
-            raise unwritable(path, failed) from failed

@@ -151,11 +151,7 @@ def open_cluster(
 
 
 def prepare(
-    cluster: Cluster,
-    spec: JobSpec,
-    home: Path,
-    own_devices: Sequence[Device],
-    own_ranks: int,
+    cluster: Cluster, spec: JobSpec, home: Path, own_devices: Sequence[Device], own_ranks: int
 ) -> None:
     """Open the devices of all hosts, number the ranks, and note how the hosts differ.
 

@@ -14,12 +14,7 @@ import re
 import shutil
 from typing import TYPE_CHECKING, Any
 
-from zeusrun.files.private import (
-    make_folder,
-    open_for_reading,
-    open_for_writing,
-    write_file,
-)
+from zeusrun.files.private import make_folder, open_for_reading, open_for_writing, write_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -8,6 +8,7 @@ import os
 import time
 from typing import TYPE_CHECKING
 
+from zeusrun.bandit.problem import merged_profile
 from zeusrun.energy.device import LimitableDevice, is_same_limit
 from zeusrun.errors import DeviceError
 from zeusrun.files.home import limits_directory
@@ -16,12 +17,13 @@ from zeusrun.gpu.power_limits.original_limits import is_held, read_record, repai
 from zeusrun.gpu.registry import open_device
 from zeusrun.launcher.power.profiler import LimitsReport, Profiling
 from zeusrun.launcher.processes.guard import GuardProcess
+from zeusrun.lever import power_lever
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from zeusrun.bandit.problem import Problem
+    from zeusrun.choice.choose import Choice
     from zeusrun.energy.device import Device
     from zeusrun.gpu.power_limits.original_limits import Restored
     from zeusrun.launcher.nodes.limits import JoinedLimits
@@ -72,8 +74,7 @@ class LimitControl:
 
     Without a holder, or without permission, it only measures; without GPUs or ``slowest``, the step
     clock of the rank that is furthest behind, not even that. ``fixed`` is the only limit to hold;
-    ``None`` to let the policy choose by ``next_lever``, given the profile so far. For ``problem``,
-    ``known`` and ``original`` see ``Profiling``.
+    ``None`` to let the policy choose by ``next_lever``, given the profile so far.
     """
 
     def __init__(
@@ -83,23 +84,23 @@ class LimitControl:
         slowest: Callable[[], StepCount | None] | None,
         warn: Callable[[str], None],
         *,
-        trial: str,
-        problem: Problem,
-        known: Sequence[PowerPoint],
-        original: Lever | None,
+        choice: Choice,
         fixed: Lever | None,
         next_lever: Callable[[Sequence[PowerPoint]], Lever | None],
     ) -> None:
         self._holder, self._gpus, self._slowest, self._warn = holder, gpus, slowest, warn
-        self._trial, self._original, self._fixed = trial, original, fixed
-        self._next_lever = next_lever
+        self._trial, self._original = choice.trial.trial, power_lever(choice.limit_w)
+        self._fixed, self._next_lever = fixed, next_lever
         self.held: Lever | None = None  # ``None``: the original limit
         # Somebody else may have set a limit in an earlier attempt, which has warned of it.
         self._warned_of = None if holder is None else holder.taken
         self._failed, self._released = self._warned_of is not None, False
         self._retry_t = 0.0
         self._measures = bool(gpus and slowest)
-        self._profiling = Profiling(problem, known, original, self._ask, self._is_in_force)
+        own_runs = [run for run in choice.runs if run.arm == choice.trial.global_batch_size]
+        self._profiling = Profiling(
+            choice.problem, merged_profile(own_runs), self._original, self._ask, self._is_in_force
+        )
 
     def restore(self) -> None:
         """Restore the original limits; what fails is tried again at the end of the submit."""

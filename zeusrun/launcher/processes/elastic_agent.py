@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from zeusrun.launcher.rundir.failure import describe_exit
 from zeusrun.sidecar.board import BY_EPOCHS, BY_STEPS, FOLDER, MAX_SLOTS, Board, Generation
 from zeusrun.worker.ending import end_with_parent
 from zeusrun.worker.failure import failed_in_restart
@@ -209,7 +210,7 @@ class Agent:
         self._lacks = True
         self._forget_error()
         self._why = "a lost rank is replaced"
-        self._publish(rest, f"rank {self._members.index(slot)} {_how(code)}")
+        self._publish(rest, f"rank {self._members.index(slot)} {describe_exit(code)}")
         return True
 
     def _may_lose(self, code: int) -> bool:
@@ -239,7 +240,7 @@ class Agent:
         )
         self._end(signal.SIGTERM, _GRACE_S)
         if again:
-            _log(f"rank {rank} (pid {pid}) {_how(code)}: all ranks start again")
+            _log(f"rank {rank} (pid {pid}) {describe_exit(code)}: all ranks start again")
             self._restart += 1
             self._start_all()
         else:
@@ -366,14 +367,6 @@ def _read_exit(process: subprocess.Popen[bytes]) -> int | None:
     if (end.si_code, end.si_status) != (os.CLD_EXITED, 0):
         _signal(process)
     return process.wait()
-
-
-def _how(code: int) -> str:
-    if code >= 0:
-        return f"exited with code {code}"
-    with contextlib.suppress(ValueError):
-        return f"was ended by {signal.Signals(-code).name}"
-    return f"was ended by signal {-code}"
 
 
 def _free_port() -> int:

@@ -12,6 +12,7 @@ import tempfile
 from typing import TYPE_CHECKING, cast
 
 from zeusrun.errors import LaunchError
+from zeusrun.launcher.rundir.failure import describe_exit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,8 +68,7 @@ class FanOutProcess:
         self._errors.seek(max(0, self._errors.seek(0, os.SEEK_END) - _LAST_BYTES))
         lines = self._errors.read().decode(errors="replace").split("\n")
         last = next((line.strip() for line in reversed(lines) if line.strip()), "")
-        how = f"was ended by signal {-code}" if code < 0 else f"exited with code {code}"
-        return f"{self._name} {how}" + (f": {last}" if last else "")
+        return f"{self._name} {describe_exit(code)}" + (f": {last}" if last else "")
 
     def end(self, *, at_once: bool) -> None:
         """Wait until it has ended, or kill it; ``at_once``: nobody is at the other end."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import time
 from dataclasses import dataclass, field
@@ -41,7 +42,6 @@ def admitted(
     spec: JobSpec,
     home: Path,
     history: History,
-    environment: Mapping[str, str],
     *,
     signals: Sequence[int],
     show: Callable[[str], None],
@@ -56,7 +56,6 @@ def admitted(
         spec: The job.
         home: The home of zeusrun.
         history: The trials of all jobs.
-        environment: The job's; its ``CUDA_VISIBLE_DEVICES`` says which GPUs are visible.
         signals: The signals that have come, in order.
         show: Shows a sentence to the user.
         request: What the user wants: what to do about other submits, and how long to wait.
@@ -67,7 +66,7 @@ def admitted(
         DeviceError: If a visible GPU is absent.
         HistoryError: If the home cannot be written.
     """
-    wish = read_wish(spec, environment)
+    wish = read_wish(spec, {**os.environ, **spec.env})
     queue = Queue(spec.name, home, history, request.until, signals, show)
     # A later submit cannot get GPUs that this one names. GPUs that zeusrun chooses are not
     # claimed yet: others may have the free ones while this submit waits.

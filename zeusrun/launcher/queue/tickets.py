@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from zeusrun.clock import timestamp
-from zeusrun.errors import HistoryError, unwritable
+from zeusrun.errors import HistoryError, writes_to
 from zeusrun.files.lock import FileLock, SafeLock, is_locked
 from zeusrun.files.private import build_known, check_version, read_file, replace_file
 from zeusrun.history.rules import has_expired
@@ -205,14 +205,12 @@ class HeldTicket:
         """Write the ticket with these changes, for other submits; raises ``HistoryError``."""
         self.ticket = replace(self.ticket, **changes)
         path = self._tickets.path(self.ticket.number)
-        try:
+        with writes_to(path):
             if not self._lock.acquire(1.0):  # somebody who lists tickets tries it for a moment
                 raise HistoryError(f"{path} belongs to another submit; try again")
             # Not durable: after a power failure no submit is alive.
             content = {"version": _VERSION, **self.ticket.to_json()}
             replace_file(path, json.dumps(content).encode(), durable=False)
-        except OSError as error:
-            raise unwritable(path, error) from error
 
     def leave(self) -> None:
         """Leave the ticket to its job of a scheduler, which runs now or later."""

@@ -99,10 +99,7 @@ def read_failure(
     recorded = [each for each in errors if each is not None]
     certain = [each for each in recorded if each.out_of_memory or not each.lost_peer]
     killed = (_killed(log, oom_kills) for log in logs if not certain)
-    found = next(
-        filter(None, (*certain, *killed, *recorded, *map(_from_torchrun, logs))),
-        None,
-    )
+    found = next(filter(None, (*certain, *killed, *recorded, *map(_from_torchrun, logs))), None)
     if found is None or found.rank is None:
         return found
     printed = _read_tail(paths.rank_log(found.rank), mask)
@@ -239,7 +236,7 @@ def _killed(log: str, oom_kills: int | None) -> Failure | None:
             may_be = "; the kernel's out-of-memory killer does that"
             full = ": the host ran out of memory, and the kernel chose it"
             hint = full if by_kernel else may_be if oom_kills is None else ""
-            how = _describe_exit(int(code)) + hint * killed
+            how = describe_exit(int(code)) + hint * killed
             kind = ReasonCode.OUT_OF_MEMORY if by_kernel else ReasonCode.CRASHED
             return Failure(int(rank), f"rank {rank} {how}", kind, cause=how)
     return None
@@ -250,7 +247,7 @@ def _from_torchrun(log: str) -> Failure | None:
     _, found, root = log.rpartition("Root Cause (first observed failure):")
     row = _ROW.search(root)
     if found and row:
-        code, how = int(row[2]), _describe_exit(int(row[2]))
+        code, how = int(row[2]), describe_exit(int(row[2]))
         exited = None if code < 0 or code == _EXTERNAL_SIGTERM else code
         return Failure(int(row[1]), f"rank {row[1]} {how}", cause=how, exit_code=exited)
     lines = [line.strip() for line in log.splitlines() if line.strip()]
@@ -286,7 +283,8 @@ def _read_tail(path: Path, mask: Mask = _NO_MASK) -> str:
     return mask.text(text)
 
 
-def _describe_exit(code: int) -> str:
+def describe_exit(code: int) -> str:
+    """Return how a process has ended, by its exit code; one below 0 is the number of a signal."""
     if code == _EXTERNAL_SIGTERM:
         return "ended on a SIGTERM that zeusrun did not send"
     return f"exited with code {code}" if code >= 0 else f"was ended by {signal_name(-code)}"

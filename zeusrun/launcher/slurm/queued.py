@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from zeusrun.clock import read_clock
-from zeusrun.errors import UsageError, unwritable
+from zeusrun.errors import UsageError, writes_to
 from zeusrun.files.private import build_known, check_version, make_folder, read_file, replace_file
 from zeusrun.jobfile.slurm_section import time_s
 from zeusrun.launcher.request import Request
@@ -46,11 +46,9 @@ class QueuedFiles:
     def write(self, name: str, content: bytes) -> None:
         """Write a file for the owner alone; raises ``HistoryError``."""
         path = self.folder / name
-        try:
+        with writes_to(path):
             make_folder(self.folder)
             replace_file(path, content, durable=False)
-        except OSError as error:
-            raise unwritable(path, error) from error
 
     def write_request(self, request: Request) -> None:
         """Write what the batch step does; raises ``HistoryError``."""

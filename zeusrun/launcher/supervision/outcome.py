@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
-import platform
 import signal
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -18,9 +16,8 @@ from zeusrun.jobfile.tariffs import load_tariffs
 from zeusrun.launcher.power.profiler import NO_LIMITS, LimitsReport
 from zeusrun.launcher.processes.torchrun import TICK_S
 from zeusrun.launcher.rundir.failure import NO_CAUSE, Failure, signal_name
-from zeusrun.launcher.rundir.record import Live
 from zeusrun.launcher.supervision.verdict import End, describe_target, judge_end
-from zeusrun.metrics.progress import TrainingSummary, settle, take_energy
+from zeusrun.metrics.progress import settle, take_energy
 from zeusrun.metrics.seen import describe_alone, find_batch_size
 from zeusrun.reasons import ReasonCode, Stall
 from zeusrun.target import meets_target
@@ -135,11 +132,7 @@ def _correct(end: End, trial: Trial, progress: Progress, *, signalled: bool) -> 
 
 
 def _take_span(
-    outcome: Outcome,
-    trial: Trial,
-    progress: Progress,
-    meter: Meter,
-    profile: Sequence[PowerPoint],
+    outcome: Outcome, trial: Trial, progress: Progress, meter: Meter, profile: Sequence[PowerPoint]
 ) -> Outcome:
     """Return an outcome with what its span took, of a training that has begun.
 
@@ -285,36 +278,6 @@ def outcome_now(
         gradient_variance=progress.gradient_variance,
         gradients_of=progress.gradients_of,
         interruptions=progress.ranks.interruptions(progress.training_t, progress.time_s),
-    )
-
-
-def describe_live(
-    trial: Trial,
-    progress: Progress,
-    meter: Meter,
-    tariffs: Tariffs,
-    *,
-    shared: bool | None,
-    warnings: Sequence[str],
-    stalls: tuple[Stall, ...],
-    preempted: bool,
-) -> Live:
-    """Return the state of a running trial, with its energy so far."""
-    begun_t = progress.training_t
-    limit_w = None if begun_t is None else limit_in_force(trial, (), meter, begun_t, progress.now_t)
-    outcome = outcome_now(trial, progress, meter, TrialStatus.LOST)
-    outcome = replace(
-        outcome, power_limit_w=limit_w, shared=shared, warnings=tuple(warnings), stalls=stalls
-    )
-    so_far = trial.finish(price_outcome(trial, outcome, tariffs).after(trial))
-    return Live(
-        replace(so_far, status=TrialStatus.DISPATCHED, reason=None, finished_at=None),
-        os.getpid(),
-        trial.host or platform.node(),
-        outcome.finished_at,
-        progress.power_w,
-        preempted,
-        TrainingSummary.of(progress),
     )
 
 

@@ -14,12 +14,7 @@ import psutil
 
 from zeusrun.files.private import open_for_reading
 from zeusrun.launcher.processes.descendants import find_started_ranks
-from zeusrun.launcher.processes.torchrun import (
-    TICK_S,
-    ProcessExit,
-    StopLevel,
-    TorchrunProcess,
-)
+from zeusrun.launcher.processes.torchrun import TICK_S, ProcessExit, StopLevel, TorchrunProcess
 from zeusrun.launcher.rundir.failure import count_oom_kills
 from zeusrun.sidecar.events import Ended, Regrouped, Spawned, Started
 from zeusrun.sidecar.orders import LEAVE_SIGNAL, STACK_SIGNAL

@@ -20,9 +20,10 @@ from zeusrun.reasons import ReasonCode, Stall, seconds_text
 from zeusrun.sidecar.events import Started
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from zeusrun.jobfile.spec import JobSpec
+    from zeusrun.launcher.events import Messages
     from zeusrun.launcher.rundir.layout import RunPaths
     from zeusrun.launcher.supervision.ranks import RunningRanks
     from zeusrun.metrics.progress import Progress
@@ -171,20 +172,12 @@ class StallControl:
     """Handles the stalls of one trial. It is polled and never waits."""
 
     def __init__(
-        self,
-        spec: JobSpec,
-        trial: Trial,
-        paths: RunPaths,
-        warn: Callable[[str], None],
-        note: Callable[[str], None],
-        *,
-        ranks: RunningRanks,
+        self, spec: JobSpec, trial: Trial, paths: RunPaths, messages: Messages, ranks: RunningRanks
     ) -> None:
         self._after_s, self._restarts = spec.stall.after_s, spec.stall.action == "restart"
         self._active = spec.instrument and spec.stall.action != "off"
         self._max_restarts, self._max_epochs = spec.launch.max_restarts, trial.max_epochs
-        self._paths, self._warn, self._note = paths, warn, note
-        self._ranks = ranks
+        self._paths, self._messages, self._ranks = paths, messages, ranks
         self._pauses = NO_PAUSES
         self.found: list[Stall] = []  # those that were reported
         self._stall: Standstill | None = None
@@ -215,7 +208,7 @@ class StallControl:
                 self._ranks.ask_for_stacks()
         else:
             if found is None and not ending:
-                self._note(
+                self._messages.note(
                     f"the training goes on by itself after {seconds_text(self._stall.standing_s)}"
                 )
             self._stall = found
@@ -246,9 +239,9 @@ class StallControl:
         except OSError as error:
             kept = f"The stacks could not be written: {error.strerror}"
         if goes_on or not self._restarts or not self._ranks.all_live():
-            self._warn(f"{sentence}. {kept}")
+            self._messages.warn(f"{sentence}. {kept}")
         else:
-            self._warn(f"{sentence}. {kept}. {self._restart(stall, progress)}")
+            self._messages.warn(f"{sentence}. {kept}. {self._restart(stall, progress)}")
 
     def _restart(self, stall: Stall, progress: Progress) -> str:
         """Kill the ranks, so that torchrun restarts them; return a sentence on the result."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
+import platform
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from zeusrun.bandit.problem import merged_profile
 from zeusrun.clock import timestamp
 from zeusrun.energy.monitor import EnergyMonitor
 from zeusrun.energy.sharing import ForeignProcesses
@@ -26,18 +27,25 @@ from zeusrun.launcher.rundir.failure import (
 )
 from zeusrun.launcher.rundir.layout import has_checkpoint
 from zeusrun.launcher.rundir.logs import log_tails, read_text_lines
-from zeusrun.launcher.rundir.record import write_live
+from zeusrun.launcher.rundir.record import Live, write_live
 from zeusrun.launcher.script_warnings import find_choices_to_ask_for, find_remarks, read_job_script
 from zeusrun.launcher.supervision.neighbours import Neighbours
 from zeusrun.launcher.supervision.observer import RunObserver, first_progress
-from zeusrun.launcher.supervision.outcome import build_outcome, charge, describe_live, price_at_end
+from zeusrun.launcher.supervision.outcome import (
+    build_outcome,
+    charge,
+    limit_in_force,
+    outcome_now,
+    price_at_end,
+    price_outcome,
+)
 from zeusrun.launcher.supervision.ranks import RunningRanks
 from zeusrun.launcher.supervision.speed_check import PolicyControl
 from zeusrun.launcher.supervision.stalls import StallControl
 from zeusrun.launcher.supervision.stopping import StopOrder, Stopping
 from zeusrun.lever import limit_of, power_lever
 from zeusrun.metrics.base import open_sources
-from zeusrun.metrics.progress import Progress, describe_applied, take_time
+from zeusrun.metrics.progress import TrainingSummary, describe_applied, take_time
 from zeusrun.metrics.rows import SourceContext
 from zeusrun.plain_text import storable_text
 from zeusrun.sidecar.events import Applied, Regrouped, Started
@@ -46,41 +54,73 @@ from zeusrun.trial import TrialStatus
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from zeusrun.energy.meter import Meter
     from zeusrun.files.tail import LineTail
     from zeusrun.launcher.begin import Begun
     from zeusrun.launcher.context import Submission
     from zeusrun.launcher.processes.signals import CaughtSignals
+    from zeusrun.metrics.progress import Progress
     from zeusrun.metrics.seen import Ranks
     from zeusrun.reasons import Stall
     from zeusrun.sidecar.step_clock import StepCount
-    from zeusrun.trial import Outcome, Trial
+    from zeusrun.trial import Outcome
 
 _LIVE_PERIOD_S = 1.0
 _MAX_BACKLOG_BYTES = 256 << 10  # about 5,000 lines, a third of a second to print
 
 
-@dataclass
 class Supervised:
-    """One running trial: its progress, and the objects that supervise it."""
+    """One running trial: its progress, and the objects that supervise it.
 
-    submission: Submission
-    begun: Begun
-    meter: Meter
-    messages: Messages
-    observer: RunObserver
-    stopping: Stopping
-    policy: PolicyControl
-    limits: LimitControl
-    ranks: RunningRanks
-    stalls: StallControl
-    neighbours: Neighbours
-    logs: dict[int, LineTail]  # of the ranks
-    progress: Progress
-    find_remarks: Callable[[Progress, Trial], dict[str, str]]  # warnings that hold now, by kind
-    control_ranks: Callable[[Ranks, StepCount | None], None] = lambda _, __: None
-    write_live_at_t: float = 0.0
-    live_order: StopOrder | None = None  # the order when ``live.json`` was last written
+    Attributes:
+        logs: Of the ranks.
+        find_remarks: Returns the warnings that hold now, by kind.
+        control_ranks: Takes in how far an elastic training is.
+        live_order: The order when ``live.json`` was last written.
+    """
+
+    def __init__(self, submission: Submission, begun: Begun, signals: CaughtSignals) -> None:
+        """Open the sources of a trial that is about to start, and all that looks after it."""
+        spec, choice, paths, trial = submission.spec, begun.choice, begun.paths, begun.trial
+        values, script = placeholder_values(spec, trial, paths), read_job_script(spec)
+        folder, allocation = spec.workdir_path(values), submission.allocation
+        self.submission, self.begun = submission, begun
+        self.messages = messages = Messages(begun.emit)
+        self.meter = EnergyMonitor(submission.devices, paths.power, foreign=ForeignProcesses())
+        self.ranks = ranks = RunningRanks(paths, range(submission.own_ranks), submission.nodes)
+        size, target = trial.world_size, trial.target
+        context = SourceContext(
+            paths.run_dir, folder, spec.metrics, trial.metric, values, size, target
+        )
+        self.observer = RunObserver(trial, open_sources(context), ranks, messages)
+        bound_j = choice.decision.cost_bound_j
+        find_cause = None if allocation is None else allocation.find_cause
+        self.stopping = Stopping(
+            spec, trial, paths, signals, messages, cost_bound_j=bound_j, find_cause=find_cause
+        )
+        self.policy = PolicyControl(submission, choice, self.meter)
+        self.limits = LimitControl(
+            submission.limits,
+            submission.gpus,
+            ranks.slowest if spec.instrument else None,
+            messages.warn,
+            choice=choice,
+            fixed=power_lever(spec.power_limit.watts),
+            next_lever=self.policy.next_lever,
+        )
+        self.stalls = StallControl(spec, trial, paths, messages, ranks)
+        self.neighbours = Neighbours(submission.home, on_cpu=not submission.gpus)
+        self.logs = log_tails(paths, ranks.world)
+        self.progress = first_progress(spec, trial)
+        self.find_remarks = functools.partial(
+            find_remarks,
+            stops_at_target=spec.objective.on_target == "stop",
+            to_ask_for=find_choices_to_ask_for(spec, script),
+            earlier=choice.earlier,
+            spawns=script.spawns,
+        )
+        self.control_ranks: Callable[[Ranks, StepCount | None], None] = lambda _, __: None
+        self.write_live_at_t = 0.0
+        self.live_order: StopOrder | None = None
 
     @property
     def shared(self) -> bool | None:
@@ -96,66 +136,6 @@ class Supervised:
         mask = self.begun.mask
         found = ((each, mask.text(storable_text(each.places))) for each in self.stalls.found)
         return tuple(each._replace(places=places) for each, places in found)
-
-
-def open_run(submission: Submission, begun: Begun, signals: CaughtSignals) -> Supervised:
-    """Open the sources of a trial that is about to start, and all that looks after it."""
-    spec, choice, paths, trial = submission.spec, begun.choice, begun.paths, begun.trial
-    messages, values = Messages(begun.emit), placeholder_values(spec, trial, paths)
-    meter = EnergyMonitor(submission.devices, paths.power, foreign=ForeignProcesses())
-    ranks = RunningRanks(paths, range(submission.own_ranks), submission.nodes)
-    policy = PolicyControl(submission, choice, meter)
-    folder, allocation = spec.workdir_path(values), submission.allocation
-    find_cause = None if allocation is None else allocation.find_cause
-    sources = open_sources(
-        SourceContext(
-            paths.run_dir,
-            folder,
-            spec.metrics,
-            trial.metric,
-            values,
-            trial.world_size,
-            trial.target,
-        )
-    )
-    limits = LimitControl(
-        submission.limits,
-        submission.gpus,
-        ranks.slowest if spec.instrument else None,
-        messages.warn,
-        trial=trial.trial,
-        problem=choice.problem,
-        known=merged_profile([run for run in choice.runs if run.arm == trial.global_batch_size]),
-        original=power_lever(choice.limit_w),
-        fixed=power_lever(spec.power_limit.watts),
-        next_lever=policy.next_lever,
-    )
-    bound_j = choice.decision.cost_bound_j
-    script = read_job_script(spec)
-    return Supervised(
-        submission=submission,
-        begun=begun,
-        meter=meter,
-        messages=messages,
-        observer=RunObserver(trial, sources, ranks, messages),
-        stopping=Stopping(
-            spec, trial, paths, signals, messages, cost_bound_j=bound_j, find_cause=find_cause
-        ),
-        policy=policy,
-        limits=limits,
-        ranks=ranks,
-        stalls=StallControl(spec, trial, paths, messages.warn, messages.note, ranks=ranks),
-        neighbours=Neighbours(submission.home, on_cpu=not submission.gpus),
-        logs=log_tails(paths, ranks.world),
-        progress=first_progress(spec, trial),
-        find_remarks=functools.partial(
-            find_remarks,
-            stops_at_target=spec.objective.on_target == "stop",
-            to_ask_for=find_choices_to_ask_for(spec, script),
-            earlier=choice.earlier,
-            spawns=script.spawns,
-        ),
-    )
 
 
 @contextlib.contextmanager
@@ -294,19 +274,32 @@ def _write_live(run: Supervised, progress: Progress, *, final: bool) -> Progress
     if not (due or stopped or final):
         return progress
     run.write_live_at_t, run.live_order = progress.now_t + _LIVE_PERIOD_S, run.stopping.order
-    mask = run.begun.mask
-    live = describe_live(
-        run.begun.trial,
-        progress,
-        run.meter,
-        run.submission.tariffs,
-        shared=run.shared,
-        warnings=[mask.text(storable_text(text)) for text in run.messages.warnings],
-        stalls=run.found_stalls,
-        preempted=run.stopping.preempted,
-    )
+    live = _describe_live(run, progress)
     write_live(run.begun.paths, live)
     return replace(progress, price=live.trial.price, currency=live.trial.currency)
+
+
+def _describe_live(run: Supervised, progress: Progress) -> Live:
+    """Return the state of a running trial, with its energy so far."""
+    trial, mask, meter, begun_t = run.begun.trial, run.begun.mask, run.meter, progress.training_t
+    limit_w = None if begun_t is None else limit_in_force(trial, (), meter, begun_t, progress.now_t)
+    outcome = replace(
+        outcome_now(trial, progress, meter, TrialStatus.LOST),
+        power_limit_w=limit_w,
+        shared=run.shared,
+        warnings=tuple(mask.text(storable_text(text)) for text in run.messages.warnings),
+        stalls=run.found_stalls,
+    )
+    so_far = trial.finish(price_outcome(trial, outcome, run.submission.tariffs).after(trial))
+    return Live(
+        replace(so_far, status=TrialStatus.DISPATCHED, reason=None, finished_at=None),
+        os.getpid(),
+        trial.host or platform.node(),
+        outcome.finished_at,
+        progress.power_w,
+        run.stopping.preempted,
+        TrainingSummary.of(progress),
+    )
 
 
 def conclude(run: Supervised) -> Outcome:

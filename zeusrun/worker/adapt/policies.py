@@ -53,7 +53,7 @@ class Plan:
         learning_rate: The rule by which it follows the batch size.
     """
 
-    policies: tuple[str, ...]
+    policies: Sequence[str]
     interval: int
     unit: str
     limits: Limits
@@ -63,19 +63,8 @@ class Plan:
     def read(cls, text: str) -> Plan:
         """Read what the launcher wrote into ``ZEUSRUN_ADAPT``."""
         section = json.loads(text)
-        return cls(
-            policies=tuple(section["policies"]),
-            interval=section["interval"],
-            unit=section["unit"],
-            limits=Limits(
-                section["min"],
-                section["max"],
-                section["growth"],
-                per_device_max=section["per_device_max"],
-                schedule=tuple(map(tuple, section["schedule"])),
-            ),
-            learning_rate=section["learning_rate"],
-        )
+        names = ("minimum", "maximum", "growth", "per_device_max", "schedule")
+        return cls(limits=Limits(**{name: section.pop(name) for name in names}), **section)
 
 
 @dataclass(frozen=True)
@@ -209,10 +198,9 @@ class PolicyRunner:
     def __init__(self, names: Sequence[str], warn: Callable[[str], None]) -> None:
         self._name, self._warn = names[0], warn
         own = [] if self._name in POLICIES else names
-        self._policies = [(name, _create(name)) for name in own]
-        self._wished: BatchSizeProposal | None = (
-            None  # by a class of the user, or at the decision before
-        )
+        key = "adapt.batch_size.policy"
+        self._policies = [(name, create_policy(key, name, _METHODS)) for name in own]
+        self._wished: BatchSizeProposal | None = None  # by a class, or at the decision before
         self._unknown = 0  # decisions in a row without a noise scale
 
     def call(self, method: str, observe: Callable[[], TrainingObservation]) -> None:
@@ -274,20 +262,24 @@ class PolicyRunner:
             )
 
 
-def _create(name: str) -> Any:
+def create_policy(key: str, name: str, methods: Sequence[str]) -> Any:
+    """Return an object of a class of the user; ``key``: of the job file, which names the class.
+
+    Raises ``RuntimeError`` if it cannot be created, or has none of the methods.
+    """
     module, _, class_name = name.partition(":")
     try:
         policy = getattr(importlib.import_module(module), class_name)()
     except (Exception, SystemExit) as error:  # importing a script may raise SystemExit
         raise RuntimeError(
-            f"zeusrun: adapt.batch_size.policy {name} cannot be used: {_describe(error)}. Correct "
-            "the name in the job file, or the class. zeusrun creates it without arguments, from a "
-            "module of its own, not from the script"
+            f"zeusrun: {key} {name} cannot be used: {_describe(error)}. Correct the name in the "
+            "job file, or the class. zeusrun creates it without arguments, from a module of its "
+            "own, not from the script"
         ) from error
-    if not any(hasattr(policy, method) for method in _METHODS):
+    if not any(hasattr(policy, method) for method in methods):
         raise RuntimeError(
-            f"zeusrun: adapt.batch_size.policy {name} has none of the methods that zeusrun calls: "
-            f"{', '.join(_METHODS)}. Correct their names in the class"
+            f"zeusrun: {key} {name} has none of the methods that zeusrun calls: "
+            f"{', '.join(methods)}. Correct their names in the class"
         )
     return policy
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zeusrun.worker.adapt.control import Rates, find_factor
+from zeusrun.worker.adapt.policies import create_policy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -48,18 +48,6 @@ class Sizes:
         self._name, self._warn = given.get("policy"), warn
         self._policy: Any = None
 
-    def _create(self, name: str) -> Any:
-        """Return an object of the user's class; once the script runs, its folder is known."""
-        module, _, own = name.partition(":")
-        try:
-            return getattr(importlib.import_module(module), own)()
-        except (Exception, SystemExit) as error:
-            raise RuntimeError(
-                f"zeusrun: elastic.policy {name} cannot be used: {type(error).__name__}: {error}. "
-                "zeusrun creates it without arguments, from a module of its own, not from the "
-                "script"
-            ) from error
-
     def follow(self, seen: RanksObservation, board: Board, *, is_head: bool) -> None:
         """Order the size that is due; rank 0 does so, the others only follow the schedule.
 
@@ -72,7 +60,8 @@ class Sizes:
                 board.order(size, "the schedule")
         if self._name is None or not is_head:
             return
-        self._policy = self._policy or self._create(self._name)
+        if self._policy is None:  # only now: once the script runs, its folder is known
+            self._policy = create_policy("elastic.policy", self._name, ["wanted_ranks"])
         problem, ranks = "", None
         try:
             ranks = self._policy.wanted_ranks(seen)

@@ -16,8 +16,9 @@ class Tracked:
         self._models: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._others: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
-    def add_model(self, model: Any) -> None:
-        """Track a ``DistributedDataParallel``."""
+    def add_model(self, model: Any, arguments: dict[str, Any]) -> None:
+        """Track a ``DistributedDataParallel``, which was built with ``arguments``."""
+        model._zeusrun_arguments = arguments
         self._models[id(model)] = model
 
     def add(self, owner: Any) -> None:

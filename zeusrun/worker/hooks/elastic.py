@@ -28,7 +28,8 @@ def install(module: ModuleType, member: Member) -> None:
     if module.__name__ == _GROUPS:
         groups(module, member)
     elif module.__name__ == _MODELS:
-        models(module, member)
+        cls: Any = vars(module)["DistributedDataParallel"]
+        wrap(cls, "__init__", lambda model, *_, **given: member.tracked.add_model(model, given))
     elif module.__name__ == _OPTIMIZERS:
         module.register_optimizer_step_post_hook(member.count_step)
     for name in _STATES.get(module.__name__, ()):
@@ -58,14 +59,3 @@ def groups(module: Any, member: Member) -> None:
 
     for new in (init_process_group, broadcast_object_list):
         replace_in_distributed(module, new)
-
-
-def models(module: ModuleType, member: Member) -> None:
-    """Track each ``DistributedDataParallel``."""
-    cls: Any = vars(module)["DistributedDataParallel"]
-
-    def built(model: Any, *_: Any, **options: Any) -> None:
-        model._zeusrun_arguments = options
-        member.tracked.add_model(model)
-
-    wrap(cls, "__init__", built)
