@@ -151,6 +151,7 @@ def check_epochs(training):
     for (restart, epoch), steps in epochs.items():
         samples = collections.Counter(itertools.chain(*(step["samples"] for step in steps)))
         assert set(samples.values()) == {1}, (restart, epoch)
+        assert max(len(each["samples"]) for each in steps) == 48 // steps[0]["ranks"]
         assert len({step["ranks"] for step in steps}) == 1, (restart, epoch)
         assert len({(step["step"], step["digest"]) for step in steps}) == len(
             {step["step"] for step in steps}

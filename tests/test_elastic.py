@@ -54,7 +54,7 @@ def test_ranks_come_and_go_and_are_lost_while_the_others_train_on(zeusrun):
 
 
 def test_an_unedited_script_changes_its_ranks_between_two_epochs(zeusrun):
-    args = ["--batch-size", "${batch_size}", "--epochs", "40", "--pause-s", "0.02"]
+    args = ["--share", "${local_batch_size}", "--epochs", "40", "--pause-s", "0.02"]
     training = Training(
         zeusrun, elastic_job(zeusrun, "elastic_epochs.py", 40, args=args, metrics=PRINTED)
     )
@@ -133,7 +133,7 @@ def test_whatever_happens_to_ranks_the_training_is_whole(zeusrun, given, seed):
 @pytest.mark.long
 def test_whatever_happens_to_ranks_of_an_unedited_script_each_epoch_is_whole(zeusrun):
     chance = random.Random(3)
-    args = ["--batch-size", "${batch_size}", "--checkpoint", "${checkpoint_dir}/last.pt"]
+    args = ["--share", "${local_batch_size}", "--checkpoint", "${checkpoint_dir}/last.pt"]
     given = {"args": [*args, "--epochs", "5000"], "metrics": PRINTED, "elastic": {"losses": 1000}}
     training = Training(zeusrun, elastic_job(zeusrun, "elastic_epochs.py", 5000, **given))
     kills = 0

@@ -15,7 +15,8 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 from zeusrun.worker.hooks.install import installed_hooks
 
 parser = argparse.ArgumentParser()
-parser.add_argument("--batch-size", type=int)
+parser.add_argument("--batch-size", type=int, default=48)
+parser.add_argument("--share", type=int, help="of each rank; else it divides the batch size")
 parser.add_argument("--epochs", type=int, default=20)
 parser.add_argument("--pause-s", type=float, default=0.01)
 parser.add_argument("--checkpoint", type=Path)
@@ -29,7 +30,7 @@ generator = torch.Generator().manual_seed(1)
 inputs, wanted = torch.randn(960, 16, generator=generator), torch.arange(960) % 10
 data = TensorDataset(torch.arange(960), inputs, wanted)
 sampler = DistributedSampler(data)
-loader = DataLoader(data, given.batch_size // ranks, sampler=sampler)
+loader = DataLoader(data, given.share or given.batch_size // ranks, sampler=sampler)
 evaluation = DataLoader(data, 48, sampler=DistributedSampler(data, shuffle=False))
 layers = [
     torch.nn.Linear(16, 32),
