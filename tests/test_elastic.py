@@ -201,6 +201,21 @@ def test_a_batch_size_that_is_scaled_follows_the_ranks(zeusrun, script):
 
 
 @pytest.mark.long
+def test_resize_says_at_once_that_ranks_cannot_change_and_which_number_they_can_have(zeusrun):
+    sizes = {"candidates": [50], "default": 50}
+    args = ["--batch-size", "50", "--epochs", "400", "--pause-s", "0.02"]
+    given = {"args": args, "metrics": PRINTED, "batch_size": sizes}
+    training = Training(zeusrun, elastic_job(zeusrun, "elastic_epochs.py", 400, **given))
+    done = zeusrun("resize", "job", "4")
+    assert (done.returncode, done.stdout) == (
+        0,
+        "job-1-1 has 2 ranks: 4 would not share its batch size evenly\n",
+    )
+    assert zeusrun("cancel", "job").returncode == 0
+    assert training.end()[0] == 130
+
+
+@pytest.mark.long
 def test_a_schedule_of_sizes_is_followed_and_0_ends_the_training(zeusrun):
     job = elastic_job(zeusrun, epochs=50, elastic={"steps": "20:3,200:1,260:0"})
     training = Training(zeusrun, job)
@@ -276,4 +291,5 @@ def test_the_endpoint_resizes_and_stops(zeusrun):
     assert call("DELETE", "/config") == 202
     training.wait_for_ranks(2)
     assert call("POST", "/stop", b"") == 202
-    assert training.end()[0] == 4
+    assert training.end()[0] == 130
+    assert zeusrun.history()[0]["status"] == "CANCELLED"

@@ -34,11 +34,12 @@ def test_of_several_runs_one_has_to_be_named(zeusrun):
     assert "job-1-1, job-2-1; name the one to resize" in refusal(zeusrun, "job", "2")
 
 
-@pytest.mark.parametrize("ranks", ["5", "-1"])
+@pytest.mark.parametrize("ranks", ["5", "-1", "0"])
 def test_a_number_that_is_not_allowed_is_refused(zeusrun, ranks):
     start_and_wait(zeusrun, zeusrun.job("checkpoints.py", **LONG, **ELASTIC))
     text = refusal(zeusrun, "--", "job", ranks)
     assert f"{ranks} is not between elastic.min (1) and elastic.max (4) of job-1-1" in text
+    assert ("; zeusrun cancel job-1-1 ends it" in text) == (ranks == "0")
 
 
 def test_a_run_without_a_board_can_be_tried_again(zeusrun):

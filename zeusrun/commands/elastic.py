@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument
 
 from zeusrun.commands import options
 from zeusrun.errors import UsageError
 from zeusrun.launcher.rundir.ownership import files_of, lease_of
-from zeusrun.sidecar.board import Board
+from zeusrun.sidecar.board import FIXED, Board
 from zeusrun.view.units import plural
+
+if TYPE_CHECKING:
+    from zeusrun.launcher.rundir.ownership import RunLock
+    from zeusrun.trial import Trial
 
 _POLL_S = 0.05
 _WAIT_S = 120.0
@@ -19,7 +23,7 @@ _WAIT_S = 120.0
 
 def resize(
     name: options.TrialName,
-    ranks: Annotated[int, Argument(help="The number of ranks; 0 ends the training.")],
+    ranks: Annotated[int, Argument(help="The number of ranks.")],
     *,
     as_json: options.AsJson = False,
 ) -> None:
@@ -43,10 +47,11 @@ def resize(
         raise UsageError(
             f"{trial.trial} is not elastic: add  elastic: {{min: 1, max: 4}}  to its job file"
         )
-    if ranks and not elastic.min <= ranks <= elastic.max:
+    if not elastic.min <= ranks <= elastic.max:
+        end = f"; zeusrun cancel {trial.trial} ends it" if ranks == 0 else ""
         raise UsageError(
             f"{ranks} is not between elastic.min ({elastic.min}) and elastic.max "
-            f"({elastic.max}) of {trial.trial}"
+            f"({elastic.max}) of {trial.trial}{end}"
         )
     try:
         board = Board(paths.run_dir)
@@ -55,20 +60,37 @@ def resize(
             f"the ranks of {trial.trial} cannot be changed now: {error.filename}: "
             f"{error.strerror}; try again once it trains"
         ) from error
-    board.order(ranks, "a user")
+    number = board.order(ranks, "a user")
+    try:
+        aim = _wait(trial, lease_of(trial, paths), board, number)
+    except KeyboardInterrupt:
+        options.tell(f"the order stays: {trial.trial} will have {plural(ranks, 'rank')}")
+        raise
+    done = f"{trial.trial} has {plural(aim, 'rank')}"
+    if aim != ranks:
+        done += f": {ranks} would not share its batch size evenly"
+    options.answer({"trial": trial.trial, "ranks": aim}, done, as_json=as_json)
+
+
+def _wait(trial: Trial, lease: RunLock, board: Board, number: int) -> int:
+    """Wait until as many ranks train as the agent aims at after an order; return their number."""
     deadline_t = time.monotonic() + _WAIT_S
-    while not _has_size(board, ranks) and lease_of(trial, paths).is_held():
+    while lease.is_held():
+        accepted, aim = board.accepted
+        if accepted > number:
+            raise UsageError(f"another order for {trial.trial} has followed this one")
+        if any(board.place(slot).mode == FIXED for slot in board.members):
+            raise UsageError(f"the ranks of {trial.trial} cannot change; its submit says why")
+        if accepted == number and _has_size(board, aim):
+            return aim
         if time.monotonic() > deadline_t:
             count = plural(len(board.members), "rank")
             raise UsageError(
                 f"{trial.trial} still has {count} after {_WAIT_S:g} s; it changes when the new "
-                f"ones have started: see {paths.torchrun_log}"
+                "ones have started, or the epoch has ended"
             )
         time.sleep(_POLL_S)
-    if not _has_size(board, ranks):
-        raise UsageError(f"{trial.trial} has ended before it had {plural(ranks, 'rank')}")
-    done = f"{trial.trial} has {plural(ranks, 'rank')}"
-    options.answer({"trial": trial.trial, "ranks": ranks}, done, as_json=as_json)
+    raise UsageError(f"{trial.trial} has ended before its ranks changed")
 
 
 def _has_size(board: Board, ranks: int) -> bool:

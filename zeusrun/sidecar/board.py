@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MAX_SLOTS = 4096
-BY_STEPS, BY_EPOCHS = 1, 2
+BY_STEPS, BY_EPOCHS, FIXED = 1, 2, 3
 """How the ranks can change: see ``Place.mode``."""
 
 FOLDER = "elastic"
@@ -31,7 +31,7 @@ FOLDER = "elastic"
 
 ORDERED_BY = ("a user", "the schedule", "a policy", "provisioning", "the endpoint")
 
-_HEAD = 8  # numbers of eight bytes each
+_HEAD = 10  # numbers of eight bytes each
 _MAX_JSON = 1 << 16
 
 
@@ -61,7 +61,7 @@ class Place(ctypes.Structure):
         has_state: The generation for which it has the state of the training.
         generation: That it trains in; 0 before the first.
         mode: ``BY_STEPS`` if its script trains on if another rank dies; ``BY_EPOCHS`` if its size
-            can only change between two epochs; 0 if it cannot.
+            can only change between two epochs; ``FIXED`` if it cannot; 0: not known yet.
         loader: Which loader of an unedited script feeds its steps, from 1; 0: not known.
         epoch: The pass over that loader, from 1.
         is_in_step: Whether it is within a step.
@@ -184,16 +184,31 @@ class Board:
         """Forget decisions of an earlier start of the ranks, and orders."""
         self._numbers[6] = self._numbers[7] = 0
         if orders:
-            self._numbers[3] = self._numbers[4] = self._numbers[5] = 0
+            for place in (3, 4, 5, 8, 9):
+                self._numbers[place] = 0
 
     @property
     def wanted(self) -> tuple[int, int, str]:
         """The number of the last order, the size it asks for, and who has given it."""
         return self._numbers[3], self._numbers[4], ORDERED_BY[self._numbers[5]]
 
-    def order(self, size: int, by: str) -> None:
-        """Ask for another number of ranks; ``by``: one of ``ORDERED_BY``."""
+    @property
+    def accepted(self) -> tuple[int, int]:
+        """The number of the last order that the agent has taken up, and the ranks it aims at."""
+        return self._numbers[8], self._numbers[9]
+
+    def accept(self, order: int, aim: int) -> None:
+        """Say which order is taken up, and how many ranks there will be; the agent does so."""
+        self._numbers[9] = aim
+        self._numbers[8] = order
+
+    def order(self, size: int, by: str) -> int:
+        """Ask for another number of ranks; return the number of the order.
+
+        ``by``: one of ``ORDERED_BY``.
+        """
         with os.fdopen(open_for_writing(self.folder / "board", os.O_RDWR)) as file:
             fcntl.flock(file, fcntl.LOCK_EX)  # two orders at once would have one number
             self._numbers[4], self._numbers[5] = size, ORDERED_BY.index(by)
             self._numbers[3] += 1
+            return self._numbers[3]

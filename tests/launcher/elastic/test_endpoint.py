@@ -6,12 +6,14 @@ import contextlib
 import http.client
 import json
 import re
+import signal
 import socket
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.runs import wait_for
 from zeusrun.errors import LaunchError
 from zeusrun.jobfile.elastic_section import Elastic
 from zeusrun.launcher.elastic.endpoint import serve
@@ -95,10 +97,14 @@ def test_delete_asks_for_the_ranks_of_the_start(ask, board):
 
 
 @pytest.mark.parametrize("method", ["PUT", "POST"])
-def test_stop_ends_the_training(ask, board, method):
-    status, content = ask(method, "/stop")
-    assert (status, content["wanted"]) == (202, 0)
-    assert board.wanted[1:] == (0, "the endpoint")
+def test_stop_cancels_the_run_as_the_user_does(ask, board, method):
+    got = []
+    before = signal.signal(signal.SIGINT, lambda number, _: got.append(number))
+    try:
+        assert ask(method, "/stop")[0] == 202
+        wait_for(lambda: got == [signal.SIGINT], 20)
+    finally:
+        signal.signal(signal.SIGINT, before)
     board.publish(Generation(3, ()))
     assert (ask("GET", "/config")[1]["size"], ask("GET", "/config")[1]["ranks"]) == (0, [])
 

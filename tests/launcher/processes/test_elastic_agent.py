@@ -119,8 +119,7 @@ def test_of_ranks_that_have_ended_at_once_the_killed_one_is_the_cause(begin):
     wait_for(lambda: all("Z" in stat_of(run.pid(slot)) for slot in (0, 1)))
     run.agent.send_signal(signal.SIGCONT)
     run.wait_for_restart()
-    assert "rank 1 (pid" in run.log
-    assert "was ended by SIGKILL: all ranks start again" in run.log
+    assert "all ranks start again: rank 1 was ended by SIGKILL" in run.log
 
 
 def stat_of(pid):
@@ -137,6 +136,17 @@ def test_others_that_fail_because_a_newcomer_was_killed_after_they_went_on_start
     run.wait(lambda: run.board.members == (0, 1))
     run.exit(0, 1)
     run.wait_for_restart()
+
+
+def test_if_none_may_be_lost_the_first_that_was_is_the_cause(begin):
+    run = begin(BY_STEPS, losses=1, ranks=3)
+    run.settle()
+    os.kill(run.pid(2), signal.SIGKILL)
+    run.wait(lambda: run.board.members == (0, 1))
+    run.exit(0, 1)
+    assert run.agent.wait(60) == 1
+    assert "rank 2 was ended by SIGKILL, and the ranks may not start again" in run.log
+    assert "exitcode  : -9" in run.log
 
 
 def test_a_newcomer_that_dies_as_it_joins_is_no_loss(begin):

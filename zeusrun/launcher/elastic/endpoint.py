@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import signal
 import socket
 import threading
 from http import HTTPStatus
@@ -76,14 +78,14 @@ class _Handler(BaseHTTPRequestHandler):
             error = "web pages of others may not resize a training"
             self._send(HTTPStatus.FORBIDDEN, {"error": error})
         else:
-            self._answer({"/config": lambda: self._order(self._read_size()), "/stop": self._order})
+            self._answer({"/config": lambda: self._order(self._read_size()), "/stop": _stop})
 
     do_POST = do_PUT  # noqa: N815 - of the standard library
 
     def do_DELETE(self) -> None:
         self._answer({"/config": lambda: self._order(self.first)})
 
-    def _order(self, size: int = 0) -> None:
+    def _order(self, size: int) -> None:
         self.board.order(size, "the endpoint")
 
     def _answer(
@@ -91,7 +93,10 @@ class _Handler(BaseHTTPRequestHandler):
     ) -> None:
         """Do what is asked for by the path, and say who trains."""
         if self.path not in known:
-            self._send(HTTPStatus.NOT_FOUND, {"error": "there are /config and /stop"})
+            self._send(
+                HTTPStatus.NOT_FOUND,
+                {"error": "there are /config and /stop"},
+            )
             return
         try:
             known[self.path]()
@@ -120,7 +125,10 @@ class _Handler(BaseHTTPRequestHandler):
         length = int(self.headers.get("Content-Length", "0"))
         if not 0 <= length <= _MAX_BYTES:
             raise ValueError(f"a request may have {_MAX_BYTES} bytes, not {length}")
-        content = json.loads(self.rfile.read(length))
+        try:
+            content = json.loads(self.rfile.read(length))
+        except ValueError as error:
+            raise ValueError(f'a request must be JSON, such as {{"size": 3}}: {error}') from error
         if not isinstance(content, dict):
             raise ValueError('a request must be an object, such as {"size": 3}')  # noqa: TRY004
         size, least, most = content.get("size"), self.elastic.min, self.elastic.max
@@ -138,3 +146,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         """Print nothing: the terminal belongs to the training."""
+
+
+def _stop() -> None:
+    """End the training, as Ctrl-C does: nobody else may say that a user has cancelled it."""
+    os.kill(os.getpid(), signal.SIGINT)

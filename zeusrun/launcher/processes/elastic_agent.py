@@ -15,10 +15,10 @@ import socket
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
+from zeusrun.launcher.elastic.plan import Plan
 from zeusrun.launcher.rundir.failure import describe_exit
 from zeusrun.sidecar.board import BY_EPOCHS, BY_STEPS, FOLDER, MAX_SLOTS, Board, Generation
 from zeusrun.worker.ending import end_with_parent
@@ -27,30 +27,17 @@ from zeusrun.worker.failure import failed_in_restart
 _TICK_S = 0.02
 _GRACE_S = 30.0  # after a failure, as torchrun
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_CHANGE = (BY_STEPS, BY_EPOCHS)  # modes in which the ranks can change
 _SIGNALS = {signal.SIGCHLD, *_PASSED_ON}
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What the agent may do, as JSON on its command line.
+class _End(NamedTuple):
+    """How a rank has ended, in words and as a row of torchrun's table."""
 
-    Attributes:
-        run_id: Of torchrun: the name of the trial.
-        ranks: At the start.
-        min, max, losses, lost_by, hang_s: Of the section ``elastic``.
-        batch_size: Over all ranks; those of an unedited script share it evenly. 0: any number may.
-        max_restarts: Of all ranks after any failure.
-    """
-
-    run_id: str
-    ranks: int
-    batch_size: int
-    max_restarts: int
-    min: int
-    max: int
-    losses: int
-    lost_by: str
-    hang_s: float
+    text: str
+    rank: int
+    code: int
+    pid: int
 
 
 class Agent:
@@ -68,7 +55,9 @@ class Agent:
         self._number = self._board.newest  # of an earlier start of this run
         self._restart = self._lost = 0
         self._wanted, self._order, self._why = plan.ranks, 0, ""
-        self._lacks = False  # whether one was lost or dismissed, and not all others have noticed
+        # How one was lost, until all others have noticed: without it, they may fail, too.
+        self._loss: _End | None = None
+        self._hung: set[int] = set()  # those that were killed because they hung
         self._next = 0  # the number of the next process
         self._trouble = ""  # the last error while the ranks changed
         self._watched: dict[int, tuple[tuple[int, ...], float]] = {}  # what was seen, since when
@@ -104,18 +93,20 @@ class Agent:
 
     # Processes
 
-    def _start_all(self) -> None:
+    def _start_all(self, end: _End | None = None) -> None:
         self._finished, self._waiting, self._watched = set(), set(), {}
         slots = tuple(range(self._aim))
-        self._lacks = False
         self._next, self._trained = len(slots), slots
         self._port = _free_port()
         for slot in slots:
             self._board.place(slot).clear()
         self._board.clear(orders=False)
-        self._publish(slots, "it starts again" if self._restart else "the training starts")
+        why = "the training starts" if end is None else f"all ranks start again: {end.text}"
+        self._publish(slots, why)
+        self._loss, self._hung = None, set()
         for slot in slots:
             self._start(slot, slot, len(slots), 0)
+        _log(f"{len(slots)} processes have started")
 
     def _start(self, slot: int, rank: int, size: int, since: int) -> None:
         errors = self._run_dir / FOLDER / f"error{slot}.{self._restart}.json"
@@ -182,7 +173,7 @@ class Agent:
     def _settle(self) -> bool:
         """Whether all members train together; then they are those that have the state."""
         if settled := self._is_settled:
-            self._trained, self._lacks = self._members, False
+            self._trained, self._loss = self._members, None
         return settled
 
     def _is_needed(self, slot: int) -> bool:
@@ -207,10 +198,11 @@ class Agent:
             return False
         if is_new:
             self._wanted = min(self._wanted, len(rest) + len(self._waiting))
-        self._lacks = True
         self._forget_error()
         self._why = "a lost rank is replaced"
-        self._publish(rest, f"rank {self._members.index(slot)} {describe_exit(code)}")
+        end = self._describe_end(slot, code)
+        self._publish(rest, end.text)
+        self._loss = end
         return True
 
     def _may_lose(self, code: int) -> bool:
@@ -229,26 +221,29 @@ class Agent:
 
     def _start_again(self, slot: int, code: int) -> bool:
         """End all ranks after a failure, and start them again if that is allowed."""
-        rank = (self._members if slot in self._members else self._trained).index(slot)
         error = self._run_dir / FOLDER / f"error{slot}.{self._restart}.json"
         with contextlib.suppress(OSError):
             _log(error.read_text(encoding="utf-8", errors="replace"))
-        pid = self._board.place(slot).pid
-        # Without one that was lost, others may fail, too, before they have noticed.
-        again = self._restart < self._plan.max_restarts or self._may_lose(
-            -1 if self._lacks else code
-        )
+        end = self._loss or self._describe_end(slot, code)
+        lost = -1 if self._loss else code
+        again = self._restart < self._plan.max_restarts or self._may_lose(lost)
         self._end(signal.SIGTERM, _GRACE_S)
         if again:
-            _log(f"rank {rank} (pid {pid}) {describe_exit(code)}: all ranks start again")
             self._restart += 1
-            self._start_all()
+            self._start_all(end)
         else:
             _log(  # as torchrun's table
+                f"{end.text}, and the ranks may not start again\n"
                 "FAILED\nRoot Cause (first observed failure):\n"
-                f"  rank      : {rank} (local_rank: {rank})\n  exitcode  : {code} (pid: {pid})"
+                f"  rank      : {end.rank} (local_rank: {end.rank})\n"
+                f"  exitcode  : {end.code} (pid: {end.pid})"
             )
         return again
+
+    def _describe_end(self, slot: int, code: int) -> _End:
+        rank = (self._members if slot in self._members else self._trained).index(slot)
+        how = "hung, and was killed" if slot in self._hung else describe_exit(code)
+        return _End(f"rank {rank} {how}", rank, code, self._board.place(slot).pid)
 
     def _end(self, number: int, grace_s: float) -> None:
         """End all processes, with a signal first."""
@@ -279,7 +274,7 @@ class Agent:
     def _is_settled(self) -> bool:
         """Whether all members train in the newest generation."""
         places = [self._board.place(slot) for slot in self._members]
-        settled = all(each.generation == self._number and each.mode for each in places)
+        settled = all(each.generation == self._number and each.mode in _CHANGE for each in places)
         return settled and bool(places)
 
     @property
@@ -301,7 +296,8 @@ class Agent:
             self._order = number
             self._wanted = size and min(max(size, self._plan.min), self._plan.max)
             self._why = f"{by} wants {size}"
-            _log(f"{self._why}: {self._aim} ranks")
+            _log(f"{self._why}: it aims at {self._aim}")
+        self._board.accept(number, self._aim)
         if self._finished or not self._members or not self._is_settled:
             return
         aim = self._aim
@@ -345,7 +341,9 @@ class Agent:
             if before != seen or not waiting:
                 self._watched[slot] = seen, now_t
             elif now_t - since_t > self._plan.hang_s and (place.is_ready or place.generation):
-                _log(f"process {slot} (pid {place.pid}) hangs: killing it")
+                if slot not in self._hung:
+                    _log(f"process {slot} (pid {place.pid}) hangs: killing it")
+                self._hung.add(slot)
                 _signal(self._processes[slot])
 
 

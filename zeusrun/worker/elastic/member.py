@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from zeusrun.sidecar.board import BY_EPOCHS, BY_STEPS, Board
+from zeusrun.sidecar.board import BY_EPOCHS, BY_STEPS, FIXED, Board
 from zeusrun.sidecar.events import Adapted, Regrouped
 from zeusrun.worker.elastic.sizes import RanksObservation, Scale, Sizes
 from zeusrun.worker.elastic.tracked import Tracked
@@ -104,7 +104,7 @@ class Member:
     def refuse(self, why: str) -> None:
         """Say once that the ranks cannot change."""
         if not self._is_refused:
-            self._is_refused = True
+            self._is_refused, self._place.mode = True, FIXED
             self._warn(f"the number of ranks cannot change: {why}")
 
     def _warn(self, problem: str) -> None:
@@ -130,7 +130,7 @@ class Member:
             self.refuse("the script has made process groups of its own (new_group)")
         if (problem := find_unsent(self.tracked)) is not None:
             self.refuse(problem)
-        self._place.mode = 0 if self._is_refused else mode
+        self._place.mode = FIXED if self._is_refused else mode
         if not self._has_begun:
             self._has_begun = True
             self._follow()
