@@ -25,7 +25,7 @@ def _check_steps(text: str | None, info: ValidationInfo) -> str | None:
         return text
     for size in (each for each in read_steps(text).values() if each):  # 0 ends the training
         if not least <= size <= most:
-            raise ValueError(f"has {size} ranks, which is not between min and max")
+            raise ValueError(f"names {size}, which is not between min ({least}) and max ({most})")
     return text
 
 

@@ -338,7 +338,8 @@ class TrainingSummary:
     @classmethod
     def of(cls, progress: Progress) -> TrainingSummary:
         """Summarise the progress of a training."""
-        observed = [progress.observed[rank] for rank in sorted(progress.observed)]
+        numbers = progress.ranks.members or sorted(progress.observed)
+        observed = [seen for each in numbers if (seen := progress.observed.get(each)) is not None]
         size = find_batch_size(progress.observed, progress.ranks)
         return cls(
             progress.source,
