@@ -82,6 +82,7 @@ class Training:
     def kill(self, rank, number=signal.SIGKILL):
         """Send a signal to a rank; return the process."""
         pid = self.board.place(self.members[rank]).pid
+        assert pid > 1  # 0 is the process group of the tests
         os.kill(pid, number)
         return pid
 

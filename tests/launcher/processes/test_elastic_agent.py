@@ -39,7 +39,7 @@ class Run:
             )
         self.wait((folder / "elastic" / "board").exists)
         self.board = Board(folder)
-        self.wait(lambda: self.board.newest and all(self.pid(slot) for slot in (0, 1)))
+        self.wait(lambda: "have started" in self.log)
 
     @property
     def log(self):
@@ -65,6 +65,10 @@ class Run:
         place = self.board.place(slot)
         place.mode, place.is_ready = self.mode, 1
         self.wait(lambda: slot in self.board.members)
+
+    def kill(self, slot):
+        assert self.pid(slot) > 1  # 0 is the process group of the tests
+        os.kill(self.pid(slot), signal.SIGKILL)
 
     def exit(self, slot, code, restart=0):
         fresh = self.folder / f"fresh{slot}"
@@ -114,7 +118,7 @@ def test_of_ranks_that_have_ended_at_once_the_killed_one_is_the_cause(begin):
     run = begin()
     run.settle()
     run.agent.send_signal(signal.SIGSTOP)
-    os.kill(run.pid(1), signal.SIGKILL)
+    run.kill(1)
     run.exit(0, 1)
     wait_for(lambda: all("Z" in stat_of(run.pid(slot)) for slot in (0, 1)))
     run.agent.send_signal(signal.SIGCONT)
@@ -132,7 +136,7 @@ def test_others_that_fail_because_a_newcomer_was_killed_after_they_went_on_start
     run.settle()
     run.board.order(3, "a user")
     run.grow(2)
-    os.kill(run.pid(2), signal.SIGKILL)
+    run.kill(2)
     run.wait(lambda: run.board.members == (0, 1))
     run.exit(0, 1)
     run.wait_for_restart()
@@ -141,7 +145,7 @@ def test_others_that_fail_because_a_newcomer_was_killed_after_they_went_on_start
 def test_if_none_may_be_lost_the_first_that_was_is_the_cause(begin):
     run = begin(BY_STEPS, losses=1, ranks=3)
     run.settle()
-    os.kill(run.pid(2), signal.SIGKILL)
+    run.kill(2)
     run.wait(lambda: run.board.members == (0, 1))
     run.exit(0, 1)
     assert run.agent.wait(60) == 1
@@ -186,6 +190,6 @@ def test_where_the_training_was_to_end_a_killed_rank_does_not_start_it_again(beg
     run.settle()
     run.board.order(0, "a user")
     run.wait(lambda: run.board.members == () and "a user wants 0" in run.log)
-    os.kill(run.pid(1), signal.SIGKILL)
+    run.kill(1)
     assert run.agent.wait(60) == 0
     assert run.board.members == ()
