@@ -68,6 +68,8 @@ def resize(
         raise
     done = f"{trial.trial} has {plural(aim, 'rank')}"
     if aim != ranks:
+        if trial.global_batch_size % ranks == 0:
+            raise UsageError(f"{done}, because a new one has ended: see {paths.torchrun_log}")
         done += f": {ranks} would not share its batch size evenly"
     options.answer({"trial": trial.trial, "ranks": aim}, done, as_json=as_json)
 
@@ -79,6 +81,8 @@ def _wait(trial: Trial, lease: RunLock, board: Board, number: int) -> int:
         accepted, aim = board.accepted
         if accepted > number:
             raise UsageError(f"another order for {trial.trial} has followed this one")
+        if board.wanted[0] < number:
+            raise UsageError(f"{trial.trial} was just starting; try again")
         if any(board.place(slot).mode == FIXED for slot in board.members):
             raise UsageError(f"the ranks of {trial.trial} cannot change; its submit says why")
         if accepted == number and _has_size(board, aim):

@@ -111,10 +111,13 @@ class WorkerEnvironment:
         return (self.batch_size or 0) // self._ranks_at_start or None
 
     @property
-    def batch_size_to_replace(self) -> int | None:
-        """The samples of one rank that a hook replaces by the choice; ``None`` for no such hook."""
+    def batch_size_to_replace(self) -> set[int]:
+        """The samples of one rank that a hook replaces by the choice; empty for no such hook.
+
+        A script may divide its batch size by the present ranks, or give each the same as ever.
+        """
         given = self.given_batch_size
-        return None if given is None else given // self._ranks_at_start
+        return set() if given is None else {given // self._ranks_at_start, given // self.world_size}
 
     @property
     def _ranks_at_start(self) -> int:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.runs import wait_for
 from zeusrun.launcher.processes.command import _ELASTIC
-from zeusrun.sidecar.board import BY_EPOCHS, BY_STEPS, Board
+from zeusrun.sidecar.board import BY_EPOCHS, BY_STEPS, FIXED, Board
 
 RANK = """
 import os, sys, time
@@ -136,21 +136,51 @@ def test_others_that_fail_because_a_newcomer_was_killed_after_they_went_on_start
     run.settle()
     run.board.order(3, "a user")
     run.grow(2)
+    run.board.place(0).joins = run.board.newest
     run.kill(2)
     run.wait(lambda: run.board.members == (0, 1))
     run.exit(0, 1)
     run.wait_for_restart()
 
 
-def test_if_none_may_be_lost_the_first_that_was_is_the_cause(begin):
+def test_if_none_may_be_lost_the_run_fails_and_names_it(begin):
+    run = begin(BY_STEPS, losses=0, ranks=3)
+    run.settle()
+    run.kill(2)
+    assert run.agent.wait(60) == 1
+    assert "rank 2 was ended by SIGKILL, and the ranks may not start again" in run.log
+    assert "exitcode  : -9" in run.log
+
+
+def test_a_rank_that_fails_because_of_a_lost_one_is_no_second_loss(begin):
     run = begin(BY_STEPS, losses=1, ranks=3)
     run.settle()
     run.kill(2)
     run.wait(lambda: run.board.members == (0, 1))
     run.exit(0, 1)
+    run.wait_for_restart()
+    assert "all ranks start again: rank 2 was ended by SIGKILL" in run.log
+
+
+def test_a_newcomer_that_dies_before_the_others_have_met_it_excuses_no_failure(begin):
+    run = begin()
+    run.settle()
+    run.board.order(3, "a user")
+    run.grow(2)
+    run.kill(2)
+    run.wait(lambda: run.board.members == (0, 1))
+    run.exit(1, 1)
     assert run.agent.wait(60) == 1
-    assert "rank 2 was ended by SIGKILL, and the ranks may not start again" in run.log
-    assert "exitcode  : -9" in run.log
+
+
+def test_ranks_that_cannot_change_start_again_with_as_many(begin):
+    run = begin(FIXED)
+    run.settle()
+    run.board.order(3, "a user")
+    run.wait(lambda: "a user wants 3" in run.log)
+    run.kill(1)
+    run.wait_for_restart()
+    assert run.pid(2) == 0
 
 
 def test_a_newcomer_that_dies_as_it_joins_is_no_loss(begin):

@@ -36,7 +36,7 @@ class Script:
     """
 
     def __init__(self, rank=0, size=2, board=None, **given):
-        self.environment = SimpleNamespace(rank=rank, world_size=size)
+        self.environment = SimpleNamespace(rank=rank, world_size=size, batch_size=None, share=None)
         self.board, self.is_alone = Loaders() if board is None else board, False
         self.scale = Scale({"ranks": size, **given}, self.environment)
         self.begun, self.following = [], None

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 from typing import TYPE_CHECKING
 
 from zeusrun.files.private import replace_file
 from zeusrun.launcher.elastic.endpoint import serve
 from zeusrun.launcher.elastic.provision import Provisioner
+from zeusrun.launcher.rundir.layout import ask_to_cancel
 from zeusrun.sidecar.board import FOLDER, Board
 
 if TYPE_CHECKING:
@@ -53,9 +55,10 @@ def control_ranks(
             if size is not None:
                 board.order(size, "provisioning")
 
+    stop = partial(ask_to_cancel, paths)
     with contextlib.ExitStack() as stack:
         if elastic.listen is not None:
-            stack.enter_context(serve(elastic.listen, board, elastic, trial.world_size))
+            stack.enter_context(serve(elastic.listen, board, elastic, trial.world_size, stop))
         yield advance
 
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import signal
 import socket
 import threading
 from http import HTTPStatus
@@ -37,7 +35,9 @@ class _Server(ThreadingHTTPServer):
 
 
 @contextlib.contextmanager
-def serve(listen: str, board: Board, elastic: Elastic, first: int) -> Iterator[None]:
+def serve(
+    listen: str, board: Board, elastic: Elastic, first: int, stop: Callable[[], None]
+) -> Iterator[None]:
     """Answer until the context is left; raises ``LaunchError`` if the address is taken.
 
     Args:
@@ -45,9 +45,14 @@ def serve(listen: str, board: Board, elastic: Elastic, first: int) -> Iterator[N
         board: Of the run.
         elastic: The section of the job file.
         first: The number of ranks at the start.
+        stop: Cancels the run, as a user does.
     """
     host, _, port = listen.rpartition(":")
-    handler = type("Handler", (_Handler,), {"board": board, "elastic": elastic, "first": first})
+    handler = type(
+        "Handler",
+        (_Handler,),
+        {"board": board, "elastic": elastic, "first": first, "stop": staticmethod(stop)},
+    )
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     server_class = type("Server", (_Server,), {"address_family": family})
     try:
@@ -68,6 +73,7 @@ class _Handler(BaseHTTPRequestHandler):
     board: Board
     elastic: Elastic
     first: int
+    stop: Callable[[], None]
     timeout = _TIMEOUT_S
 
     def do_GET(self) -> None:
@@ -78,7 +84,7 @@ class _Handler(BaseHTTPRequestHandler):
             error = "web pages of others may not resize a training"
             self._send(HTTPStatus.FORBIDDEN, {"error": error})
         else:
-            self._answer({"/config": lambda: self._order(self._read_size()), "/stop": _stop})
+            self._answer({"/config": lambda: self._order(self._read_size()), "/stop": self.stop})
 
     do_POST = do_PUT  # noqa: N815 - of the standard library
 
@@ -100,7 +106,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         try:
             known[self.path]()
-        except (ValueError, RecursionError) as error:
+        except (ValueError, RecursionError, OSError) as error:
             self._send(HTTPStatus.BAD_REQUEST, {"error": str(error)})
         else:
             self._send(status, self._describe())
@@ -146,8 +152,3 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         """Print nothing: the terminal belongs to the training."""
-
-
-def _stop() -> None:
-    """End the training, as Ctrl-C does: nobody else may say that a user has cancelled it."""
-    os.kill(os.getpid(), signal.SIGINT)

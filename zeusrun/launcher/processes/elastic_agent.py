@@ -20,7 +20,7 @@ from typing import NamedTuple, NoReturn
 
 from zeusrun.launcher.elastic.plan import Plan
 from zeusrun.launcher.rundir.failure import describe_exit
-from zeusrun.sidecar.board import BY_EPOCHS, BY_STEPS, FOLDER, MAX_SLOTS, Board, Generation
+from zeusrun.sidecar.board import BY_EPOCHS, BY_STEPS, FIXED, FOLDER, MAX_SLOTS, Board, Generation
 from zeusrun.worker.ending import end_with_parent
 from zeusrun.worker.failure import failed_in_restart
 
@@ -201,8 +201,10 @@ class Agent:
         self._forget_error()
         self._why = "a lost rank is replaced"
         end = self._describe_end(slot, code)
+        if not is_new or any(self._board.place(each).joins >= self._number for each in rest):
+            self._loss = end  # the others have met it
+            self._lost += is_new
         self._publish(rest, end.text)
-        self._loss = end
         return True
 
     def _may_lose(self, code: int) -> bool:
@@ -225,8 +227,8 @@ class Agent:
         with contextlib.suppress(OSError):
             _log(error.read_text(encoding="utf-8", errors="replace"))
         end = self._loss or self._describe_end(slot, code)
-        lost = -1 if self._loss else code
-        again = self._restart < self._plan.max_restarts or self._may_lose(lost)
+        allowed = self._may_lose(code) if self._loss is None else self._lost <= self._plan.losses
+        again = allowed or self._restart < self._plan.max_restarts
         self._end(signal.SIGTERM, _GRACE_S)
         if again:
             self._restart += 1
@@ -284,6 +286,8 @@ class Agent:
     @property
     def _aim(self) -> int:
         """The number of ranks that is wanted, or the next that shares the batch size evenly."""
+        if any(self._board.place(slot).mode == FIXED for slot in self._trained):
+            return len(self._trained)
         ranks = self._wanted
         while self._by_epochs and ranks and self._plan.batch_size % ranks:
             ranks -= 1
@@ -340,9 +344,10 @@ class Agent:
             before, since_t = self._watched.get(slot, ((), now_t))
             if before != seen or not waiting:
                 self._watched[slot] = seen, now_t
-            elif now_t - since_t > self._plan.hang_s and (place.is_ready or place.generation):
-                if slot not in self._hung:
-                    _log(f"process {slot} (pid {place.pid}) hangs: killing it")
+                continue
+            is_due = now_t - since_t > self._plan.hang_s and (place.is_ready or place.generation)
+            if is_due and slot in self._processes.keys() - self._hung:
+                _log(f"process {slot} (pid {place.pid}) hangs: killing it")
                 self._hung.add(slot)
                 _signal(self._processes[slot])
 

@@ -86,6 +86,9 @@ class Epochs:
         With another number of ranks than at the start, a script may have divided its batch size by
         that number, or given each rank the same as before. Anything else is another batch size.
         """
+        chosen = self._environment.batch_size
+        if chosen and share in {self._environment.share, chosen // ranks}:
+            return chosen
         whole, first = self._member.board.read_loader(number)
         if share not in {first, whole // ranks}:
             whole = share * ranks

@@ -148,7 +148,7 @@ class Member:
         if not self._is_newcomer:
             self._set_mode(BY_STEPS)
             return
-        self._place.mode = BY_STEPS
+        self._place.mode, self._has_begun = BY_STEPS, True
         self._place.is_ready = 1
         while self._slot not in self.board.members:
             time.sleep(_POLL_S)
@@ -182,12 +182,13 @@ class Member:
             if head.loader != loader:
                 return False
             announced, at = self.board.switch
-            is_member = self._slot in generation.members
-            if is_member and announced == generation.number and epoch >= at:
-                self._place.mode = BY_EPOCHS
+            # An announcement binds, also if another generation has followed: see ``_switch``.
+            is_due = self._slot in generation.members and announced > head.generation
+            if is_due and epoch >= at:
+                self._place.mode, self._has_begun = BY_EPOCHS, True
                 self._change()
                 return True
-            if epoch <= (at - 1 if is_member and announced == generation.number else head.epoch):
+            if epoch <= (at - 1 if is_due else head.epoch):
                 return False  # the others have begun it
             self._place.is_ready = 1
             time.sleep(_POLL_S)

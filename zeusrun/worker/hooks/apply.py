@@ -71,7 +71,7 @@ class _TrainingLoader:
     @property
     def given(self) -> int:
         """The batch size that the script gives to this rank; that of a fork is another one."""
-        return self._environment.batch_size_to_replace or 0
+        return max(self._environment.batch_size_to_replace, default=0)
 
     @property
     def chosen(self) -> int:
@@ -157,7 +157,8 @@ def apply_batch_size(
     def __init__(
         loader: Any, dataset: Any, batch_size: Any = 1, *args: Any, **options: Any
     ) -> None:
-        if not (type(batch_size) is int and batch_size == training.given and _draws(args, options)):
+        known = type(batch_size) is int and batch_size in environment.batch_size_to_replace
+        if not (known and _draws(args, options)):
             build(loader, dataset, batch_size, *args, **options)
             return
         built = _Built(id(dataset), _options(args, options)[1], *_callers())

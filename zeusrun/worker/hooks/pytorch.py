@@ -110,7 +110,7 @@ def loader(dataloader: ModuleType, hooks: Hooks) -> None:
     whole batch, of unknown size.
     """
     observer, begin_pass = hooks.observer, _passes(hooks)
-    if hooks.environment.batch_size_to_replace is not None:
+    if hooks.environment.batch_size_to_replace:
         apply_batch_size(dataloader, hooks.environment, observer)
     base: Any = dataloader._BaseDataLoaderIter
     begin, reset = base.__init__, base._reset
