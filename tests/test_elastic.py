@@ -89,7 +89,7 @@ def test_a_killed_rank_of_an_unedited_script_restarts_all_from_the_checkpoint(ze
     assert code == 4, shown
     (trial,) = zeusrun.history()
     assert trial["epochs"] == 20
-    assert "torchrun restarted the ranks once" in " ".join(trial["warnings"])
+    assert "the ranks were restarted once" in " ".join(trial["warnings"])
 
 
 @pytest.mark.long
@@ -128,6 +128,19 @@ def test_whatever_happens_to_ranks_the_training_is_whole(zeusrun, given, seed):
     assert len(set(end_digests(training.run_dir))) <= 1
     (trial,) = zeusrun.history()
     assert trial["status"] == "MISSED"
+
+
+@pytest.mark.long
+def test_a_rank_lost_in_a_collective_outside_of_a_step_lets_all_start_again(zeusrun):
+    args = ["--epochs", "3", "--evaluates"]
+    training = Training(zeusrun, elastic_job(zeusrun, epochs=3, args=args))
+    wait_for((training.run_dir / "evaluates").exists, 120)
+    training.kill(1)
+    code, shown = training.end()
+    assert code == 4, shown
+    assert "all ranks start again" in shown
+    (trial,) = zeusrun.history()
+    assert (trial["status"], trial["epochs"]) == ("MISSED", 3)
 
 
 @pytest.mark.long

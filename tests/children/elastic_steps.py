@@ -22,6 +22,7 @@ parser.add_argument("--pause-s", type=float, default=0.01)
 parser.add_argument(
     "--accumulates", action="store_true", help="and a norm, another optimizer, a loader worker"
 )
+parser.add_argument("--evaluates", action="store_true", help="with collectives, after an epoch")
 parser.add_argument("--fails-in", type=int, help="epoch in which rank 1 raises an exception")
 given = parser.parse_args()
 
@@ -84,5 +85,10 @@ for _ in run.epochs(given.epochs):
         if loader.is_step or not is_made:
             seen = []
     scheduler.step()
+    if given.evaluates:
+        path.with_name("evaluates").touch()
+        for _ in range(100):
+            time.sleep(0.01)
+            distributed.all_reduce(torch.ones(1))
     run.report(accuracy=run._environment.epoch / 1000)
 print("end", digest(), scheduler.last_epoch)

@@ -20,7 +20,7 @@ IN_ALL = tuple(Interruption(time_s, n) for n, time_s in enumerate((1.0, 6.0, 50.
 WHOLE = interrupted(1)
 ANEW = dataclasses.replace(WHOLE, curve=WHOLE.curve[2:], epochs=3)
 FOR_ONE = "200 J without interruptions: "
-RESTARTED = "torchrun restarted the ranks in epoch"
+RESTARTED = "the ranks were restarted in epoch"
 
 
 @pytest.mark.parametrize(

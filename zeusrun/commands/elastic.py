@@ -10,7 +10,7 @@ from typer import Argument
 from zeusrun.commands import options
 from zeusrun.errors import UsageError
 from zeusrun.launcher.rundir.ownership import files_of, lease_of
-from zeusrun.sidecar.board import FIXED, Board
+from zeusrun.sidecar.board import BY_EPOCHS, FIXED, Board
 from zeusrun.view.units import plural
 
 if TYPE_CHECKING:
@@ -68,7 +68,9 @@ def resize(
         raise
     done = f"{trial.trial} has {plural(aim, 'rank')}"
     if aim != ranks:
-        if trial.global_batch_size % ranks == 0:
+        by_epochs = any(board.place(slot).mode == BY_EPOCHS for slot in board.members)
+        is_kept = by_epochs and elastic.batch_size == "kept"
+        if not is_kept or trial.global_batch_size % ranks == 0:
             raise UsageError(f"{done}, because a new one has ended: see {paths.torchrun_log}")
         done += f": {ranks} would not share its batch size evenly"
     options.answer({"trial": trial.trial, "ranks": aim}, done, as_json=as_json)

@@ -142,7 +142,7 @@ def weaker_source(first: EnergySource | None, second: EnergySource | None) -> En
 
 
 class Interruption(NamedTuple):
-    """When torchrun restarted the ranks of a run, or when the run was preempted."""
+    """When the ranks of a run were restarted, or when the run was preempted."""
 
     time_s: float  # since training began
     epochs: int  # reported by then

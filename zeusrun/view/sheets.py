@@ -162,10 +162,10 @@ def _interruptions(trial: Trial) -> str:
     epochs = dict.fromkeys(each.epochs + 1 for each in trial.interruptions)
     where = f"in epoch{'s' * (len(epochs) > 1)} {', '.join(map(str, epochs))}"
     if not trial.preemptions:
-        return f"torchrun restarted the ranks {where}"
+        return f"the ranks were restarted {where}"
     if len(trial.interruptions) <= trial.preemptions:
         return f"it was preempted {where}"
-    return f"it was preempted, or torchrun restarted the ranks, {where}"
+    return f"it was preempted, or the ranks were restarted, {where}"
 
 
 def observed_text(trial: Trial, sight: TrainingSummary | None) -> str | None:

@@ -325,7 +325,7 @@ def test_a_good_run_has_no_warnings():
     ("progress", "changes", "words"),
     [
         (after(*BOTH_ENDED, start=REACHED), {"code": 1}, "aborted after its script had ended"),
-        (replace(REACHED, ranks=Ranks(2, generation=1)), {}, "torchrun restarted the ranks once"),
+        (replace(REACHED, ranks=Ranks(2, generation=1)), {}, "the ranks were restarted once"),
         (
             REACHED,
             {"outlived": ("sleep (7)",)},

@@ -234,8 +234,10 @@ class Agent:
             self._restart += 1
             self._start_all(end)
         else:
+            used = self._lost >= self._plan.losses
+            why = f": elastic.losses allows {self._plan.losses}" if used else ""
             _log(  # as torchrun's table
-                f"{end.text}, and the ranks may not start again\n"
+                f"{end.text}, and the ranks may not start again{why}\n"
                 "FAILED\nRoot Cause (first observed failure):\n"
                 f"  rank      : {end.rank} (local_rank: {end.rank})\n"
                 f"  exitcode  : {end.code} (pid: {end.pid})"

@@ -211,7 +211,7 @@ def _warnings(trial: Trial, progress: Progress, end: End, late: Failure | None) 
         )
     if ranks.generation:
         times = "once" if ranks.generation == 1 else f"{ranks.generation} times"
-        found.append(f"torchrun restarted the ranks {times}")
+        found.append(f"the ranks were restarted {times}")
     if exit_.outlived and exit_.code != -signal.SIGKILL:  # then zeusrun has to end the ranks
         names = ", ".join(exit_.outlived[:5])
         found.append(f"processes that outlived the training, ended by zeusrun: {names}")
