@@ -148,7 +148,10 @@ def test_if_none_may_be_lost_the_run_fails_and_names_it(begin):
     run.settle()
     run.kill(2)
     assert run.agent.wait(60) == 1
-    assert "rank 2 was ended by SIGKILL, and the ranks may not start again" in run.log
+    assert (
+        "rank 2 was ended by SIGKILL, and the ranks may not start again: elastic.losses allows 0"
+        in run.log
+    )
     assert "exitcode  : -9" in run.log
 
 
