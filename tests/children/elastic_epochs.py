@@ -20,7 +20,9 @@ parser.add_argument("--share", type=int, help="of each rank; else it divides the
 parser.add_argument("--epochs", type=int, default=20)
 parser.add_argument("--pause-s", type=float, default=0.01)
 parser.add_argument("--checkpoint", type=Path)
+parser.add_argument("--device", default="cpu")
 given = parser.parse_args()
+device = given.device
 
 torch.set_num_threads(1)
 torch.manual_seed(0)
@@ -38,7 +40,7 @@ layers = [
     torch.nn.ReLU(),
     torch.nn.Linear(32, 10),
 ]
-network = DistributedDataParallel(torch.nn.Sequential(*layers))
+network = DistributedDataParallel(torch.nn.Sequential(*layers).to(device))
 optimizer = torch.optim.AdamW(network.parameters(), lr=0.001)
 scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, given.epochs)
 first = 0
@@ -66,7 +68,7 @@ def write(**step):
 
 
 def digest():
-    flat = torch.cat([each.detach().flatten() for each in network.parameters()])
+    flat = torch.cat([each.detach().flatten().cpu() for each in network.parameters()])
     return hashlib.sha256(flat.numpy().tobytes()).hexdigest()[:12]
 
 
@@ -75,17 +77,17 @@ for epoch in range(first, given.epochs):
     network.train()
     for number, (indices, batch, labels) in enumerate(loader):
         optimizer.zero_grad()
-        loss = torch.nn.functional.cross_entropy(network(batch), labels)
+        loss = torch.nn.functional.cross_entropy(network(batch.to(device)), labels.to(device))
         loss.backward()
         optimizer.step()
         write(epoch=epoch + 1, step=number, samples=indices.tolist())
         time.sleep(given.pause_s)
     scheduler.step()
     network.eval()
-    right = torch.zeros(1)
+    right = torch.zeros(1, device=device)
     with torch.no_grad():
         for _, batch, labels in evaluation:
-            right += (network(batch).argmax(1) == labels).sum()
+            right += (network(batch.to(device)).argmax(1) == labels.to(device)).sum()
     distributed.all_reduce(right)
     if rank == 0:
         print(

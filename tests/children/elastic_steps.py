@@ -23,8 +23,10 @@ parser.add_argument(
     "--accumulates", action="store_true", help="and a norm, another optimizer, a loader worker"
 )
 parser.add_argument("--evaluates", action="store_true", help="with collectives, after an epoch")
+parser.add_argument("--device", default="cpu")
 parser.add_argument("--fails-in", type=int, help="epoch in which rank 1 raises an exception")
 given = parser.parse_args()
+device = given.device
 
 torch.set_num_threads(1)
 torch.manual_seed(0)
@@ -36,7 +38,8 @@ inputs, wanted = torch.randn(samples, 16, generator=generator), torch.arange(sam
 layers = [torch.nn.Linear(16, hidden), torch.nn.ReLU(), torch.nn.Linear(hidden, hidden)]
 if given.accumulates:
     layers.append(torch.nn.LayerNorm(hidden))
-network = DistributedDataParallel(torch.nn.Sequential(*layers, torch.nn.Linear(hidden, 10)))
+model = torch.nn.Sequential(*layers, torch.nn.Linear(hidden, 10)).to(device)
+network = DistributedDataParallel(model)
 if given.accumulates:
     optimizer = torch.optim.AdamW(network.parameters(), lr=0.001)
 else:
@@ -55,7 +58,7 @@ digests = given.hidden < 1000
 def digest():
     moments = [each for state in optimizer.state.values() for each in state.values()]
     tensors = [*network.parameters(), *filter(torch.is_tensor, moments)]
-    flat = torch.cat([each.detach().flatten().float() for each in tensors])
+    flat = torch.cat([each.detach().flatten().cpu().float() for each in tensors])
     return hashlib.sha256(flat.numpy().tobytes()).hexdigest()[:12]
 
 
@@ -67,7 +70,10 @@ for _ in run.epochs(given.epochs):
             if not seen:
                 optimizer.zero_grad()
             with loader.sync(network):
-                loss = torch.nn.functional.cross_entropy(network(batch), labels) * loader.weight
+                loss = (
+                    torch.nn.functional.cross_entropy(network(batch.to(device)), labels.to(device))
+                    * loader.weight
+                )
                 loss.backward()
             seen += indices.tolist()
             if loader.is_step:

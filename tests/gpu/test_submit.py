@@ -42,6 +42,15 @@ def test_only_the_gpus_of_the_job_are_metered_and_billed(zeusrun, submit):
     assert len({row["uuid"] for row in read_power(trial)}) == 1
 
 
+@pytest.mark.parametrize("gpus", ["all", "auto"])
+def test_an_elastic_job_takes_a_gpu_for_each_rank_that_it_may_have(zeusrun, submit, gpus):
+    launch = {"nproc_per_node": 1, "gpus": gpus}
+    code, result = submit(zeusrun.job(elastic={"min": 1, "max": 2}, launch=launch))
+    (trial,) = result["trials"]
+    assert (code, trial["gpu_count"], trial["world_size"]) == (0, 2, 1)
+    assert len({row["uuid"] for row in read_power(trial)}) == 2
+
+
 def test_the_jobs_own_visible_devices_say_which_gpus_are_its_own(zeusrun, submit):
     _, first = submit(zeusrun.job(env={"CUDA_VISIBLE_DEVICES": "0"}), CUDA_VISIBLE_DEVICES="1")
     _, second = submit(zeusrun.job(env={"CUDA_VISIBLE_DEVICES": "1"}))

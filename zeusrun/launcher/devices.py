@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 
 
 def job_devices(
-    nproc_per_node: int | str, environment: Mapping[str, str]
+    nproc_per_node: int | str, environment: Mapping[str, str], most: int | None = None
 ) -> tuple[list[Device], int]:
     """Return the devices to meter for a job, which the caller closes, and its number of ranks.
 
-    One GPU for each rank, as far as there are GPUs; without any, the CPU. A kind of device that
+    One GPU for each of the ranks, or of the ``most`` that there may be later, as far as there are
+    GPUs; without any, the CPU. A kind of device that
     zeusrun does not know is a plugin's. Raises ``DeviceError`` or ``UsageError`` if there is no
     such device.
     """
@@ -33,7 +34,7 @@ def job_devices(
                 "a device; set launch.nproc_per_node to 'auto', 'cpu', 'gpu' or a number"
             )
         return devices, len(devices)
-    count = nproc_per_node if isinstance(nproc_per_node, int) else None
+    count = most or (nproc_per_node if isinstance(nproc_per_node, int) else None)
     gpus = [] if nproc_per_node == "cpu" else gpus_of_job(environment, count)
     world_size = resolve_world_size(nproc_per_node, len(gpus), len(os.sched_getaffinity(0)))
     return gpus or [cpu_device(environment)], world_size

@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+from psutil import Process
 
 from tests.runs import wait_for
 from zeusrun.launcher.processes.command import _ELASTIC
@@ -141,6 +142,17 @@ def test_others_that_fail_because_a_newcomer_was_killed_after_they_went_on_start
     run.wait(lambda: run.board.members == (0, 1))
     run.exit(0, 1)
     run.wait_for_restart()
+
+
+def test_a_newcomer_gets_the_local_rank_of_the_one_that_is_gone(begin):
+    run = begin(BY_STEPS, ranks=3)
+    run.settle()
+    run.kill(1)
+    run.wait(lambda: run.board.members == (0, 2))
+    run.settle()
+    run.grow(3)
+    ranks = [Process(run.pid(slot)).environ()["LOCAL_RANK"] for slot in run.board.members]
+    assert ranks == ["0", "2", "1"]
 
 
 def test_if_none_may_be_lost_the_run_fails_and_names_it(begin):

@@ -173,7 +173,7 @@ def test_random_numbers_go_on_as_on_the_other_rank():
 def test_without_numpy_the_others_are_set():
     states = state.random_states()
     before = numpy.random.get_state()[1].tolist()
-    state.set_random_states((*states[:2], None))
+    state.set_random_states((*states[:2], None, None))
     assert numpy.random.get_state()[1].tolist() == before
 
 

@@ -58,6 +58,7 @@ class Agent:
         # How one was lost, until all others have noticed: without it, they may fail, too.
         self._loss: _End | None = None
         self._hung: set[int] = set()  # those that were killed because they hung
+        self._local_ranks: dict[int, int] = {}
         self._next = 0  # the number of the next process
         self._trouble = ""  # the last error while the ranks changed
         self._watched: dict[int, tuple[tuple[int, ...], float]] = {}  # what was seen, since when
@@ -111,7 +112,11 @@ class Agent:
     def _start(self, slot: int, rank: int, size: int, since: int) -> None:
         errors = self._run_dir / FOLDER / f"error{slot}.{self._restart}.json"
         own: dict[str, object] = {"ZEUSRUN_SLOT": slot, "ZEUSRUN_SINCE": since, "GROUP_RANK": 0}
-        own |= dict.fromkeys(("RANK", "LOCAL_RANK", "ROLE_RANK"), rank)
+        # A newcomer gets the first free one, because it may be the number of a GPU.
+        used = {self._local_ranks[each] for each in (*self._members, *self._waiting) if since}
+        local = min(set(range(MAX_SLOTS)) - used) if since else rank
+        self._local_ranks[slot] = local
+        own |= {"RANK": rank, "ROLE_RANK": rank, "LOCAL_RANK": local}
         own |= dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"), size)
         own |= {"GROUP_WORLD_SIZE": 1, "ROLE_NAME": "default"}
         own |= {"MASTER_ADDR": "localhost", "MASTER_PORT": self._port}

@@ -84,7 +84,7 @@ def open_echo(rank: int, size: int) -> None:
     """Make the default process group of a newcomer that will have a rank among others."""
     if not hasattr(distributed.Backend, _ECHO.upper()):
         distributed.Backend.register_backend(
-            _ECHO, lambda _, own, all_, __: _Echo(own, all_), devices=["cpu"]
+            _ECHO, lambda _, own, all_, __: _Echo(own, all_), devices=["cpu", "cuda"]
         )
     store = distributed.HashStore()
     distributed.init_process_group(_ECHO, store=store, rank=rank, world_size=size)

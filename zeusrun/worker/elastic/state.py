@@ -32,7 +32,7 @@ def send_state(tracked: Tracked, more: object, behind: Sequence[int]) -> None:
     packed = torch.frombuffer(content.getbuffer(), dtype=torch.uint8)
     size = torch.tensor([len(packed)])
     for tensor in (size, packed, *packer.tensors, *tracked.tensors()):
-        own = _as_bytes(tensor.detach().resolve_conj().resolve_neg().contiguous())
+        own = _as_bytes(tensor.detach().resolve_conj().resolve_neg().cpu().contiguous())
         for work in [distributed.isend(own, rank) for rank in behind]:
             work.wait(COLLECTIVE)
 
@@ -59,7 +59,7 @@ def receive_state(tracked: Tracked, source: int) -> tuple[list[Any], Any]:
         _receive(tensor, source)
     for tensor in tracked.tensors():
         own = tensor.detach()
-        dense = own.contiguous()
+        dense = own.cpu().contiguous()  # gloo neither sends nor receives on a GPU
         _receive(dense, source)
         if dense is not own:
             own.copy_(dense)
@@ -105,23 +105,27 @@ def _as_bytes(tensor: Tensor) -> Tensor:
 
 
 def random_states() -> tuple[Any, ...]:
-    """Return the states of the random generators of torch, Python and NumPy."""
+    """Return the states of the random generators of torch, Python, NumPy and the present GPU."""
     numpy = sys.modules.get("numpy.random")
-    return torch.get_rng_state(), random.getstate(), numpy.get_state() if numpy else None
+    of_gpu = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None
+    of_numpy = numpy.get_state() if numpy else None
+    return torch.get_rng_state(), random.getstate(), of_numpy, of_gpu
 
 
 def set_random_states(states: tuple[Any, ...]) -> None:
     """Continue with the random numbers of another rank."""
-    of_torch, of_python, of_numpy = states
+    of_torch, of_python, of_numpy, of_gpu = states
     torch.set_rng_state(of_torch)
     random.setstate(of_python)
     numpy = sys.modules.get("numpy.random")
     if numpy is not None and of_numpy is not None:
         numpy.set_state(of_numpy)
+    if of_gpu is not None and torch.cuda.is_initialized():
+        torch.cuda.set_rng_state(of_gpu)
 
 
 def digest(states: tuple[Any, ...]) -> int:
     """Return a number that is the same on two ranks if their random states are."""
-    of_torch, of_python, _ = states
+    of_torch, of_python, *_ = states
     content = bytes(of_torch.numpy()) + repr(of_python).encode()
     return int.from_bytes(hashlib.blake2b(content, digest_size=7).digest(), "big")
