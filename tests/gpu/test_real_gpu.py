@@ -112,6 +112,8 @@ class TestRealGpu(DeviceContract):
 
     @pytest.fixture
     def work(self):
-        return lambda: time.sleep(0.3)  # an idle GPU draws power too
+        return lambda: time.sleep(
+            1.0
+        )  # an idle GPU draws power; a slow counter is read thrice a second
 
     test_it_says_so_when_it_does_not_answer = None  # a real one is not to be broken

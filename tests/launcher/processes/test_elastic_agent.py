@@ -177,6 +177,22 @@ def test_a_rank_that_fails_because_of_a_lost_one_is_no_second_loss(begin):
     assert "all ranks start again: rank 2 was ended by SIGKILL" in run.log
 
 
+def test_if_a_newcomer_dies_another_one_leaves_where_the_rest_would_not_share_the_batch(begin):
+    run = begin(batch_size=4)
+    run.settle()
+    run.board.order(4, "a user")
+    for slot in (2, 3):
+        run.wait(lambda slot=slot: run.pid(slot))
+        run.board.place(slot).mode = BY_EPOCHS
+    run.agent.send_signal(signal.SIGSTOP)
+    for slot in (2, 3):
+        run.board.place(slot).is_ready = 1
+    run.agent.send_signal(signal.SIGCONT)
+    run.wait(lambda: run.board.members == (0, 1, 2, 3))
+    run.kill(3)
+    run.wait(lambda: run.board.members == (0, 1))
+
+
 def test_a_newcomer_that_dies_before_the_others_have_met_it_excuses_no_failure(begin):
     run = begin()
     run.settle()

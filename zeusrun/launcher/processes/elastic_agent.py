@@ -114,9 +114,8 @@ class Agent:
         own: dict[str, object] = {"ZEUSRUN_SLOT": slot, "ZEUSRUN_SINCE": since, "GROUP_RANK": 0}
         # A newcomer gets the first free one, because it may be the number of a GPU.
         used = {self._local_ranks[each] for each in (*self._members, *self._waiting) if since}
-        local = min(set(range(MAX_SLOTS)) - used) if since else rank
-        self._local_ranks[slot] = local
-        own |= {"RANK": rank, "ROLE_RANK": rank, "LOCAL_RANK": local}
+        self._local_ranks[slot] = min(set(range(MAX_SLOTS)) - used) if since else rank
+        own |= {"RANK": rank, "ROLE_RANK": rank, "LOCAL_RANK": self._local_ranks[slot]}
         own |= dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"), size)
         own |= {"GROUP_WORLD_SIZE": 1, "ROLE_NAME": "default"}
         own |= {"MASTER_ADDR": "localhost", "MASTER_PORT": self._port}
@@ -195,13 +194,16 @@ class Agent:
     def _go_on_without(self, slot: int, code: int) -> bool:
         """Go on with the other members, if the training may and can."""
         rest = tuple(each for each in self._members if each != slot)
-        is_new = slot not in self._trained  # then the others may not have met it
+        trained = self._trained
+        is_new = slot not in trained  # then the others may not have met it
         able = all(self._board.place(each).mode == BY_STEPS for each in rest)
         # Without one of those that have trained, nobody has the state of the training.
-        enough = len(rest) >= self._plan.min and not set(rest).isdisjoint(self._trained)
+        enough = len(rest) >= self._plan.min and not set(rest).isdisjoint(trained)
         if self._finished or not enough or not (is_new or (able and self._may_lose(code))):
             return False
         if is_new:
+            while self._by_epochs and self._plan.batch_size % len(rest) and rest[-1] not in trained:
+                rest = rest[:-1]
             self._wanted = min(self._wanted, len(rest) + len(self._waiting))
         self._forget_error()
         self._why = "a lost rank is replaced"
