@@ -54,25 +54,19 @@ def test_ranks_come_and_go_and_are_lost_while_the_others_train_on(zeusrun):
 
 
 def test_an_unedited_script_changes_its_ranks_between_two_epochs(zeusrun):
-    args = ["--share", "${local_batch_size}", "--epochs", "40", "--pause-s", "0.02"]
+    args = ["--share", "${local_batch_size}", "--epochs", "5000"]
     training = Training(
-        zeusrun, elastic_job(zeusrun, "elastic_epochs.py", 40, args=args, metrics=PRINTED)
+        zeusrun, elastic_job(zeusrun, "elastic_epochs.py", 5000, args=args, metrics=PRINTED)
     )
-    training.resize(3)
-    training.wait_for_ranks(3)
-    training.resize(2)
-    training.wait_for_ranks(2)
+    for ranks in (3, 2):
+        training.resize(ranks)
+        training.wait_for_ranks(ranks)
+        training.wait_for_epochs(2)
+    training.resize(0)
     code, shown = training.end()
     assert code == 4, shown
-    steps = training.steps()
-    sizes = {step["epoch"]: {step["ranks"]} for step in steps[0]}
-    assert {3} in sizes.values()
-    for epoch in sizes:
-        of_it = [step for step in steps[0] + steps[1] if step["epoch"] == epoch]
-        assert len({step["ranks"] for step in of_it}) == 1
-    samples = [s for step in steps[0] + steps[1] if step["epoch"] == 40 for s in step["samples"]]
-    assert sorted(samples) == list(range(960))
-    assert len(set(end_digests(training.run_dir))) == 1
+    epochs, restarts = check_epochs(training)
+    assert (epochs > 5, restarts) == (True, 0)
     (trial,) = zeusrun.history()
     assert [change[2] for change in trial["world_sizes"]] == [2, 3, 2]
 

@@ -90,6 +90,7 @@ def machine(zeusrun, library):
     return Machine(zeusrun, library)
 
 
+@pytest.mark.long
 def test_after_days_off_the_newest_occurrence_runs_once_also_if_the_clock_jumps(machine):
     machine.add("2026-06-01T12:00:00Z", "0 2 * * *", catch_up="once")
     machine.tick("2026-06-04T09:00:10Z", "2026-06-04T08:00:10Z", "2026-06-05T09:00:10Z")

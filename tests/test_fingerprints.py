@@ -71,6 +71,7 @@ def preempt(zeusrun, job):
     return cut
 
 
+@pytest.mark.long
 def test_a_run_that_is_edited_while_it_is_preempted_goes_on_and_teaches_no_epochs(zeusrun, script):
     script.write_text((CHILDREN / "checkpoints.py").read_text())
     objective = {"max_epochs": 1000}

@@ -64,6 +64,7 @@ def test_a_batch_size_that_does_not_arrive_is_said_and_the_target_ends_the_scrip
     }
 
 
+@pytest.mark.long
 def test_the_choices_are_handed_to_a_script_that_has_no_argument_for_them(zeusrun, submit):
     done = submit(
         batch_size={"default": 16, "candidates": [16, 32], "apply": "dataloader"},
@@ -140,7 +141,7 @@ def test_a_training_that_evaluates_by_steps_is_compared_by_samples(zeusrun, prin
     assert [each["epochs"] for each in beliefs] == [pytest.approx(960, rel=0.15)] * 2
 
 
-@pytest.mark.parametrize("how", ["print", "tensorboard"])
+@pytest.mark.parametrize("how", ["print", pytest.param("tensorboard", marks=pytest.mark.long)])
 def test_games_of_an_untrained_model_reach_nothing(zeusrun, how):
     job = zeusrun.job(
         "plays_before_training.py",

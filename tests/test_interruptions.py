@@ -65,6 +65,7 @@ def test_a_crash_from_which_the_training_begins_anew_teaches_its_speed_and_no_ep
     assert "1 run began anew after an interruption (epoch 5): kept for its speed" in told
 
 
+@pytest.mark.long
 def test_a_preempted_run_without_a_checkpoint_is_not_charged_for_what_was_thrown_away(zeusrun):
     given = ("--forgets", "--epoch-s", "0.3", "--reaches", "12")
     submitted = job(zeusrun, *given, objective=TIME_ALONE)

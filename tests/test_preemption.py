@@ -112,6 +112,7 @@ def test_an_end_that_was_due_anyway_is_no_preemption(zeusrun):
     assert (trial["status"], child.returncode) == (expected, 75)
 
 
+@pytest.mark.long
 def test_a_launcher_that_dies_in_a_later_part_loses_nothing_of_the_earlier_ones(zeusrun):
     first = job(zeusrun)
     preempt(zeusrun, first)

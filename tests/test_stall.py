@@ -94,6 +94,7 @@ def test_an_evaluation_as_long_as_the_others_is_no_stall(zeusrun):
     assert "the training goes on by itself" not in seen
 
 
+@pytest.mark.long
 def test_a_run_that_times_out_while_it_stands_still_says_so(zeusrun):
     job = zeusrun.job("hangs_in_c.py", timeout_s=8, objective=TARGET)
     code, result, _ = zeusrun.submit(job)

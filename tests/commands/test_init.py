@@ -252,6 +252,7 @@ LOOP = """
 ONCE = ("init", "--try", "--", "python", "train.py", "--batch-size", 8)
 
 
+@pytest.mark.long
 def test_a_script_that_needs_more_than_an_epoch_is_tried_with_its_own_and_stopped(zeusrun, script):
     start = "if epochs < 3: raise ValueError('warm-up takes 2 epochs')"
     epoch = "print('epoch', epoch, 'val acc:', 0.5 + epoch / 1000, flush=True)"
@@ -267,6 +268,7 @@ def test_a_script_that_needs_more_than_an_epoch_is_tried_with_its_own_and_stoppe
     assert "max_epochs: 500" in (zeusrun.folder / "train.yaml").read_text()
 
 
+@pytest.mark.long
 def test_what_is_printed_before_the_first_step_is_not_proposed(zeusrun, script):
     start = "print('val: 3 layers accuracy 0.5', flush=True); time.sleep(0.6)"
     script(LOOP.format(start=start, epoch="print('val loss: 0.25')"))
@@ -624,6 +626,7 @@ def test_a_multiple_of_what_the_option_gets_is_found_and_delivered(zeusrun, scri
     assert (code, trial["global_batch_size"], trial["observed_batch_size"]) == (0, 16, 16)
 
 
+@pytest.mark.long
 def test_a_fixed_batch_size_that_happens_to_be_a_multiple_is_none(zeusrun, script):
     script(LOADED.format(size=16))
     done = zeusrun("init", "--try", "--", "python", "train.py", "--batch-size", 8, "--epochs", 2)
@@ -665,6 +668,7 @@ def test_a_loss_of_the_training_is_said_to_be_one(metric, said):
     assert (said in told) if said else ("training" not in told)
 
 
+@pytest.mark.long
 def test_a_script_that_crashes_before_any_training_is_tried_once(zeusrun, script):
     script(LOOP.format(start="raise OSError('no data/train.bin')", epoch=""))
     done = zeusrun("init", "--try", "--", "python", "train.py", "--epochs", 6)

@@ -386,6 +386,7 @@ def test_a_signal_while_old_runs_are_removed_changes_nothing_about_the_run(zeusr
     assert [trial["status"] for trial in zeusrun.history()] == ["REACHED"] * 2
 
 
+@pytest.mark.long
 def test_a_killed_run_is_in_nobodys_way(zeusrun):
     job = zeusrun.job("checkpoints.py", objective={"max_epochs": 1000})
     first = start_and_wait(zeusrun, job)

@@ -234,6 +234,7 @@ def test_gc_says_what_would_go_and_removes_it(zeusrun):
     assert zeusrun("gc", "--size", "much").returncode == 2
 
 
+@pytest.mark.long
 def test_gc_frees_what_it_can_before_a_job_file_that_it_cannot_read(zeusrun):
     for _ in range(3):  # the newest and the cheapest stay
         zeusrun.submit(zeusrun.job(keep={"last": 1}))

@@ -254,7 +254,8 @@ def test_an_answer_is_found_again_in_the_tokens():
         assert tokenizer.decode(span) == example.answer
 
 
-@pytest.mark.parametrize("name", ["imagenet", pytest.param("timm", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["imagenet", "timm"])
 def test_images(tmp_path, name):
     """Trains where the import works; says so in one sentence where it does not."""
     image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")

@@ -215,10 +215,11 @@ def test_many_events_are_few_posts_and_nothing_new_is_none(reporter, posts):
         reporter.take(TrialStarts(build_trial(), None))
         for epochs in range(1, 1000):
             advance(reporter, epochs)
-        wait_for(posts.epochs, 20)
+        wait_for(lambda: 999 in posts.epochs(), 20)
+        found = posts.epochs()
         time.sleep(0.25)
-        assert posts.epochs() == [999]
-    assert posts.epochs() == [999]
+    assert posts.epochs() == found
+    assert len(found) < 100  # on a slow machine, more than one
 
 
 def test_the_last_state_is_sent_at_the_end(reporter, posts, monkeypatch):

@@ -115,6 +115,7 @@ def power_rows(trial):
     return (Path(trial["run_dir"]) / "power.csv").read_text().splitlines()[1:]
 
 
+@pytest.mark.long
 def test_a_limit_is_never_above_the_one_found(zeusrun, machine, submit):
     machine.set_limit_w(0, 150.0)
     submit(job(zeusrun, steps=100, objective={"eta_knob": 0.0}))
@@ -173,6 +174,7 @@ def test_a_cap_that_somebody_has_set_meanwhile_outlives_launcher_and_guard(zeusr
     assert not list((zeusrun.home / "gpus").glob("*.json"))
 
 
+@pytest.mark.long
 def test_a_cap_that_somebody_sets_meanwhile_stays_and_is_what_the_trial_records(
     zeusrun, machine, start
 ):

@@ -114,7 +114,9 @@ def check_and_go_on(directory, allowed, write="plain"):
     return trials
 
 
-@pytest.mark.parametrize("lasting", [False, True], ids=["once", "from then on"])
+@pytest.mark.parametrize(
+    "lasting", [False, pytest.param(True, marks=pytest.mark.long)], ids=["once", "from then on"]
+)
 def test_an_io_error_at_any_step_loses_nothing(tmp_path, monkeypatch, lasting, write):
     last = count_steps(tmp_path, monkeypatch, write)
     for broken in range(1, last + 1):

@@ -203,6 +203,7 @@ def test_a_trial_lasts_as_long_as_the_trace_says_of_the_default(tmp_path, monkey
     assert seen[0].stretch == 40 / never_optimising(scenario.build(0), 0.5, 1).time_s
 
 
+@pytest.mark.long
 def test_a_summary_is_plain_json():
     scenarios = [Scenario(name) for name in FAMILIES]
     episodes = run_study(scenarios, ["auto", "zeus"], range(2), TEN)

@@ -88,7 +88,8 @@ def test_the_best_glides_over_three_to_six_doublings_and_leaves_the_default_behi
 
 
 @pytest.mark.parametrize(
-    "family", ["drift", "creep", pytest.param("glide", marks=pytest.mark.long)]
+    "family",
+    ["drift", *(pytest.param(each, marks=pytest.mark.long) for each in ("creep", "glide"))],
 )
 def test_the_best_moves(family):
     made = jobs(family)

@@ -281,6 +281,7 @@ def test_beside_other_programs_the_epochs_of_a_run_count_and_its_speed_does_not(
     assert ("policy.learn_from_shared is false): kept for its epochs" in explained) is shared
 
 
+@pytest.mark.long
 def test_a_training_beside_a_busy_machine_is_marked(zeusrun, tmp_path):
     script = tmp_path / "waits.py"
     script.write_text(WAITS)

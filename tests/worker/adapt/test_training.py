@@ -146,7 +146,7 @@ class Restless:
 @pytest.mark.parametrize(
     "options",
     [
-        pytest.param("", id="no workers"),
+        pytest.param("", id="no workers", marks=pytest.mark.long),
         pytest.param("num_workers=2", id="workers", marks=pytest.mark.long),
         pytest.param(
             "num_workers=1, persistent_workers=True, prefetch_factor=4", id="workers that stay"
