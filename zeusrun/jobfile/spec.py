@@ -44,6 +44,7 @@ from zeusrun.jobfile.sections import (
     StallSection,
     read_short_form,
 )
+from zeusrun.jobfile.sync_section import Sync, check_sync
 from zeusrun.jobfile.tariff_section import Carbon, Price, Pue  # noqa: TC001 - pydantic needs them
 from zeusrun.jobfile.values import (
     EnvName,
@@ -55,7 +56,7 @@ from zeusrun.jobfile.values import (
     resolve_path,
 )
 from zeusrun.jobfile.yaml_reader import read_job_file, write_job_yaml
-from zeusrun.trial import BY_RANKS
+from zeusrun.trial import BY_RANKS, name_variant
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -206,6 +207,9 @@ class JobSpec(Section):
     elastic: Annotated[Elastic | None, AfterValidator(check_elastic)] = Field(
         None, description="How the number of ranks changes while the training runs."
     )
+    sync: Annotated[Sync | None, AfterValidator(check_sync)] = Field(
+        None, description="How the ranks agree on their parameters."
+    )
     schedule: ScheduleSection | None = Field(
         None, description="When it runs by itself; zeusrun schedule add turns it on."
     )
@@ -248,10 +252,11 @@ class JobSpec(Section):
 
     @property
     def variant(self) -> str | None:
-        """The policy by which the batch size adapts within a run; ``None`` if it is fixed."""
+        """How the batch size adapts within a run, and the ranks agree; ``None`` for neither."""
         if self.elastic is not None and self.elastic.batch_size == "scaled":
             return BY_RANKS
-        return None if self.adapt is None else self.adapt.variant
+        adapts = None if self.adapt is None else self.adapt.variant
+        return name_variant(adapts, None if self.sync is None else self.sync.variant)
 
     def learning_rate_for(self, global_batch_size: int) -> float | None:
         """Return the learning rate at a batch size; ``None`` without a learning_rate section."""

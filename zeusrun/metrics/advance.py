@@ -49,7 +49,7 @@ def advance(
     elif isinstance(event, events.Hooked):
         others = (hook for hook in progress.hooks if hook.library != event.library)
         changes = {"hooks": (*others, event)}  # a script may make many trainers
-    elif isinstance(event, events.Adapted) and event.problem is not None:
+    elif isinstance(event, (events.Adapted, events.Synced)) and event.problem is not None:
         changes = {"problems": (*progress.problems, event.problem)}
     elif isinstance(event, events.Adapted):
         changes = {"adapted": (*progress.adapted, event)}

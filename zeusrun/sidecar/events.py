@@ -197,6 +197,24 @@ class Adapted:
 
 
 @dataclass(frozen=True)
+class Synced:
+    """The ranks agree on their parameters in another way from now on.
+
+    Attributes:
+        step: Optimizer steps before it.
+        how: The way, such as ``bf16``.
+        why: A sentence for people.
+        problem: Why they do not agree as the job file says; else ``None``.
+    """
+
+    t: float
+    step: int
+    how: str
+    why: str
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
 class Regrouped:
     """The ranks of an elastic training have changed; rank 0 of those that train now says so.
 
@@ -241,7 +259,8 @@ class Ended:
 
 
 _OfProcess: TypeAlias = Started | Loading | Built | Observed | Regrouped | Spawned | Ended
-Event: TypeAlias = _OfProcess | Asked | Reported | Hooked | Applied | Watched | Adapted
+_OfTraining: TypeAlias = Asked | Reported | Hooked | Applied | Watched | Adapted | Synced
+Event: TypeAlias = _OfProcess | _OfTraining
 
 
 def encode_event(event: Event) -> bytes:

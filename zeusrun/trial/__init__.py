@@ -15,12 +15,14 @@ from zeusrun.trial.values import PowerPoint as PowerPoint
 from zeusrun.trial.values import SizeChange as SizeChange
 from zeusrun.trial.values import Stage as Stage
 from zeusrun.trial.values import TrialStatus as TrialStatus
+from zeusrun.trial.values import adapts as adapts
 from zeusrun.trial.values import count_missing as count_missing
 from zeusrun.trial.values import counts_from_zero as counts_from_zero
 from zeusrun.trial.values import epochs_of as epochs_of
 from zeusrun.trial.values import host_of as host_of
 from zeusrun.trial.values import is_baseline as is_baseline
 from zeusrun.trial.values import join_changes as join_changes
+from zeusrun.trial.values import name_variant as name_variant
 from zeusrun.trial.values import rank_label as rank_label
 from zeusrun.trial.values import scale_curve as scale_curve
 from zeusrun.trial.values import spread_samples as spread_samples

@@ -234,6 +234,19 @@ class WorldChange(NamedTuple):
 BY_RANKS = "ranks"
 """``Trial.variant`` of an elastic training whose batch size follows its number of ranks."""
 
+_SYNC = "sync "
+
+
+def name_variant(adapts: str | None, sync: str | None) -> str | None:
+    """Return a ``Trial.variant``: how the batch size adapts, and how the ranks agree."""
+    named = None if sync is None else _SYNC + sync
+    return f"{adapts}, {named}" if adapts and named else adapts or named
+
+
+def adapts(variant: str | None) -> bool:
+    """Whether the batch size of a ``Trial.variant`` changes within a run."""
+    return variant is not None and not variant.startswith(_SYNC)
+
 
 def join_worlds(
     before: Sequence[WorldChange],

@@ -49,6 +49,7 @@ class WorkerEnvironment:
         metric: The metric of the job.
         statistics: The section ``watch`` of the job file, as JSON.
         adaptation: How the batch size changes, as JSON; ``None`` if it is fixed.
+        sync: The section ``sync`` of the job file, if the ranks agree in another way; else ``None``.
         consumed: Returns the samples of the optimizer steps; ``None`` if unknown.
         epoch: The present one of ``Run.epochs``, from 1; ``None`` if the script does not use it.
         is_stopping: Whether the training should end.
@@ -85,6 +86,7 @@ class WorkerEnvironment:
         self.metric = variables.get("ZEUSRUN_METRIC")
         self.statistics = variables.get("ZEUSRUN_WATCH")
         self.adaptation = variables.get("ZEUSRUN_ADAPT")
+        self.sync: dict[str, Any] | None = read("SYNC", json.loads)
         self.slot, self.since = read("SLOT", int), read("SINCE", int) or 0
         self.agree_on_stop: Callable[[bool], bool] | None = None
         self.elastic: dict[str, Any] | None = read("ELASTIC", json.loads)

@@ -260,6 +260,7 @@ def build_command(
             **_to_replace(spec),
             **_to_watch(spec),
             **_to_adapt(spec, fitting),
+            **_to_sync(spec),
             **_to_resize(spec, trial),
             **variables,
             **({"ZEUSRUN_SECRETS": ",".join(sorted(secrets))} if secrets else {}),
@@ -315,6 +316,13 @@ def _to_adapt(spec: JobSpec, fits: int | None) -> dict[str, str]:
         "learning_rate": spec.adapt.learning_rate,
     }
     return {"ZEUSRUN_ADAPT": json.dumps(asked)}
+
+
+def _to_sync(spec: JobSpec) -> dict[str, str]:
+    """Return the variable that says how the ranks agree, if not by an all-reduce."""
+    if spec.sync is None or spec.sync.variant is None:
+        return {}
+    return {"ZEUSRUN_SYNC": json.dumps(spec.sync.model_dump())}
 
 
 def _to_replace(spec: JobSpec) -> dict[str, str]:

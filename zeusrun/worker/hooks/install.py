@@ -29,11 +29,12 @@ if TYPE_CHECKING:
     from zeusrun.worker.adapt.control import Control, Rates
     from zeusrun.worker.elastic.member import Member as ElasticMember
     from zeusrun.worker.stats.watch import WatchedModels
+    from zeusrun.worker.sync.control import SyncedModels
 
 MODULES = {
     "torch.optim.optimizer": "pytorch.optimizer",
     "torch.utils.data.dataloader": "pytorch.loader",
-    "torch.nn.parallel.distributed": "pytorch.watch",
+    "torch.nn.parallel.distributed": "pytorch.models",
     "torch.amp.grad_scaler": "pytorch.grad_scaler",
     "transformers.trainer": "transformers",
     "accelerate.accelerator": "loggers.accelerate",
@@ -68,6 +69,7 @@ class Hooks:
         observer: Which loader feeds the optimizer steps, and with how many samples.
         reporter: Records the metrics that hooks see.
         watch: The statistics of gradients; ``None`` if the job file asks for none.
+        sync: The models whose ranks agree in another way than by an all-reduce; else ``None``.
         control: Changes the batch size; ``None`` if it is fixed.
         rates: Changes the learning rate with it; ``None`` if that is not needed.
         elastic: This process in an elastic training; ``None`` if the ranks stay the same.
@@ -85,6 +87,11 @@ class Hooks:
 
             interval = json.loads(environment.statistics)["noise_scale"]["interval"]
             self.watch = WatchedModels(environment, interval, self.observer)
+        self.sync: SyncedModels | None = None
+        if environment.sync is not None:
+            from zeusrun.worker.sync.control import SyncedModels  # noqa: PLC0415 - few need it
+
+            self.sync = SyncedModels(environment, environment.sync)
         self.control: Control | None = None
         if environment.adaptation is not None:
             from zeusrun.worker.adapt.control import Control  # noqa: PLC0415 - few need it

@@ -33,7 +33,7 @@ def optimizer(module: ModuleType, hooks: Hooks) -> None:
     rates, entered = hooks.rates, False
     first: Any = None
     is_nested = _change_rates(module.Optimizer, rates) if rates is not None else lambda: False
-    counts, observer, watch = hooks.member.counts, hooks.observer, hooks.watch
+    counts, observer, watch, sync = hooks.member.counts, hooks.observer, hooks.watch, hooks.sync
     step = observer.step
 
     def before(stepping: Any, *_: Any) -> None:
@@ -47,6 +47,8 @@ def optimizer(module: ModuleType, hooks: Hooks) -> None:
             outermost, first, entered = first, None, False
             if rates is not None:
                 rates.after()  # before anything looks at them
+            if sync is not None:
+                sync.after_step(stepped)
             if not counts():
                 return
             counted = True
@@ -194,45 +196,68 @@ def _leading_sizes(item: Any, depth: int = 3) -> Iterator[int]:
             yield from _leading_sizes(part, depth - 1)
 
 
-def watch(distributed: ModuleType, hooks: Hooks) -> None:
-    """Watch each ``DistributedDataParallel`` once it is built; nothing without ``watch``."""
-    if hooks.watch is not None:
-        cls, attach = distributed.DistributedDataParallel, hooks.watch.attach
-        wrap(cls, "__init__", lambda ddp, *_, **__: attach(ddp))
-        _compose(cls, hooks.watch, distributed.dist.BuiltinCommHookType.ALLREDUCE)
-        _refuse_other_divisors(cls, hooks.watch)
+def models(distributed: ModuleType, hooks: Hooks) -> None:
+    """Watch each ``DistributedDataParallel`` once it is built, and let its ranks agree."""
+    watch, sync, cls = hooks.watch, hooks.sync, distributed.DistributedDataParallel
+    if watch is None and sync is None:
+        return
+
+    def attach(ddp: Any, *_: Any, **__: Any) -> None:
+        if watch is not None:
+            watch.attach(ddp)
+        synced = None if sync is None else sync.attach(ddp)
+        if synced is not None and not (watch is not None and watch.follow(ddp, synced)):
+            # As in ``GradientWatch``: DDP's own method would add it to what is pickled.
+            distributed.dist._register_comm_hook(ddp.reducer, synced, type(synced).hook)
+
+    wrap(cls, "__init__", attach)
+    _compose(cls, hooks, distributed.dist.BuiltinCommHookType.ALLREDUCE)
+    if watch is not None:
+        _refuse_other_divisors(cls, watch)
 
 
 def grad_scaler(module: ModuleType, hooks: Hooks) -> None:
-    """Follow by what a ``GradScaler`` multiplies the loss of a step."""
-    if (watch := hooks.watch) is None:
-        return
+    """Follow by what a ``GradScaler`` multiplies the loss of a step, and the steps it skips."""
+    watch, sync = hooks.watch, hooks.sync
 
     def scale(scaler: Any, *_: Any, **__: Any) -> None:
-        if scaler._scale is not None:
+        if watch is not None and scaler._scale is not None:
             watch.scale = scaler._scale
 
     def update(*_: Any, **__: Any) -> None:
-        watch.scale = 1.0
+        if watch is not None:
+            watch.scale = 1.0
+        if sync is not None:
+            sync.after_step()
 
-    wrap(module.GradScaler, "scale", scale)
-    wrap(module.GradScaler, "update", update)
+    if watch is not None or sync is not None:
+        wrap(module.GradScaler, "scale", scale)
+        wrap(module.GradScaler, "update", update)
 
 
-def _compose(cls: Any, watch: WatchedModels, allreduce: Any) -> None:
+def _compose(cls: Any, hooks: Hooks, allreduce: Any) -> None:
     """Keep the communication hooks that the script registers; a model takes but one."""
     register, register_builtin = cls.register_comm_hook, cls._register_builtin_comm_hook
+    watch, sync = hooks.watch, hooks.sync
+
+    def takes(ddp: Any, state: object, hook: Any) -> bool:
+        if sync is not None and sync.has(ddp):
+            raise RuntimeError(
+                "zeusrun: the script registers a communication hook, and the job file has sync: "
+                "remove one of them"
+            )
+        return watch is not None and watch.compose(ddp, state, hook)
 
     def register_comm_hook(ddp: Any, state: object, hook: Any) -> None:
         ddp._check_comm_hook(hook)
-        if not watch.compose(ddp, state, hook):
+        if not takes(ddp, state, hook):
             register(ddp, state, hook)
 
     def _register_builtin_comm_hook(ddp: Any, kind: Any) -> None:
         from torch.distributed.algorithms.ddp_comm_hooks import default_hooks  # noqa: PLC0415
 
         mean, halves = default_hooks.allreduce_hook, default_hooks.fp16_compress_hook
-        if not watch.compose(ddp, None, mean if kind == allreduce else halves):
+        if not takes(ddp, None, mean if kind == allreduce else halves):
             register_builtin(ddp, kind)
 
     cls.register_comm_hook = register_comm_hook

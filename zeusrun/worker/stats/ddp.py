@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from torch.futures import Future
     from torch.nn.parallel import DistributedDataParallel
 
+    from zeusrun.worker.sync.control import SyncedModel
+
     Reduce = Callable[[GradBucket], Future[Tensor]]
 
 STEPS = 8
@@ -88,6 +90,8 @@ class GradientWatch:
         self._receive, self._fail, self._fail_here = receive, fail, fail_here
         self._reduce: Reduce = self._average
         self._is_composed = False  # whether the script has registered a hook
+        self._synced: SyncedModel | None = None
+        self._says = True  # that it cannot be measured
         self._count = 0  # backward passes with communication
         self._since_step = 0  # the same since the last optimizer step
         self._backward: BackwardPass | None = None
@@ -118,6 +122,10 @@ class GradientWatch:
         self._interval = 0
         return f"the script's communication hook {hook.__name__} does not return the mean gradient"
 
+    def follow(self, synced: SyncedModel) -> None:
+        """Average as the job file says; measure only where that returns the mean."""
+        self._synced, self._reduce = synced, synced.hook
+
     def hook(self, bucket: GradBucket) -> Future[Tensor]:
         """Average a bucket over the ranks, and measure it before and after."""
         if not self._has_begun:
@@ -134,7 +142,11 @@ class GradientWatch:
     def _begin(self) -> None:
         self._has_begun = True
         count, self._count = self._count, self._count + 1
-        if self._interval and count % self._interval == 0:
+        if self._synced is not None and not self._synced.is_mean:
+            if self._says:
+                self._says = False
+                self._fail("sync of the job file does not return the mean gradient")
+        elif self._interval and count % self._interval == 0:
             self._backward = BackwardPass(self._scale())
         self._collect()
 

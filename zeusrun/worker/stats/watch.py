@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from zeusrun.worker.environment import WorkerEnvironment
     from zeusrun.worker.hooks.observer import Observer
     from zeusrun.worker.stats.noise import Norms
+    from zeusrun.worker.sync.control import SyncedModel
 
 _MAX_STEPS = 10  # optimizer steps without a model, after which the user is warned
 _INTERVAL_S = 1.0  # between two records in an epoch
@@ -277,6 +278,14 @@ class WatchedModels:
         problem = model.watch.compose(state, hook)
         if problem is not None:
             model.report_problem(problem)
+        return True
+
+    def follow(self, ddp: Any, synced: SyncedModel) -> bool:
+        """Average as the job file says; return ``False`` if its model is not watched."""
+        model = self._models.get(ddp)
+        if model is None or not hasattr(model.watch, "follow"):
+            return False
+        model.watch.follow(synced)
         return True
 
     def _read_scale(self) -> Any:
