@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from zeusrun.worker.elastic.tracked import Tracked
 
 distributed: Any = torch.distributed
+is_initialized: Any = torch.cuda.is_initialized  # it has no types
 
 
 def send_state(tracked: Tracked, more: object, behind: Sequence[int]) -> None:
@@ -107,7 +108,7 @@ def _as_bytes(tensor: Tensor) -> Tensor:
 def random_states() -> tuple[Any, ...]:
     """Return the states of the random generators of torch, Python, NumPy and the present GPU."""
     numpy = sys.modules.get("numpy.random")
-    of_gpu = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None
+    of_gpu = torch.cuda.get_rng_state() if is_initialized() else None
     of_numpy = numpy.get_state() if numpy else None
     return torch.get_rng_state(), random.getstate(), of_numpy, of_gpu
 
@@ -120,7 +121,7 @@ def set_random_states(states: tuple[Any, ...]) -> None:
     numpy = sys.modules.get("numpy.random")
     if numpy is not None and of_numpy is not None:
         numpy.set_state(of_numpy)
-    if of_gpu is not None and torch.cuda.is_initialized():
+    if of_gpu is not None and is_initialized():
         torch.cuda.set_rng_state(of_gpu)
 
 
