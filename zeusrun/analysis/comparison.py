@@ -314,7 +314,7 @@ def _why_nothing(found: Comparison) -> str:
     settings = zip(SETTING, setting(then), setting(newest), strict=True)
     changed = [what for what, was, now in settings if was != now]
     if then.variant != newest.variant:
-        what = "how the batch size is adapted"
+        what = "how the batch size adapts, or the ranks agree"
     elif changed:
         what = changed[0]
     elif run is not None and run.status is TrialStatus.REACHED and run.epoch_cost_j is not None:

@@ -111,7 +111,7 @@ def _differences(problem: Problem, trial: Trial) -> Iterator[tuple[str, str]]:
         values = {Doubt.OTHER_SIZE: str(trial.observed_batch_size), Doubt.NO_CRASH: trial.trial}
         yield proof.learning.value, values.get(proof.learning, trial.status.value)
     if trial.variant != problem.variant:
-        yield "adapted {own} batch size in another way", trial.variant or "not at all"
+        yield "adapted {own} batch size, or agreed, in another way", trial.variant or "not at all"
     if proof.speed is Doubt.SHARED:
         device = "GPUs" if trial.gpu_count else "CPU"
         why = "with other programs, and policy.learn_from_shared is false"

@@ -30,6 +30,7 @@ from zeusrun.trial import (
     CurvePoint,
     Trial,
     TrialStatus,
+    adapts,
     count_missing,
     epochs_of,
     is_baseline,
@@ -300,7 +301,7 @@ def samples_per_epoch(trial: Trial) -> float | None:
     """Return the samples of an epoch by a whole trial; ``None`` if it does not show them."""
     epochs = epochs_of(trial.curve)
     # Its steps had several batch sizes, or include those that an interruption lost.
-    if trial.variant is not None or trial.preemptions or trial.interruptions:
+    if adapts(trial.variant) or trial.preemptions or trial.interruptions:
         return None
     if not trial.teaches or trial.status not in _WHOLE or not trial.steps or not epochs:
         return None

@@ -22,27 +22,15 @@ Topology = Literal[
 ]
 
 
-def _check_every(every: int | None, info: ValidationInfo) -> int | None:
-    return _check_alone("every", every, None, info)
+_WAYS = {"compress": "none", "every": None, "method": None, "topology": None}
 
 
-def _check_method(method: str | None, info: ValidationInfo) -> Any:  # noqa: ANN401 - as it was
-    return _check_alone("method", method, None, info)
-
-
-def _check_topology(topology: str | None, info: ValidationInfo) -> Any:  # noqa: ANN401 - as it was
-    return _check_alone("topology", topology, None, info)
-
-
-def _check_alone(key: str, value: Any, default: object, info: ValidationInfo) -> Any:  # noqa: ANN401 - any key's
+def _check_alone(value: Any, info: ValidationInfo) -> Any:  # noqa: ANN401 - any key's
     """Raise ``ValueError`` if another key says already how the ranks agree."""
     others = [name for name, nothing in _WAYS.items() if info.data.get(name, nothing) != nothing]
-    if value != default and others:
+    if value is not None and others:
         raise ValueError(f"cannot be used together with {others[0]!r}; keep one of them")
     return value
-
-
-_WAYS = {"compress": "none", "every": None, "method": None, "topology": None}
 
 
 def _check_switch(step: int | None, info: ValidationInfo) -> int | None:
@@ -60,7 +48,7 @@ class Sync(Section):
         "products of two small matrices.",
     )
     rank: int = Field(2, ge=1, le=64, description="With powersgd: the columns of these matrices.")
-    every: Annotated[int | None, AfterValidator(_check_every)] = Field(
+    every: Annotated[int | None, AfterValidator(_check_alone)] = Field(
         None,
         ge=2,
         description="Exchange no gradients; average the parameters after every so many optimizer "
@@ -72,7 +60,7 @@ class Sync(Section):
         description="With every and powersgd: optimizer steps before it, in which gradients are "
         "all-reduced as usual.",
     )
-    method: Annotated[Literal["sma", "pair"] | None, AfterValidator(_check_method)] = Field(
+    method: Annotated[Literal["sma", "pair"] | None, AfterValidator(_check_alone)] = Field(
         None,
         description="Each rank trains a model of its own. sma: after each step, it moves towards "
         "the mean of all; pair: it averages with that of one other rank, without waiting for it.",
@@ -83,9 +71,9 @@ class Sync(Section):
     switch_at: Annotated[int | None, AfterValidator(_check_switch)] = Field(
         None,
         ge=1,
-        description="With sma: the optimizer step from which on gradients are all-reduced (AdaSGD).",
+        description="With sma: the step after which gradients are all-reduced (AdaSGD).",
     )
-    topology: Annotated[Topology | None, AfterValidator(_check_topology)] = Field(
+    topology: Annotated[Topology | None, AfterValidator(_check_alone)] = Field(
         None,
         description="The way gradients take, on gloo: one of KungFu's; auto: the tree with the "
         "least latencies, as measured at the start. null: the all-reduce of the backend.",

@@ -20,7 +20,7 @@ from zeusrun.metrics.seen import (
 )
 from zeusrun.sidecar.events import REPORT
 from zeusrun.target import meets_target
-from zeusrun.trial import is_baseline
+from zeusrun.trial import adapts, is_baseline
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -237,7 +237,7 @@ def _observed_remarks(progress: Progress, trial: Trial, *, spawns: bool) -> dict
         )
     if progress.problems:
         remarks["adapt"] = progress.problems[-1]
-    elif trial.variant is not None and progress.last_report_t is not None and not progress.adapted:
+    elif adapts(trial.variant) and progress.last_report_t is not None and not progress.adapted:
         remarks["adapt"] = (
             "the batch size does not adapt, because the script does not use run.loader(...), which "
             "makes a data loader whose batch size can change (docs/adapt.md)"
@@ -333,7 +333,7 @@ def _compare_epochs(progress: Progress, trial: Trial, earlier: Sequence[Trial]) 
     Steps times batch size is the number of samples in an epoch, whatever the batch size. A report
     may come a moment before or after its step, so allow one epoch, and one step for the last batch.
     """
-    if trial.variant is not None or progress.by_reports or progress.by_samples:
+    if adapts(trial.variant) or progress.by_reports or progress.by_samples:
         return None  # its steps have several batch sizes, or a report is no epoch
     again = progress.ranks.generation or trial.preemptions  # then steps count only the last part
     if not progress.steps or progress.epochs < 1 or again:

@@ -53,6 +53,8 @@ def advance(
         changes = {"problems": (*progress.problems, event.problem)}
     elif isinstance(event, events.Adapted):
         changes = {"adapted": (*progress.adapted, event)}
+    elif isinstance(event, events.Synced):
+        changes = {}
     elif isinstance(event, events.Watched):
         changes = _watch(progress, event)
     else:

@@ -25,5 +25,6 @@ from zeusrun.trial.values import join_changes as join_changes
 from zeusrun.trial.values import name_variant as name_variant
 from zeusrun.trial.values import rank_label as rank_label
 from zeusrun.trial.values import scale_curve as scale_curve
+from zeusrun.trial.values import split_variant as split_variant
 from zeusrun.trial.values import spread_samples as spread_samples
 from zeusrun.trial.values import thin_curve as thin_curve

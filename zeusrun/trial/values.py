@@ -243,9 +243,17 @@ def name_variant(adapts: str | None, sync: str | None) -> str | None:
     return f"{adapts}, {named}" if adapts and named else adapts or named
 
 
+def split_variant(variant: str | None) -> tuple[str | None, str | None]:
+    """Return how the batch size of a ``Trial.variant`` adapts, and how its ranks agree."""
+    if variant is None or _SYNC not in variant:
+        return variant, None
+    adapts, _, sync = variant.rpartition(_SYNC)
+    return adapts.removesuffix(", ") or None, sync
+
+
 def adapts(variant: str | None) -> bool:
     """Whether the batch size of a ``Trial.variant`` changes within a run."""
-    return variant is not None and not variant.startswith(_SYNC)
+    return split_variant(variant)[0] is not None
 
 
 def join_worlds(

@@ -18,7 +18,7 @@ from zeusrun.analysis.curves import (
 from zeusrun.analysis.usual import usual_cost_j
 from zeusrun.bandit.proof import Doubt, as_undisturbed, is_resized, prove
 from zeusrun.target import describe_target
-from zeusrun.trial import epochs_of
+from zeusrun.trial import epochs_of, split_variant
 from zeusrun.view import units
 from zeusrun.view.columns import Column, column_table
 from zeusrun.view.console import Labelled, warning_lines
@@ -104,6 +104,7 @@ def trial_rows(
         cost += f", {units.energy(trial.profiling_cost_j)} of it for trying power limits"
     best = f"best {units.number(trial.best_metric, '.4g')}, {target_text(trial)}"
     path = units.path_text(trial.batch_sizes) or str(trial.global_batch_size)
+    adapts, sync = split_variant(trial.variant)
     whole = " in the whole run" if last_after_target(trial) else ""
     origin = None
     if sight is not None and sight.source is not None:
@@ -112,7 +113,8 @@ def trial_rows(
         ("batch size", f"{trial.global_batch_size} ({units.plural(trial.world_size, 'rank')})"),
         *_host_rows(trial),
         ("ranks", units.path_text(trial.world_sizes, last=8)),
-        ("adapted", None if trial.variant is None else f"{trial.variant}: {path}"),
+        ("adapted", None if adapts is None else f"{adapts}: {path}"),
+        ("sync", sync),
         ("observed", observed_text(trial, sight)),
         ("chosen", f"{trial.stage.value}: {trial.why}"),
         ("learning rate", None if trial.learning_rate is None else f"{trial.learning_rate:g}"),

@@ -12,7 +12,7 @@ from rich.text import Text
 from zeusrun.analysis.curves import counts_reports, epochs_by_samples
 from zeusrun.analysis.savings import find_savings
 from zeusrun.analysis.usual import describe_shifts
-from zeusrun.trial import EnergySource, TrialStatus
+from zeusrun.trial import EnergySource, TrialStatus, split_variant
 from zeusrun.view import columns, units
 from zeusrun.view.claims import claim_against, claim_cost, claim_style
 from zeusrun.view.columns import Column, column_table
@@ -97,8 +97,10 @@ def trial_head(trial: Trial) -> RenderableType:
     ranks = units.plural(trial.world_size, "rank")
     if trial.hosts:
         ranks += f" on {units.plural(len(trial.hosts), 'host')}"
-    adapts = "" if trial.variant is None else f", adapted by {trial.variant}"
-    choice = f"  batch size {trial.global_batch_size}{adapts}{rate} · {ranks}"
+    adapts, sync = split_variant(trial.variant)
+    variant = "" if adapts is None else f", adapted by {adapts}"
+    variant += "" if sync is None else f" · sync {sync}"
+    choice = f"  batch size {trial.global_batch_size}{variant}{rate} · {ranks}"
     return Group(
         Text.assemble((trial.trial, "bold"), choice),
         Labelled([(Text(), Text(f"{trial.stage.value}: {trial.why}", style="dim"))]),

@@ -49,7 +49,7 @@ class WorkerEnvironment:
         metric: The metric of the job.
         statistics: The section ``watch`` of the job file, as JSON.
         adaptation: How the batch size changes, as JSON; ``None`` if it is fixed.
-        sync: The section ``sync`` of the job file, if the ranks agree in another way; else ``None``.
+        sync: The section ``sync`` of the job file; ``None`` if the ranks all-reduce as usual.
         consumed: Returns the samples of the optimizer steps; ``None`` if unknown.
         epoch: The present one of ``Run.epochs``, from 1; ``None`` if the script does not use it.
         is_stopping: Whether the training should end.

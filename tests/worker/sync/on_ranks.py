@@ -5,6 +5,7 @@ A case raises if a value differs from one that is computed by hand, on any rank.
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 import time
@@ -79,7 +80,7 @@ def gradients(all_weights, step):
 
 def deep():
     sizes = [FEATURES, 40, 50, 1]
-    return torch.nn.Sequential(*(torch.nn.Linear(a, b) for a, b in zip(sizes, sizes[1:])))
+    return torch.nn.Sequential(*(torch.nn.Linear(a, b) for a, b in itertools.pairwise(sizes)))
 
 
 def case_every_topology_is_an_all_reduce():

@@ -23,7 +23,7 @@ from zeusrun.bandit.baselines import WalkingPolicy
 from zeusrun.bandit.power import first_lever
 from zeusrun.bandit.problem import FAILED, SDS90, ArmBelief, finite_exp, student
 from zeusrun.cost import energy_text
-from zeusrun.trial import Bound, Decision, Stage, TrialStatus
+from zeusrun.trial import Bound, Decision, Stage, TrialStatus, adapts
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -189,7 +189,7 @@ def _enough_of_trying(now: Assessment, incumbent: int) -> bool:
 def _needs_speed_check(now: Assessment, index: int) -> bool:
     """Whether an arm's speed is unknown, and costs little to measure."""
     power_w, cost_j = now.problem.max_power_w, now.beliefs.incumbent_cost_j
-    if now.problem.variant is not None:  # the speed at its first batch size says little
+    if adapts(now.problem.variant):  # the speed at its first batch size says little
         return False
     if not now.problem.speed_checks:
         return False

@@ -18,7 +18,7 @@ from zeusrun.launcher.supervision.outcome import outcome_now
 from zeusrun.launcher.supervision.stopping import StopOrder
 from zeusrun.lever import Lever, limit_of
 from zeusrun.reasons import ReasonCode
-from zeusrun.trial import PowerPoint, Stage, TrialStatus
+from zeusrun.trial import PowerPoint, Stage, TrialStatus, adapts
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -123,7 +123,7 @@ class PolicyControl:
 def begins_with_speed_check(choice: Choice) -> bool:
     """Whether a trial begins with a speed check: once for a batch size in a recurrence."""
     decision, problem = choice.decision, choice.problem
-    if choice.trial.variant is not None:  # the speed at the first batch size says little
+    if adapts(choice.trial.variant):  # the speed at the first batch size says little
         return False
     return decision.stage is Stage.SPEED_CHECK and not any(
         (run.arm, run.recurrence, run.stage)

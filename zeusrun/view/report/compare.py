@@ -17,7 +17,7 @@ from zeusrun.bandit.proof import as_undisturbed
 from zeusrun.clock import local_time
 from zeusrun.cost import energy_text
 from zeusrun.errors import UsageError
-from zeusrun.trial import EnergySource, TrialStatus
+from zeusrun.trial import EnergySource, TrialStatus, adapts
 from zeusrun.view import units
 from zeusrun.view.claims import claim_against, is_good, short_share
 from zeusrun.view.report.headline import capitalized, unbroken
@@ -159,7 +159,7 @@ def _difference(trials: Sequence[Trial]) -> str | None:
 
 def _notes(left: Sequence[Trial], right: Sequence[Trial]) -> list[str]:
     notes, both = [], (*left, *right)
-    if adapted := sum(trial.variant is not None for trial in both):
+    if adapted := sum(adapts(trial.variant) for trial in both):
         notes.append(f"{units.plural(adapted, 'run')} adapted the batch size during the training.")
     if dropped := sum(not has_cost(trial) for trial in both):
         one = dropped == 1

@@ -70,6 +70,7 @@ class Hooks:
         reporter: Records the metrics that hooks see.
         watch: The statistics of gradients; ``None`` if the job file asks for none.
         sync: The models whose ranks agree in another way than by an all-reduce; else ``None``.
+        agree: Lets the ranks agree after an optimizer step, if the job file says how.
         control: Changes the batch size; ``None`` if it is fixed.
         rates: Changes the learning rate with it; ``None`` if that is not needed.
         elastic: This process in an elastic training; ``None`` if the ranks stay the same.
@@ -92,6 +93,9 @@ class Hooks:
             from zeusrun.worker.sync.control import SyncedModels  # noqa: PLC0415 - few need it
 
             self.sync = SyncedModels(environment, environment.sync)
+        self.agree: Callable[..., None] = lambda *_: None
+        if self.sync is not None:
+            self.agree = self.sync.after_step
         self.control: Control | None = None
         if environment.adaptation is not None:
             from zeusrun.worker.adapt.control import Control  # noqa: PLC0415 - few need it

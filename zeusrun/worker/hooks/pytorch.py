@@ -33,8 +33,8 @@ def optimizer(module: ModuleType, hooks: Hooks) -> None:
     rates, entered = hooks.rates, False
     first: Any = None
     is_nested = _change_rates(module.Optimizer, rates) if rates is not None else lambda: False
-    counts, observer, watch, sync = hooks.member.counts, hooks.observer, hooks.watch, hooks.sync
-    step = observer.step
+    counts, observer, watch = hooks.member.counts, hooks.observer, hooks.watch
+    step, agree = observer.step, hooks.agree
 
     def before(stepping: Any, *_: Any) -> None:
         nonlocal entered, first
@@ -47,8 +47,7 @@ def optimizer(module: ModuleType, hooks: Hooks) -> None:
             outermost, first, entered = first, None, False
             if rates is not None:
                 rates.after()  # before anything looks at them
-            if sync is not None:
-                sync.after_step(stepped)
+            agree(stepped)
             if not counts():
                 return
             counted = True
@@ -218,7 +217,7 @@ def models(distributed: ModuleType, hooks: Hooks) -> None:
 
 def grad_scaler(module: ModuleType, hooks: Hooks) -> None:
     """Follow by what a ``GradScaler`` multiplies the loss of a step, and the steps it skips."""
-    watch, sync = hooks.watch, hooks.sync
+    watch = hooks.watch
 
     def scale(scaler: Any, *_: Any, **__: Any) -> None:
         if watch is not None and scaler._scale is not None:
@@ -227,10 +226,9 @@ def grad_scaler(module: ModuleType, hooks: Hooks) -> None:
     def update(*_: Any, **__: Any) -> None:
         if watch is not None:
             watch.scale = 1.0
-        if sync is not None:
-            sync.after_step()
+        hooks.agree()
 
-    if watch is not None or sync is not None:
+    if watch is not None or hooks.sync is not None:
         wrap(module.GradScaler, "scale", scale)
         wrap(module.GradScaler, "update", update)
 

@@ -115,7 +115,9 @@ class Pairs:
             self._wanted.clear()
             got = torch.empty_like(self._own)
             try:
-                with socket.create_connection(self._order.choice(self._others), _PATIENCE_S) as peer:
+                with socket.create_connection(
+                    self._order.choice(self._others), _PATIENCE_S
+                ) as peer:
                     _receive(peer, _as_bytes(got))
             except OSError:  # it has ended, or is too busy: another one
                 time.sleep(_PAUSE_S)
@@ -126,7 +128,8 @@ class Pairs:
 
 
 def _as_bytes(tensor: Tensor) -> memoryview:
-    return memoryview(tensor.view(torch.uint8).numpy())
+    content: Any = tensor.view(torch.uint8).numpy()
+    return memoryview(content)
 
 
 def _receive(peer: socket.socket, content: memoryview) -> None:

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from zeusrun.worker.environment import WorkerEnvironment
-    from zeusrun.worker.hooks.observer import Observer
 
 _MAX_STEPS = 10  # optimizer steps without a model, after which the user is warned
 
@@ -43,7 +42,10 @@ class SyncedModel:
         if compress in {"bf16", "fp16"}:
             self.reduce = reduce.compressed(group, compress)
         elif compress == "powersgd":
-            self.reduce, self.is_mean = reduce.power_sgd(group, given["rank"], given["warmup"]), False
+            self.reduce, self.is_mean = (
+                reduce.power_sgd(group, given["rank"], given["warmup"]),
+                False,
+            )
         elif given["topology"] is not None:
             self.reduce = reduce.along(given["topology"], group)
         elif given["method"] is not None:

@@ -103,6 +103,7 @@ class Along:
         ]
 
     def __call__(self, bucket: GradBucket) -> Future[Tensor]:
+        """Average a bucket; the messages are over when it returns."""
         buffer = bucket.buffer()
         buffer.div_(self._size)
         if self._parents:

@@ -69,4 +69,3 @@ def spanning_tree(latencies_s: Sequence[Sequence[float]]) -> Tree:
         for other, best in nearest.items():
             nearest[other] = min(best, (latencies_s[rank][other], rank))
     return parents
-

@@ -1,0 +1,55 @@
+"""Whole submits whose ranks agree in other ways than by an all-reduce."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+PRINTED = {"source": "stdout", "pattern": r"epoch: (?P<epoch>\d+) accuracy: (?P<accuracy>[\d.]+)"}
+
+
+def sync_job(zeusrun, script="elastic_epochs.py", **sync):
+    given = {
+        "launch": {"nproc_per_node": 2},
+        "sync": sync,
+        "args": ["--batch-size", "${batch_size}", "--epochs", "2"],
+        "objective": {"max_epochs": 2, "target": 10},
+        "batch_size": {"candidates": [48], "default": 48},
+        "attempts": 1,
+        "metrics": PRINTED,
+    }
+    return zeusrun.job(script, **given)
+
+
+def ends(run_dir):
+    """Return what each rank prints of its parameters at the end."""
+    logs = [path.read_text() for path in sorted((run_dir / "logs").glob("rank*.log"))]
+    return [re.search(r"^end (\w+)", log, re.MULTILINE)[1] for log in logs]
+
+
+@pytest.mark.torchrun
+def test_a_run_says_how_its_ranks_agree_and_only_such_runs_are_compared(zeusrun):
+    code, result, seen = zeusrun.submit(sync_job(zeusrun, every=3, warmup=2))
+    (trial,) = result["trials"]
+    assert code == 4, seen
+    assert (trial["variant"], trial["warnings"]) == ("sync average every 3", [])
+    assert "batch size 48 · sync average every 3 · 2 ranks" in seen
+    assert "average every 3" in zeusrun("show", "job").stdout
+    first, second = ends(zeusrun.run_dir())
+    assert first != second  # the last step is none after which they average
+    plain = zeusrun("submit", sync_job(zeusrun), "--dry-run").stdout
+    assert "1 run adapted its batch size, or agreed, in another way (sync average every 3)" in plain
+
+
+@pytest.mark.torchrun
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "sync", [{"compress": "bf16"}, {"topology": "auto"}, {"method": "pair"}, {"method": "sma"}]
+)
+def test_each_way_trains_to_its_end(zeusrun, sync):
+    code, result, seen = zeusrun.submit(sync_job(zeusrun, **sync))
+    assert code == 4, seen
+    assert result["trials"][0]["warnings"] == []
+    first, second = ends(zeusrun.run_dir())
+    assert (first == second) == ("method" not in sync)
