@@ -39,6 +39,16 @@ def _check_switch(step: int | None, info: ValidationInfo) -> int | None:
     return step
 
 
+def _check_vote(votes: bool, info: ValidationInfo) -> bool:
+    if votes and info.data.get("topology") is None:
+        raise ValueError("needs topology; without one, write  on_slow: compress")
+    return votes
+
+
+def _check_on_slow(what: str, info: ValidationInfo) -> Any:  # noqa: ANN401 - as it was
+    return what if what == "keep" else _check_alone(what, info)
+
+
 class Sync(Section):
     """How the ranks agree on their parameters: by default, they all-reduce each gradient."""
 
@@ -79,6 +89,17 @@ class Sync(Section):
         "least latencies, as measured at the start. null: the all-reduce of the backend.",
     )
 
+    vote: Annotated[bool, AfterValidator(_check_vote)] = Field(
+        False,
+        description="With topology: where most ranks find the network slow, they use the tree with "
+        "the least latencies, then the all-reduce of the backend, until it is calm again.",
+    )
+    on_slow: Annotated[Literal["keep", "compress"], AfterValidator(_check_on_slow)] = Field(
+        "keep",
+        description="compress: where most ranks find the network slow, they exchange numbers of 16 "
+        "bits, then average parameters after every 8 steps, until it is calm again.",
+    )
+
     @property
     def variant(self) -> str | None:
         """A name that separates these runs from others; ``None`` for a plain all-reduce."""
@@ -89,7 +110,11 @@ class Sync(Section):
             return f"sma {self.alpha:g}{until}"
         if self.compress == "powersgd":
             return f"powersgd {self.rank}"
-        return self.method or self.topology or (None if self.compress == "none" else self.compress)
+        if self.topology is not None:
+            return f"{self.topology}, votes" if self.vote else self.topology
+        if self.on_slow == "compress":
+            return "compress when slow"
+        return self.method or (None if self.compress == "none" else self.compress)
 
 
 def check_sync(sync: Sync | None, info: ValidationInfo) -> Sync | None:

@@ -18,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from zeusrun.jobfile.sync_section import Sync
 from zeusrun.worker.hooks.install import installed_hooks
+from zeusrun.worker.sync.vote import CHECK
 
 torch.set_num_threads(1)
 RANK, RANKS = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -157,7 +158,7 @@ def case_sma_is_that_of_numpy_and_its_end_is_synchronous():
 def case_a_pair_moves_to_the_middle_and_keeps_the_mean_of_all():
     model, optimizer = build(method="pair")
     (synced,) = [each for ddp, each in installed_hooks().sync._models.items() if ddp is model]
-    pairs, expected = synced._pairs, first_weights()[RANK]
+    pairs, expected = synced._way.average.__self__, first_weights()[RANK]
     for step in range(20):
         deadline_t = time.monotonic() + 30
         while pairs._got is None and time.monotonic() < deadline_t:
@@ -208,6 +209,54 @@ def case_gradients_are_measured_where_their_mean_is_known():
     assert len(measured["ring"]) == 8
     assert len(measured["sma"]) == 4
     assert measured["ring"][0].each > measured["ring"][0].mean > 0
+
+
+def case_a_slow_network_is_answered_in_the_same_step_on_all_ranks_and_left_when_it_is_calm():
+    all_reduce, is_slow = distributed.all_reduce, False
+
+    def slowly(tensor, *args, **options):
+        if is_slow and tensor.numel() > 1:
+            time.sleep(2e-6 * tensor.nbytes * 4)
+        return all_reduce(tensor, *args, **options)
+
+    distributed.all_reduce = slowly
+    model, optimizer = build(deep, on_slow="compress")
+    optimizer.param_groups[0]["lr"] = 0.001
+    synced = installed_hooks().sync._models[model]
+    names = []
+    for step in range(30 * CHECK):
+        is_slow = 5 * CHECK <= step < 15 * CHECK
+        train(model, optimizer, 1, first=step)
+        names.append(synced._way.name)
+    distributed.all_reduce = all_reduce
+    of_all_ranks = [None] * RANKS
+    distributed.all_gather_object(of_all_ranks, names)
+    assert all(each == names for each in of_all_ranks)
+    assert set(names[: 5 * CHECK]) == {"all-reduce"}
+    assert names[9 * CHECK] in {"bf16", "average every 8"}
+    assert "average every 8" in names[5 * CHECK : 15 * CHECK]
+    assert names[-1] == "all-reduce"
+    rows = of_all(model)
+    assert np.ptp(rows, axis=0).max() < 1e-6
+
+
+def case_a_vote_changes_the_topology():
+    model, optimizer = build(topology="star", vote=True)
+    synced = installed_hooks().sync._models[model]
+    reduce = synced._first.reduce
+
+    def slowly(bucket):
+        time.sleep(0.01 if train_slowly else 0.0)
+        return reduce(bucket)
+
+    train_slowly = False
+    synced._first = synced._way = synced._way._replace(reduce=slowly)
+    train(model, optimizer, 4 * CHECK)
+    assert synced._way.name == "star"
+    train_slowly = True
+    train(model, optimizer, 2 * CHECK)
+    assert synced._way.name == "auto"
+    assert np.ptp(of_all(model), axis=0).max() == 0
 
 
 def case_a_script_cannot_have_a_hook_of_its_own():

@@ -48,7 +48,7 @@ from zeusrun.metrics.base import open_sources
 from zeusrun.metrics.progress import TrainingSummary, describe_applied, take_time
 from zeusrun.metrics.rows import SourceContext
 from zeusrun.plain_text import storable_text
-from zeusrun.sidecar.events import Applied, Regrouped, Started
+from zeusrun.sidecar.events import Applied, Regrouped, Started, Synced
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from zeusrun.metrics.progress import Progress
     from zeusrun.metrics.seen import Ranks
     from zeusrun.reasons import Stall
+    from zeusrun.sidecar.events import Event
     from zeusrun.sidecar.step_clock import StepCount
     from zeusrun.trial import Outcome
 
@@ -183,6 +184,16 @@ def supervise(run: Supervised) -> None:
         running = run.ranks.step(level)
 
 
+def _describe(event: Event) -> str | None:
+    """Return what people read of an event; ``None`` for nothing."""
+    if isinstance(event, Regrouped) and event.number > 1:
+        count = len(event.members)
+        return f"{count} rank{'s' * (count > 1)}: {event.why}"
+    if isinstance(event, Synced) and event.problem is None:
+        return f"sync {event.how}: {event.why}"
+    return describe_applied(event) if isinstance(event, Applied) else None
+
+
 def _observe(run: Supervised, *, final: bool = False) -> None:
     """Read what the ranks wrote, and show it."""
     meter, trial, order, before = run.meter, run.begun.trial, run.stopping.order, run.progress
@@ -192,11 +203,8 @@ def _observe(run: Supervised, *, final: bool = False) -> None:
         run.stalls.take(event)
         if isinstance(event, Started) and event.rank not in run.logs:  # a newcomer
             run.logs |= log_tails(run.begun.paths, [event.rank])
-        if isinstance(event, Regrouped) and event.number > 1:
-            count = len(event.members)
-            run.messages.note(f"{count} rank{'s' * (count > 1)}: {event.why}")
-        if isinstance(event, Applied):
-            run.messages.note(describe_applied(event))
+        if (note := _describe(event)) is not None:
+            run.messages.note(note)
     reached = progress.reached
     if order is not None and order.ends_ranks:
         reached = reached or before.reached

@@ -35,6 +35,11 @@ class Parameters:
     def __init__(self, module: torch.nn.Module) -> None:
         self._own = [each for each in module.parameters() if each.requires_grad]
 
+    @property
+    def device(self) -> torch.device:
+        """Where they are."""
+        return self._own[0].device
+
     def read(self) -> Tensor:
         """Return a copy of them."""
         kind = self._own[0].dtype
@@ -89,7 +94,7 @@ class Pairs:
             threading.Thread(target=run, args=args, name="zeusrun-pairs", daemon=True).start()
         self._wanted.set()
 
-    def step(self) -> None:
+    def step(self, _number: int) -> None:
         """Average with what has been fetched, if anything has, and offer the result."""
         with self._lock:
             other, self._got = self._got, None

@@ -7,11 +7,14 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from zeusrun.sidecar.events import Synced
+from zeusrun.worker.sync.vote import Seconds, Vote
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from zeusrun.worker.environment import WorkerEnvironment
+    from zeusrun.worker.sync.vote import Change
+    from zeusrun.worker.sync.ways import Way
 
 _MAX_STEPS = 10  # optimizer steps without a model, after which the user is warned
 
@@ -22,44 +25,42 @@ class SyncedModel:
     Args:
         ddp: The model.
         given: The section ``sync``.
-
-    Attributes:
-        reduce: Returns a future of the mean of a bucket, or what else becomes the gradient.
-        is_mean: Whether that is the mean over the ranks.
+        record: Called with the name of another way, and why it is used from now on.
     """
 
-    def __init__(self, ddp: Any, given: Mapping[str, Any]) -> None:
-        from zeusrun.worker.sync import averaging, reduce  # noqa: PLC0415 - they import torch
+    def __init__(
+        self, ddp: Any, given: Mapping[str, Any], record: Callable[[str, str], None]
+    ) -> None:
+        from zeusrun.worker.sync.ways import Ways  # noqa: PLC0415 - imports torch
 
-        self._group = group = ddp.process_group
-        self._given, self._steps = given, 0
+        self._ways = Ways(ddp, given)
+        self._record, self._steps = record, 0
+        self._planned = self._ways.planned()  # the first of them is that of step 0
+        self._way = self._planned.pop(0)[1]
         self._has_gradients = False  # since the last step
-        self._parameters = averaging.Parameters(ddp.module)
-        self._average, self._all_reduce = averaging.average, reduce.all_reduce(group)
-        self._local: Callable[[Any], Any] = lambda bucket: reduce.done(bucket.buffer())
-        self._pairs: averaging.Pairs | None = None
-        compress, self.is_mean = given["compress"], True
-        if compress in {"bf16", "fp16"}:
-            self.reduce = reduce.compressed(group, compress)
-        elif compress == "powersgd":
-            self.reduce, self.is_mean = (
-                reduce.power_sgd(group, given["rank"], given["warmup"]),
-                False,
-            )
-        elif given["topology"] is not None:
-            self.reduce = reduce.along(given["topology"], group)
-        elif given["method"] is not None:
-            self.reduce, self.is_mean = self._local, False
-            if given["method"] == "pair":
-                ddp.broadcast_buffers = False  # it would wait for rank 0 in each forward pass
-                self._pairs = averaging.Pairs(self._parameters, group)
-        else:
-            self.reduce = self._all_reduce
+        self._seconds = Seconds()
+        self._others = self._ways.others()
+        self._vote: Vote | None = None
+        if self._others:
+            self._first = self._way
+            self._vote = Vote(1 + len(self._others), self._ways.add_up, ddp.process_group.size())
+
+    @property
+    def is_mean(self) -> bool:
+        """Whether gradients become their mean over the ranks."""
+        return self._way.is_mean
 
     def hook(self, bucket: Any) -> Any:
         """Average a bucket; the communication hook of the model."""
         self._has_gradients = True
-        return self.reduce(bucket)
+        if self._vote is None:
+            return self._way.reduce(bucket)
+        self._seconds.begin()
+        return self._way.reduce(bucket).then(self._end)
+
+    def _end(self, future: Any) -> Any:
+        self._seconds.end()
+        return future.value()
 
     def after_step(self) -> None:
         """Average parameters after an optimizer step, or after one that a ``GradScaler`` skips.
@@ -71,20 +72,27 @@ class SyncedModel:
             return
         self._has_gradients = False
         self._steps += 1
-        every, method, switch_at = (self._given[key] for key in ("every", "method", "switch_at"))
-        if every is not None:
-            past = self._steps - self._given["warmup"]
-            if past >= 0:
-                self.reduce, self.is_mean = self._local, False
-            if past > 0 and past % every == 0:
-                self._average(self._parameters, self._group)
-        elif self._pairs is not None:
-            self._pairs.step()
-        elif method == "sma" and (switch_at is None or self._steps <= switch_at):
-            is_last = self._steps == switch_at
-            self._average(self._parameters, self._group, 1.0 if is_last else self._given["alpha"])
-            if is_last:
-                self.reduce, self.is_mean = self._all_reduce, True
+        if self._way.average is not None:
+            self._seconds.begin()
+            self._way.average(self._steps)
+            self._seconds.end()
+        if self._planned and self._steps == self._planned[0][0]:
+            self._go_on(self._planned.pop(0)[1])
+        if self._vote is not None:
+            change = self._vote.after_step(self._seconds.take())
+            if change is not None:
+                self._follow(change)
+
+    def _follow(self, change: Change) -> None:
+        self._go_on(self._first if change.way == 0 else self._others[change.way - 1]())
+        if change.why:
+            self._record(self._way.name, change.why)
+
+    def _go_on(self, way: Way) -> None:
+        """Agree in another way from now on, from the same parameters on all ranks."""
+        if self._way.is_apart and not way.is_apart:
+            self._ways.meet()
+        self._way = way
 
 
 class SyncedModels:
@@ -104,7 +112,7 @@ class SyncedModels:
         """Let a ``DistributedDataParallel`` agree so; return ``None`` if it has a single rank."""
         if ddp.process_group.size() == 1:
             return None
-        model = self._models[ddp] = SyncedModel(ddp, self._given)
+        model = self._models[ddp] = SyncedModel(ddp, self._given, self._record)
         self._parameters[ddp] = {id(each) for each in ddp.parameters()}
         return model
 
@@ -114,15 +122,19 @@ class SyncedModels:
 
     def after_step(self, optimizer: Any = None) -> None:
         """Let those models agree that an optimizer trains; ``None``: whichever had gradients."""
-        self._steps += optimizer is not None
-        if not self._models and self._steps == _MAX_STEPS and optimizer is not None:
-            self.warn("the script makes no DistributedDataParallel; sync needs one")
-        groups = [] if optimizer is None else optimizer.param_groups
-        stepped = {id(each) for group in groups for each in group["params"][:1]}
-        for ddp, model in list(self._models.items()):
-            if optimizer is None or stepped & self._parameters[ddp]:
-                model.after_step()
+        if optimizer is None:
+            trained = list(self._models.values())
+        else:
+            self._steps += 1
+            if self._steps == _MAX_STEPS and not self._models:
+                self._record(
+                    "", "", "sync needs DistributedDataParallel, which the script does not use"
+                )
+            stepped = {id(each) for group in optimizer.param_groups for each in group["params"]}
+            trained = [m for ddp, m in self._models.items() if stepped & self._parameters[ddp]]
+        for model in trained:
+            model.after_step()
 
-    def warn(self, problem: str) -> None:
-        """Record once why the ranks do not agree as the job file says."""
-        self._environment.record_on_0(Synced(time.monotonic(), self._steps, "", "", problem))
+    def _record(self, how: str, why: str, problem: str | None = None) -> None:
+        event = Synced(time.monotonic(), self._steps, how, why, problem)
+        self._environment.record_on_0(event)
