@@ -35,17 +35,13 @@ class Ranks:
             own = [self.seconds(way, rank) for rank in range(len(self.members))]
             self.now_t += self.compute_s + max(own)
             self.total = sum(
-                member._is_slow(self._mean(member, s)) for member, s in zip(self.members, own, strict=True)
+                member._is_slow(vote._typical([*member._seconds, s]))
+                for member, s in zip(self.members, own, strict=True)
             )
             found = [m.after_step(s) for m, s in zip(self.members, own, strict=True)]
             assert len(set(found)) == 1, found
             if found[0] is not None and found[0].why:
                 self.changes.append((self.steps, *found[0]))
-
-    def _mean(self, member, last):
-        pool = [*member._seconds, last]
-        mean = vote.statistics.fmean if member.way else vote.statistics.median
-        return mean(pool)
 
 
 WAYS = (1.0, 0.5, 0.125)  # of the seconds of an all-reduce: bf16 and every 8th step
