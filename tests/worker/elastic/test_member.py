@@ -42,6 +42,8 @@ def build(tmp_path, monkeypatch):
         return member
 
     monkeypatch.setattr(Member, "_change", change)
+    monkeypatch.setattr(Member, "_find_obstacle", lambda _: None)
+    monkeypatch.setattr(Member, "_find_obstacle", lambda _: None)
     monkeypatch.setattr(Member, "_beat", lambda _: stop.wait())
     board.publish(Generation(1, (0, 1)))
     yield SimpleNamespace(board=board, member=make)

@@ -120,20 +120,26 @@ class Member:
         )
 
     def _set_mode(self, mode: int) -> None:
-        """Say how the ranks can change, unless the script has groups that would not follow."""
+        """Say how the ranks can change, unless something of the script would not follow."""
+        if (why := self._find_obstacle()) is not None:
+            self.refuse(why)
+        self._place.mode = FIXED if self._is_refused else mode
+        if not self._has_begun:
+            self._has_begun = True
+            self._follow()
+
+    def _find_obstacle(self) -> str | None:
+        """Return why the ranks cannot change; ``None`` if they can."""
         from torch import distributed  # noqa: PLC0415 - the script has imported it
 
         from zeusrun.worker.elastic.state import find_unsent  # noqa: PLC0415 - imports torch
 
         groups = distributed.distributed_c10d._world.pg_map
+        if not groups or not self.tracked.models:
+            return "the script does not train a DistributedDataParallel on each number of ranks"
         if len(groups) > 1:
-            self.refuse("the script has made process groups of its own (new_group)")
-        if (problem := find_unsent(self.tracked)) is not None:
-            self.refuse(problem)
-        self._place.mode = FIXED if self._is_refused else mode
-        if not self._has_begun:
-            self._has_begun = True
-            self._follow()
+            return "the script has made process groups of its own (new_group)"
+        return find_unsent(self.tracked)
 
     def _follow(self) -> None:
         """Let the batch size follow the ranks; not before the epoch is known."""
