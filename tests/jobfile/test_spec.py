@@ -92,6 +92,7 @@ def test_every_key_that_is_left_out_has_the_default_of_the_design(job_file):
         "watch": None,
         "adapt": None,
         "elastic": None,
+        "sync": None,
         "price": None,
         "carbon": None,
         "pue": None,
@@ -289,7 +290,7 @@ def _sections_of(schema):
 def test_the_schema_knows_every_key_of_a_job_and_no_other(job_file):
     text = MINIMAL + "learning_rate: {base: 1}\nschedule: {cron: '@daily'}\n"
     text += "price: {per_kwh: 1, currency: EUR}\ncarbon: {g_per_kwh: 1}\n"
-    text += "run_on: {hosts: [a, b]}\nwatch: {noise_scale: {}}\nadapt: {batch_size: {policy: noise-scale}}\n"
+    text += "run_on: {hosts: [a, b]}\nwatch: {noise_scale: {}}\nadapt: {batch_size: {policy: noise-scale}}\nsync: {}\n"
     record = load_spec(job_file(text)).model_dump(mode="json")
     elastic = load_spec(job_file(MINIMAL + "elastic: {max: 2}\n")).model_dump(mode="json")
     record["elastic"] = elastic["elastic"]
