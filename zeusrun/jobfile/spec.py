@@ -247,6 +247,11 @@ class JobSpec(Section):
         return None if self.run_on is None else self.run_on.kubernetes
 
     @property
+    def pod_keeps_files(self) -> bool | None:
+        """Whether a pod keeps the files of its runs; ``None``: the job runs in none."""
+        return None if self.kubernetes is None else self.kubernetes.home is not None
+
+    @property
     def variant(self) -> str | None:
         """The policy by which the batch size adapts within a run; ``None`` if it is fixed."""
         if self.elastic is not None and self.elastic.batch_size == "scaled":
