@@ -606,7 +606,7 @@ class TestCronJob:
         self, add, used_cluster, expression
     ):
         code, _, errors = add(expression, schedule={"tz": "UTC"})
-        assert (code, "not with --in-cluster: Kubernetes reads no L or #" in errors) == (2, True)
+        assert (code, "omit --in-cluster: a CronJob has no L or #" in errors) == (2, True)
         assert used_cluster.used == set()
 
     @pytest.mark.parametrize(

@@ -228,9 +228,7 @@ class Timetable:
         """Return the expression with 0 for Sunday; ``UsageError`` if Kubernetes cannot read it."""
         *others, weekday = self.expression.split()
         if "L" in others[2] or set("L#") & set(weekday):
-            raise UsageError(
-                f"{self.expression!r}: not with --in-cluster: Kubernetes reads no L or #"
-            )
+            raise UsageError(f"{self.expression!r}: omit --in-cluster: a CronJob has no L or #")
         if "7" in weekday:
             days = CronSim(self.expression, datetime.now(timezone.utc)).weekdays
             weekday = ",".join(map(str, sorted({day % 7 for day in days if isinstance(day, int)})))
