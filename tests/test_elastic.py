@@ -8,6 +8,7 @@ import random
 import re
 import signal
 import socket
+import time
 import urllib.request
 
 import pytest
@@ -67,8 +68,12 @@ def test_an_unedited_script_changes_its_ranks_between_two_epochs(zeusrun):
     assert code == 4, shown
     epochs, restarts = check_epochs(training)
     assert (epochs > 5, restarts) == (True, 0)
+    ranks = {step["epoch"]: step["ranks"] for own in training.steps().values() for step in own}
+    changes = [(0, 2)]  # epochs completed before there were so many ranks
+    changes += [(e, ranks[e + 1]) for e in range(1, max(ranks)) if ranks[e] != ranks[e + 1]]
     (trial,) = zeusrun.history()
-    assert [change[2] for change in trial["world_sizes"]] == [2, 3, 2]
+    assert [tuple(change[1:]) for change in trial["world_sizes"]] == changes
+    assert [change[1] for change in changes] == [2, 3, 2]
 
 
 @pytest.mark.long
@@ -220,6 +225,42 @@ def test_resize_says_at_once_that_ranks_cannot_change_and_which_number_they_can_
     )
     assert zeusrun("cancel", "job").returncode == 0
     assert training.end()[0] == 130
+
+
+@pytest.mark.long
+def test_a_script_that_trains_alone_cannot_change_and_says_so(zeusrun):
+    given = {"metrics": PRINTED, "elastic": {"max": 2}, "launch": {"nproc_per_node": 1}}
+    submit = zeusrun.start("submit", elastic_job(zeusrun, "elastic_alone.py", 3, **given))
+    log = zeusrun.run_dir() / "logs" / "rank0.log"
+    wait_for(lambda: log.exists() and "epoch: 1" in log.read_text(), 120)
+    done = zeusrun("resize", "job", "2")
+    assert done.returncode == 2
+    assert "the ranks of job-1-1 cannot change: zeusrun show job-1-1  says why" in done.stderr
+    assert submit.wait(120) == 4
+    (warning,) = zeusrun.history()[0]["warnings"]
+    assert "does not train a DistributedDataParallel on each number of ranks" in warning
+
+
+@pytest.mark.long
+def test_fewer_ranks_than_may_go_on_start_again_at_once(zeusrun):
+    training = Training(zeusrun, elastic_job(zeusrun, epochs=100, elastic={"min": 2}))
+    training.wait_for_steps()
+    training.kill(1)
+    begun_t = time.monotonic()
+    wait_for(lambda: "2 processes have started" in training.log.partition("again")[2], 60)
+    assert time.monotonic() - begun_t < 8
+    assert zeusrun("cancel", "job").returncode == 0
+    assert training.end()[0] == 130
+
+
+@pytest.mark.long
+def test_a_run_that_has_lost_too_many_says_so(zeusrun):
+    training = Training(zeusrun, elastic_job(zeusrun, epochs=100, elastic={"losses": 0}))
+    training.wait_for_steps()
+    training.kill(1)
+    code, shown = training.end()
+    assert (code, "Traceback" in shown) == (3, False), shown
+    assert "another rank was lost, but elastic.losses allows 0" in " ".join(shown.split())
 
 
 @pytest.mark.long

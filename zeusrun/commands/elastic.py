@@ -86,7 +86,8 @@ def _wait(trial: Trial, lease: Lease, board: Board, number: int) -> int:
         if board.wanted[0] < number:
             raise UsageError(f"{trial.trial} was just starting; try again")
         if any(board.place(slot).mode == FIXED for slot in board.members):
-            raise UsageError(f"the ranks of {trial.trial} cannot change; its submit says why")
+            how = f"zeusrun show {trial.trial}  says why"
+            raise UsageError(f"the ranks of {trial.trial} cannot change: {how}")
         if accepted == number and _has_size(board, aim):
             return aim
         if time.monotonic() > deadline_t:

@@ -336,6 +336,7 @@ def _open_logs(name: str, rank: int | None) -> tuple[Trial, RunPaths, Sequence[i
     paths = files_of(store, home, found)
     if not paths.logs.is_dir():
         raise UsageError(f"the logs of {found.trial} are gone: {paths.logs}")
-    if rank is not None and rank >= found.world_size:
+    # An elastic training has numbers of processes, which may be larger.
+    if rank is not None and rank >= found.world_size and not paths.rank_log(rank).exists():
         raise UsageError(f"--rank {rank}: {found.trial} has ranks 0 to {found.world_size - 1}")
     return found, paths, range(found.world_size) if rank is None else [rank]

@@ -11,6 +11,7 @@ import pytest
 from tests.runs import wait_for
 from zeusrun.sidecar.board import Board, Generation
 from zeusrun.worker.elastic import member as member_module
+from zeusrun.worker.elastic.liveness import is_in_collective
 from zeusrun.worker.elastic.member import BY_EPOCHS, BY_STEPS, Member
 
 
@@ -42,6 +43,7 @@ def build(tmp_path, monkeypatch):
         return member
 
     monkeypatch.setattr(Member, "_change", change)
+    monkeypatch.setattr("zeusrun.worker.elastic.state.find_obstacle", lambda _: None)
     monkeypatch.setattr(Member, "_beat", lambda _: stop.wait())
     board.publish(Generation(1, (0, 1)))
     yield SimpleNamespace(board=board, member=make)
@@ -256,7 +258,7 @@ def test_an_error_is_a_loss_if_the_agent_has_seen_one(build):
 def test_whether_the_main_thread_waits_is_seen_by_its_frames(file, expected):
     names = {"sys": sys}
     exec(compile("frame = sys._getframe()", file, "exec"), names)
-    assert member_module._is_waiting(names["frame"]) == expected
+    assert is_in_collective(names["frame"]) == expected
 
 
 def test_without_torchs_own_way_a_model_is_built_again_for_another_group(tmp_path, monkeypatch):

@@ -1,8 +1,18 @@
-"""What the agent of an elastic training may do."""
+"""What the agent of an elastic training may do, and how its ranks end."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class End(NamedTuple):
+    """How a rank has ended, in words and as a row of torchrun's table."""
+
+    text: str
+    rank: int
+    code: int
+    pid: int
 
 
 @dataclass(frozen=True)

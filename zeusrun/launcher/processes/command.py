@@ -240,6 +240,7 @@ def build_command(
         plan = _plan(spec.elastic, spec.launch.max_restarts, trial)
         argv = (sys.executable, "-c", _ELASTIC, plan, sys.executable, "-u")
         script_command = [*worker, *target, *args]
+    most = place.ranks if spec.elastic is None else spec.elastic.max
     secrets = {name for section, name in spec.secrets if section == "env"}
     inherited = without_own_variables(environment)
     if (columns := inherited.get("COLUMNS", "")).isdecimal():
@@ -250,7 +251,7 @@ def build_command(
         env={
             **(_RESTARTABLE if spec.launch.max_restarts else {}),
             # As torchrun would, which also prints four lines of warning.
-            **({"OMP_NUM_THREADS": "1"} if place.ranks > 1 else {}),
+            **({"OMP_NUM_THREADS": "1"} if most > 1 else {}),
             **place.env(),
             **inherited,
             **env,

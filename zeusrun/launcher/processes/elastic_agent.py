@@ -16,11 +16,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
-from zeusrun.launcher.elastic.plan import Plan
+from zeusrun.launcher.elastic.plan import End, Plan
+from zeusrun.launcher.processes.elastic_ranks import read_exit, signal_group
 from zeusrun.launcher.rundir.failure import describe_exit
 from zeusrun.sidecar.board import BY_EPOCHS, BY_STEPS, FIXED, FOLDER, MAX_SLOTS, Board, Generation
+from zeusrun.sidecar.events import SIDECAR_NAME, Adapted, append_event
 from zeusrun.worker.ending import end_with_parent
 from zeusrun.worker.failure import failed_in_restart
 
@@ -29,15 +31,6 @@ _GRACE_S = 30.0  # after a failure, as torchrun
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _CHANGE = (BY_STEPS, BY_EPOCHS)  # modes in which the ranks can change
 _SIGNALS = {signal.SIGCHLD, *_PASSED_ON}
-
-
-class _End(NamedTuple):
-    """How a rank has ended, in words and as a row of torchrun's table."""
-
-    text: str
-    rank: int
-    code: int
-    pid: int
 
 
 class Agent:
@@ -56,7 +49,7 @@ class Agent:
         self._restart = self._lost = 0
         self._wanted, self._order, self._why = plan.ranks, 0, ""
         # How one was lost, until all others have noticed: without it, they may fail, too.
-        self._loss: _End | None = None
+        self._loss: End | None = None
         self._hung: set[int] = set()  # those that were killed because they hung
         self._local_ranks: dict[int, int] = {}
         self._next = 0  # the number of the next process
@@ -94,7 +87,7 @@ class Agent:
 
     # Processes
 
-    def _start_all(self, end: _End | None = None) -> None:
+    def _start_all(self, end: End | None = None) -> None:
         self._finished, self._waiting, self._watched = set(), set(), {}
         slots = tuple(range(self._aim))
         self._next, self._trained = len(slots), slots
@@ -144,6 +137,10 @@ class Agent:
                 self._wanted = min(self._wanted, len(self._members) + len(self._waiting))
                 self._forget_error()
                 _log(f"process {slot} (pid {process.pid}) ended with {code} before it joined")
+                self._warn(
+                    f"a new rank ended before it joined, and no other one replaces it: see "
+                    f"zeusrun logs {self._plan.run_id} --rank {slot}"
+                )
             elif slot not in self._members and not (code and self._is_needed(slot)):
                 _log(f"process {slot} (pid {process.pid}) has left, with {code}")
             elif code == 0:
@@ -168,7 +165,7 @@ class Agent:
         ended = []
         for _ in range(2):
             for slot, process in list(self._processes.items()):
-                if (code := _read_exit(process)) is not None:
+                if (code := read_exit(process)) is not None:
                     ended.append((slot, self._processes.pop(slot), code))
             if not ended:
                 break
@@ -189,7 +186,7 @@ class Agent:
         self._members = tuple(slot for slot in self._members if slot not in newcomers)
         self._waiting -= newcomers
         for slot in newcomers & self._processes.keys():
-            _signal(self._processes[slot])
+            signal_group(self._processes[slot])
 
     def _go_on_without(self, slot: int, code: int) -> bool:
         """Go on with the other members, if the training may and can."""
@@ -236,13 +233,17 @@ class Agent:
         end = self._loss or self._describe_end(slot, code)
         allowed = self._may_lose(code) if self._loss is None else self._lost <= self._plan.losses
         again = allowed or self._restart < self._plan.max_restarts
+        with contextlib.suppress(OSError):
+            self._publish((), end.text)  # nobody waits for the others any more
         self._end(signal.SIGTERM, _GRACE_S)
         if again:
             self._restart += 1
             self._start_all(end)
         else:
-            used = self._lost >= self._plan.losses
-            why = f": elastic.losses allows {self._plan.losses}" if used else ""
+            why = ""
+            if self._lost >= self._plan.losses:
+                why = f": elastic.losses allows {self._plan.losses}"
+                self._warn(f"another rank was lost, but elastic.losses allows {self._lost}")
             _log(  # as torchrun's table
                 f"{end.text}, and the ranks may not start again{why}\n"
                 "FAILED\nRoot Cause (first observed failure):\n"
@@ -251,16 +252,22 @@ class Agent:
             )
         return again
 
-    def _describe_end(self, slot: int, code: int) -> _End:
+    def _warn(self, problem: str) -> None:
+        """Let the launcher show and record a warning."""
+        event = Adapted(time.monotonic(), 0, 1, max(1, self._plan.batch_size), None, "", problem)
+        with contextlib.suppress(OSError):
+            append_event(self._run_dir / SIDECAR_NAME, event)
+
+    def _describe_end(self, slot: int, code: int) -> End:
         rank = (self._members if slot in self._members else self._trained).index(slot)
         how = "hung, and was killed" if slot in self._hung else describe_exit(code)
-        return _End(f"rank {rank} {how}", rank, code, self._board.place(slot).pid)
+        return End(f"rank {rank} {how}", rank, code, self._board.place(slot).pid)
 
     def _end(self, number: int, grace_s: float) -> None:
         """End all processes, with a signal first."""
         deadline_t, killed = time.monotonic() + grace_s, False
         for process in self._processes.values():
-            _signal(process, number)
+            signal_group(process, number)
         while self._processes:
             signal.sigtimedwait({signal.SIGCHLD}, _TICK_S)
             for slot, process in list(self._processes.items()):
@@ -270,7 +277,7 @@ class Agent:
                 killed = True
                 for process in self._processes.values():
                     _log(f"Unable to shutdown process {process.pid} via {number}, killing it")
-                    _signal(process)
+                    signal_group(process)
 
     # Members
 
@@ -358,27 +365,7 @@ class Agent:
             if is_due and slot in self._processes.keys() - self._hung:
                 _log(f"process {slot} (pid {place.pid}) hangs: killing it")
                 self._hung.add(slot)
-                _signal(self._processes[slot])
-
-
-def _signal(process: subprocess.Popen[bytes], number: int = signal.SIGKILL) -> None:
-    """Send a signal to a process and its children."""
-    with contextlib.suppress(OSError):
-        os.killpg(process.pid, number)
-
-
-def _read_exit(process: subprocess.Popen[bytes]) -> int | None:
-    """Return the exit code of a process that has ended.
-
-    If it failed, its data loader workers are killed: they hold its connections open.
-    """
-    # With WNOWAIT, its pid stays taken until then.
-    end = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    if end is None:
-        return None
-    if (end.si_code, end.si_status) != (os.CLD_EXITED, 0):
-        _signal(process)
-    return process.wait()
+                signal_group(self._processes[slot])
 
 
 def _free_port() -> int:

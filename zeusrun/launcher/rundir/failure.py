@@ -212,6 +212,8 @@ def _from_worker(path: Path, restarts: int, oom_kills: int | None, mask: Mask) -
         if not frame[0].endswith("/zeusrun/worker/run.py")  # it rejected the script's value
     ]
     where = f"{Path(frames[-1][0]).name}:{frames[-1][1]}: " if frames else ""
+    if first_line.startswith("zeusrun: "):  # zeusrun refuses what the script does
+        where, message_text = "", first_line.removeprefix("zeusrun: ")
     memory = kind == "out_of_memory" or (oom_kills and _KILLED_CHILD.search(message_text))
     lost_peer = _LOST_PEER.search(message_text) is not None
     return Failure(

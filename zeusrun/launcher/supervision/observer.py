@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from zeusrun.metrics.advance import advance
 from zeusrun.metrics.progress import Progress, settle, take_step_clock
 from zeusrun.metrics.seen import Ranks, Seen
+from zeusrun.sidecar.events import Regrouped
 from zeusrun.trial import is_baseline
 
 if TYPE_CHECKING:
@@ -64,7 +65,10 @@ class RunObserver:
             events += self.ranks.find_others(progress.now_t, progress.launched_t)
         for name, source in self.sources.items():
             with self.messages.reading(name):
-                events += source.read(final=final)
+                # Output has no times. What comes with a change of the ranks was printed before it.
+                changed = (n for n, event in enumerate(events) if isinstance(event, Regrouped))
+                at = next(changed, len(events))
+                events[at:at] = source.read(final=final)
             for warning in source.warnings:
                 self.messages.warn_once(warning, warning)
         return events

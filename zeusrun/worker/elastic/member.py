@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from zeusrun.sidecar.board import BY_EPOCHS, BY_STEPS, FIXED, Board
 from zeusrun.sidecar.events import Adapted, Regrouped
+from zeusrun.worker.elastic.liveness import exists, is_in_collective
 from zeusrun.worker.elastic.sizes import RanksObservation, Scale, Sizes
 from zeusrun.worker.elastic.tracked import Tracked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from types import FrameType
 
     from zeusrun.sidecar.board import Generation
     from zeusrun.worker.environment import WorkerEnvironment
@@ -30,7 +30,6 @@ _NOTICED_S = 20.0  # within which a rank that has failed has ended, and the agen
 _POLL_S = 0.001
 _BEAT_S = 0.5
 _AHEAD = 2  # steps, by which a change is announced
-_WAITING = ("/torch/autograd/graph.py", "/torch/distributed/", "/zeusrun/worker/elastic/")
 
 
 class Member:
@@ -120,16 +119,11 @@ class Member:
         )
 
     def _set_mode(self, mode: int) -> None:
-        """Say how the ranks can change, unless the script has groups that would not follow."""
-        from torch import distributed  # noqa: PLC0415 - the script has imported it
+        """Say how the ranks can change, unless something of the script would not follow."""
+        from zeusrun.worker.elastic.state import find_obstacle  # noqa: PLC0415 - imports torch
 
-        from zeusrun.worker.elastic.state import find_unsent  # noqa: PLC0415 - imports torch
-
-        groups = distributed.distributed_c10d._world.pg_map
-        if len(groups) > 1:
-            self.refuse("the script has made process groups of its own (new_group)")
-        if (problem := find_unsent(self.tracked)) is not None:
-            self.refuse(problem)
+        if (why := find_obstacle(self.tracked)) is not None:
+            self.refuse(why)
         self._place.mode = FIXED if self._is_refused else mode
         if not self._has_begun:
             self._has_begun = True
@@ -276,6 +270,7 @@ class Member:
         )
 
         generation = self.board.read_generation(self.board.newest)
+        self._end_collectives(generation.number)
         if self._slot not in generation.members:
             self._leave()
         close_group()
@@ -301,6 +296,24 @@ class Member:
         self._environment.record_on_0(Regrouped(time.monotonic(), self._number, members, why))
         self._follow()
         return True
+
+    def _end_collectives(self, number: int) -> None:
+        """Wait until all ranks have left the last collective, before connections are closed.
+
+        gloo raises an error in a rank that only then notices that its collective is complete.
+        """
+        from torch import distributed  # noqa: PLC0415 - the script has imported it
+
+        self._place.joins = number
+        if self._is_newcomer or not self._number or not distributed.is_initialized():
+            return  # a rank was lost, and its connections are closed
+        members = self.board.read_generation(self._number).members
+        places = [self.board.place(slot) for slot in members]
+        deadline_t = time.monotonic() + _NOTICED_S
+        while self.board.newest == number and time.monotonic() < deadline_t:
+            if all(each.joins >= number or not exists(each.pid) for each in places):
+                return
+            time.sleep(_POLL_S)
 
     def _meet(self, generation: Generation, where: str) -> bool:
         """Wait until all members are as far; return whether they are: not if one has died.
@@ -371,7 +384,7 @@ class Member:
         main = threading.main_thread().ident
         while True:
             frame = sys._current_frames().get(main or 0)
-            self._place.is_waiting = _is_waiting(frame)
+            self._place.is_waiting = is_in_collective(frame)
             del frame
             self._place.beats += 1
             if self._place.joins not in {self._place.generation, self.board.newest}:
@@ -382,12 +395,3 @@ class Member:
         """End what the main thread waits for: a member has died while they joined each other."""
         if (groups := sys.modules.get("zeusrun.worker.elastic.groups")) is not None:
             groups.close_connections()
-
-
-def _is_waiting(frame: FrameType | None) -> bool:
-    """Whether the main thread is within a collective, or a backward pass."""
-    while frame is not None:
-        if any(part in frame.f_code.co_filename for part in _WAITING):
-            return True
-        frame = frame.f_back
-    return False

@@ -38,8 +38,13 @@ def send_state(tracked: Tracked, more: object, behind: Sequence[int]) -> None:
             work.wait(COLLECTIVE)
 
 
-def find_unsent(tracked: Tracked) -> str | None:
-    """Return why the state of an object cannot be sent; ``None`` if all can be."""
+def find_obstacle(tracked: Tracked) -> str | None:
+    """Return why the ranks of a script cannot change; ``None`` if they can."""
+    groups = distributed.distributed_c10d._world.pg_map
+    if not groups or not tracked.models:
+        return "the script does not train a DistributedDataParallel on each number of ranks"
+    if len(groups) > 1:
+        return "the script has made process groups of its own (new_group)"
     for each in tracked.others:
         try:
             _Packer(io.BytesIO(), protocol=5).dump(each.state_dict())
