@@ -50,6 +50,13 @@ def test_the_sample_of_the_readme_is_the_sample_that_ships(tmp_path):
         assert yaml.safe_load(sample)[key] == shipped[key]
 
 
+def test_the_job_file_of_kubernetes_is_the_one_that_ships():
+    (shown,) = blocks(DOCS["kubernetes.md"], "yaml")
+    shipped = (ROOT / "jobs" / "mnist_kubernetes.yaml").read_text()
+    assert shipped.endswith(shown)
+    assert yaml.safe_load(shown) == yaml.safe_load(shipped)
+
+
 @pytest.mark.parametrize(
     "text", blocks(README, "python") + blocks(DOCS["training-script.md"], "python")
 )

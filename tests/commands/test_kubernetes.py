@@ -19,6 +19,7 @@ from tests.fake_kubernetes import IMAGE
 from tests.kubernetes import SECRETS, SECTION, check_strictly
 from tests.runs import wait_for
 from zeusrun.commands import kubernetes as verbs
+from zeusrun.history.registry import remember_choice
 from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.launcher.processes.signals import CaughtSignals
 from zeusrun.launcher.queue.tickets import Tickets
@@ -155,6 +156,21 @@ class TestDryRun:
         assert json.loads(again[1]) == shown
         assert tickets() == []
 
+    @pytest.mark.parametrize("token", [None, "known"])
+    @pytest.mark.parametrize("secret", ["ZEUSRUN_TOKEN", "HF_TOKEN"])
+    def test_a_token_that_the_pods_lack_is_told(self, submit, monkeypatch, token, secret):
+        if token is not None:
+            monkeypatch.setenv("ZEUSRUN_TOKEN", token)
+        section = {"secrets": {secret: "zeusrun/token"}}
+        code, _, errors = submit("--dry-run", section=section, history="https://zeus.example")
+        assert code == 0
+        assert " ".join(errors.split()) == (
+            "zeusrun: https://zeus.example may refuse the runs: the pods get no ZEUSRUN_TOKEN; add "
+            "it to run_on.kubernetes: secrets: {ZEUSRUN_TOKEN: zeusrun/token}"
+            if token is not None and secret == "HF_TOKEN"
+            else ""
+        )
+
     def test_what_is_wrong_with_it_is_told(self, submit):
         code, _, errors = submit("--dry-run", section={"secrets": {}})
         assert (code, "pods need a history that they can reach" in errors) == (2, True)
@@ -191,6 +207,7 @@ def test_a_detached_submit_has_a_ticket(submit, crowded, tickets):
     "options",
     [
         ["--detach", "--overlap", "queue"],
+        ["--detach", "--wait"],
         ["--metrics-port", "9400"],
         ["--batch-size", "17"],
     ],
@@ -224,10 +241,10 @@ def test_a_name_that_is_taken_is_no_error_unless_all_are(
         (401, 1, "Log in to the cluster; then `kubectl get pods` works, too"),
         (403, 1, "deploy/kubernetes/zeusrun.yaml has what zeusrun needs in a namespace"),
         (403, 2, "deploy/kubernetes/zeusrun.yaml has what zeusrun needs in a namespace"),
-        (404, 1, "Correct run_on.kubernetes, or the schedule; --dry-run shows the manifest"),
+        (404, 1, "Correct run_on.kubernetes; --dry-run shows the manifest"),
         (404, 2, "Several nodes need Kubeflow Trainer 2.2 or later"),
-        (422, 1, "Correct run_on.kubernetes, or the schedule; --dry-run shows the manifest"),
-        (500, 2, "Correct run_on.kubernetes, or the schedule; --dry-run shows the manifest"),
+        (422, 1, "Correct run_on.kubernetes; --dry-run shows the manifest"),
+        (500, 2, "Correct run_on.kubernetes; --dry-run shows the manifest"),
         (None, 1, "`kubectl get pods` tells whether that is so"),
     ],
 )
@@ -364,7 +381,7 @@ def test_ctrl_c_deletes_the_job_and_shows_how_it_ends(submit, inside, history, r
     code, out, errors = submit()
     assert code == 130
     assert errors.startswith("zeusrun: job-1-1 is CANCELLED: ")
-    assert "is asked to stop; press Ctrl-C again to end it at once\n" in out
+    assert "is asked to stop; press Ctrl-C again to wait no longer\n" in out
     assert "\nbye\n" in out
     assert (fake.store.all("jobs"), fake.pods()) == ([], [])
     assert history.find("job-1-1").status is TrialStatus.CANCELLED
@@ -432,8 +449,20 @@ class TestWords:
         assert (record["allocation"], record["state"]) == (name, "queued")
         code, out, errors = cli("logs", name)
         assert (code, out, " ".join(errors.split())) == (0, "", f"zeusrun: {why}")
+        assert cli("logs", "job") == (code, out, errors)
         assert cli("cancel", name)[:2] == (0, f"{name} is cancelled\n")
         assert self.status(cli, monkeypatch).startswith("nothing runs now")
+
+    @pytest.mark.parametrize("verb", ["cancel", "logs", "show"])
+    def test_of_a_job_whose_only_submit_was_cancelled(self, cli, queued, crowded, verb):
+        queued()
+        remember_choice(Path(os.environ["ZEUSRUN_HOME"]), "job", "tinydb")  # of its job file
+        assert cli("cancel", "job")[0] == 0
+        assert cli(verb, "job") == (
+            2,
+            "",
+            "zeusrun: no run of job is recorded; `zeusrun status` shows what runs or waits\n",
+        )
 
     def test_of_one_that_runs(self, cli, queued, monkeypatch):
         fake, name = queued()
@@ -459,15 +488,21 @@ class TestWords:
         assert cli("cancel", name)[0] == 2
         assert tickets() == []
 
+    def test_of_one_that_has_succeeded(self, cli, queued):
+        fake, name = queued("echo one")
+        fake.wait_for("jobs", name.rpartition("/")[2], "Complete")
+        assert cli("logs", name) == (0, "one\n", "")
+
     def test_of_one_that_is_gone(self, cli, queued, monkeypatch):
         fake, name = queued()
         fake.store.delete("jobs", fake.get("jobs", name.rpartition("/")[2]))
         assert self.status(cli, monkeypatch).startswith("nothing runs now")
         code, out, errors = cli("logs", "-f", name)
         assert (code, out) == (2, "")
-        assert errors.endswith(
-            f"zeusrun: {name} has no log, or its log is gone; `zeusrun history` shows recorded runs\n"
-        )
+        missing = f"zeusrun: {name} does not exist in this cluster; `zeusrun history` lists runs\n"
+        assert errors == missing
+        for verb in ("show", "cancel"):
+            assert cli(verb, name) == (2, "", missing)
 
     def test_of_a_cluster_that_does_not_respond(self, cli, queued, monkeypatch):
         fake, name = queued()
@@ -549,8 +584,12 @@ class TestCronJob:
         [
             ({"schedule": {}}, "a cluster has no time zone of its own; set schedule.tz"),
             ({"nodes": 2}, "no CronJob can do nnodes: 2; leave out --in-cluster"),
-            ({"schedule": {"tz": "UTC", "start_within": "2h"}}, "start_within and overlap: queue"),
-            ({"schedule": {"tz": "UTC", "overlap": "queue"}}, "start_within and overlap: queue"),
+            ({"schedule": {"tz": "UTC", "start_within": "2h"}}, "can do start_within; leave"),
+            ({"schedule": {"tz": "UTC", "overlap": "queue"}}, "can do overlap: queue; leave"),
+            (
+                {"schedule": {"tz": "UTC", "start_within": "2h", "overlap": "queue"}},
+                "can do start_within and overlap: queue; leave",
+            ),
             (None, "--in-cluster is for run_on: kubernetes"),
         ],
     )
@@ -562,11 +601,27 @@ class TestCronJob:
         assert (code, words in " ".join(errors.split())) == (2, True)
         assert used_cluster.used == set()
 
-    @pytest.mark.parametrize("expression", ["0 2 L * *", "0 2 * * 1#2", "0 2 * * 7"])
-    def test_an_expression_that_kubernetes_does_not_know_is_refused_by_it(self, add, expression):
+    @pytest.mark.parametrize("expression", ["0 2 L * *", "0 2 * * 1#2", "0 2 * * 5L"])
+    def test_an_expression_that_kubernetes_does_not_know_is_refused(
+        self, add, used_cluster, expression
+    ):
         code, _, errors = add(expression, schedule={"tz": "UTC"})
-        assert code in {2, 5}
-        assert "spec.schedule" in errors
+        assert (code, "omit --in-cluster: a CronJob has no L or #" in errors) == (2, True)
+        assert used_cluster.used == set()
+
+    @pytest.mark.parametrize(
+        ("given", "made"), [("7", "0"), ("5-7", "0,5,6"), ("FRI,7", "0,5"), ("1-7/3", "0,1,4")]
+    )
+    def test_its_sunday_is_0(self, add, used_cluster, given, made):
+        assert add(f"0 2 * JUL {given}", schedule={"tz": "UTC"})[0] == 0
+        (found,) = used_cluster.store.all("cronjobs")
+        assert found["spec"]["schedule"] == f"0 2 * JUL {made}"
+
+    def test_a_refusal_names_the_schedule(self, add, used_cluster):
+        used_cluster.fails("PUT", 422)
+        code, _, errors = add("0 2 * * *", schedule={"tz": "UTC"})
+        assert code == 5
+        assert "Correct run_on.kubernetes or the schedule; --dry-run" in " ".join(errors.split())
 
     def test_dry_run_is_for_clusters(self, cli, job):
         code, _, errors = cli("schedule", "add", job(), "0 2 * * *", "--dry-run")

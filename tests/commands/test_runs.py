@@ -8,6 +8,7 @@ import json
 import re
 import shutil
 import signal
+import socket
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ import pytest
 from tests.factories import DONE, PREEMPTED
 from tests.runs import only_trial, survivors, wait_for
 from zeusrun.analysis.amounts import SAVED
+from zeusrun.history.registry import remember_choice
 from zeusrun.launcher.rundir.ownership import RunLock
 from zeusrun.trial import TrialStatus
 
@@ -479,6 +481,24 @@ def test_status_shows_what_runs_with_live_numbers(zeusrun, running):
     energy = [] if found["energy_j"] is None else [" J"]
     for text in ("job-1-1", "1/5", "0.1 → 0.5", " W", *energy):
         assert text in shown
+
+
+def test_status_shows_the_rest_if_one_server_does_not_respond(zeusrun, running):
+    running()
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+    remember_choice(zeusrun.home, "other", url)
+    done = zeusrun("status", "--json")
+    assert [each["trial"] for each in json.loads(done.stdout)] == ["job-1-1"]
+    assert (done.returncode, done.stderr) == (
+        0,
+        (
+            f"zeusrun: the server {url} (from the job file of other) does not respond: Connection "
+            "refused; what runs of other is not shown. Start that server, or give the job another "
+            "'history' and submit it\n"
+        ),
+    )
+    assert zeusrun("status", "other").returncode == 6
 
 
 def test_status_tells_a_trial_whose_launcher_is_dead(zeusrun, running):

@@ -22,8 +22,8 @@ WHOLE = {
     "resources": {"cpu": "500m", "memory": "1.5Gi", "nvidia.com/gpu": 2, "ephemeral-storage": "9G"},
     "secrets": {"ZEUSRUN_TOKEN": "zeusrun/token", "_2": "a.b-c/D_e.f", **JOIN["secrets"]},
     "home": "zeusrun-home",
-    "volumes": {"/data": "imagenet", "/data/more": "b.2"},
-    "labels": {"kueue.x-k8s.io/queue-name": "team-a"},
+    "volumes": {"/data": "imagenet:ro", "/data/more": "b.2"},
+    "labels": {"kueue.x-k8s.io/queue-name": "team-a", "cost_centre": "7", "empty": ""},
     "pod": {
         "nodeSelector": {"gpu": "a100"},
         "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],
@@ -112,6 +112,9 @@ def test_an_error_names_its_line(tmp_path):
 QUANTITY = "must be a quantity such as 4, 500m or 16Gi"
 PATH = "must be an absolute path such as /data, without a / at its end"
 CLAIM = "must be the name of a PersistentVolumeClaim, such as zeusrun-home"
+VOLUME = "must be the name of a PersistentVolumeClaim, such as imagenet or imagenet:ro"
+LABEL = "must be a key that zeusrun does not set, such as team"
+VALUE = "must be at most 63 letters, digits, '-', '_' or '.', with a letter or digit at both ends"
 FORM = "{cpu: 4, memory: 16Gi}"
 
 
@@ -186,8 +189,15 @@ def test_what_a_key_cannot_be_is_refused(tmp_path, key, value, sentence):
         ("volumes", "data", "imagenet", f"{PATH}, not 'data'"),
         ("volumes", "/", "imagenet", f"{PATH}, not '/'"),
         ("volumes", "/data/", "imagenet", f"{PATH}, not '/data/'"),
-        ("volumes", "/data", "My Data", f"{CLAIM}, not 'My Data'"),
+        ("volumes", "/data", "My Data", f"{VOLUME}, not 'My Data'"),
+        ("volumes", "/data", "imagenet:rw", f"{VOLUME}, not 'imagenet:rw'"),
         ("labels", "team", 1, 'must be text, not 1; put it in quotes: "1"'),
+        ("labels", "zeusrun.io/job", "x", f"{LABEL}, not 'zeusrun.io/job'"),
+        ("labels", "app.kubernetes.io/name", "x", f"{LABEL}, not 'app.kubernetes.io/name'"),
+        ("labels", "a b", "x", f"{LABEL}, not 'a b'"),
+        ("labels", "team", "a b", f"{VALUE}, not 'a b'"),
+        ("labels", "team", "-a", f"{VALUE}, not '-a'"),
+        ("labels", "team", "a" * 64, f"{VALUE}, not '{'a' * 64}'"),
     ],
 )
 def test_what_an_item_of_a_section_cannot_be_is_refused(tmp_path, key, name, value, sentence):

@@ -417,6 +417,22 @@ def test_the_summary_of_a_preempted_trial_says_that_it_goes_on():
     assert "goes on" not in text
 
 
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_preempted_trial_whose_pod_keeps_nothing_does_not_go_on(kept):
+    screen = console()
+    with SubmitView(screen, quiet=False, kept=kept) as view:
+        view.show(TrialEnded(finished(TrialStatus.PREEMPTED), False))
+    assert ("the next submit runs it again" in screen.file.getvalue()) == kept
+
+
+def test_a_note_that_is_needed_is_shown_by_a_quiet_submit_too():
+    screen = console()
+    with SubmitView(screen, quiet=True) as view:
+        view.show(Noted("waiting for b", needed=True))
+        view.show(Noted("not needed"))
+    assert screen.file.getvalue() == "· waiting for b\n"
+
+
 @pytest.mark.parametrize("status", _FAILURES)
 def test_the_summary_of_any_other_ending_says_where_more_is(status):
     text = render(summary(finished(status)))

@@ -18,12 +18,13 @@ from zeusrun.launcher.processes.command import find_torchrun
 from zeusrun.trial import Hardware
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from zeusrun.choice.problem import Forced
     from zeusrun.history.base import History
     from zeusrun.jobfile.spec import JobSpec
+    from zeusrun.launcher.events import Emit
     from zeusrun.launcher.schedulers import Allocation
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -36,7 +37,7 @@ def compose(
     *,
     place: tuple[Path, History] | None = None,
     signals: Sequence[int] = (),
-    show: Callable[[str], None] | None = None,
+    emit: Emit | None = None,
     allocation: Allocation | None = None,
 ) -> Submission:
     """Build everything that a submit needs. With ``run_on``, connect to the other hosts.
@@ -47,7 +48,7 @@ def compose(
         gpus: UUIDs; ``None`` for all visible ones.
         place: The home and the history; ``None`` for those of the job, to read them.
         signals: Those that have come; they end the wait for other hosts.
-        show: Shows a sentence to the user; ``None``: nobody is asked to join.
+        emit: Gets what happens while other hosts join; ``None``: nobody is asked to join.
         allocation: The job of a scheduler that this is the batch step of.
     """
     home, history = place or open_own(spec)
@@ -69,7 +70,7 @@ def compose(
         if run_on is not None:
             from zeusrun.launcher.nodes import cluster as hosts  # noqa: PLC0415 - few jobs have it
 
-            cluster, per_node = hosts.open_cluster(spec, run_on, signals, show)
+            cluster, per_node = hosts.open_cluster(spec, run_on, signals, emit)
             stack.callback(cluster.close)
             cluster = cluster if cluster.nodes else None
         if planned is None:

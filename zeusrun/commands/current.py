@@ -16,6 +16,7 @@ from typer import Option
 from zeusrun.clock import timestamp
 from zeusrun.commands import options
 from zeusrun.errors import HistoryError, UsageError, ZeusrunError
+from zeusrun.history.base import UnavailableError
 from zeusrun.history.rules import has_expired
 from zeusrun.launcher.queue.tickets import find_waiting, read_waiting
 from zeusrun.launcher.rundir.layout import ask_to_cancel
@@ -65,9 +66,9 @@ def status(job: options.AnyJob = None, *, as_json: options.AsJson = False) -> No
         from zeusrun.view.tables import status_table  # noqa: PLC0415 - see the top
 
         starts = {each.job: each.describe_start() or "" for each in deferred}
-        names = [ticket.allocation for ticket in waiting if ticket.allocation]
-        jobs = read_jobs(names)
-        queued = {name: describe_job(name, jobs.get(name)) for name in names}
+        asked = [ticket.allocation for ticket in waiting if ticket.allocation]
+        jobs = read_jobs(asked)
+        queued = {name: describe_job(name, jobs.get(name)) for name in asked}
         shown = options.console()
         host = platform.node()
         table = status_table(found, waiting, starts, queued, host=host, width=shown.width)
@@ -75,7 +76,12 @@ def status(job: options.AnyJob = None, *, as_json: options.AsJson = False) -> No
     elif damage is None:
         typer.echo("nothing runs now; 'zeusrun history' shows what ran")
     if damage is not None:
-        raise damage
+        if job is not None:
+            raise damage
+        missing, advice = ", ".join(name for name in names if name not in by_job), ""
+        if isinstance(damage, UnavailableError):
+            advice = ". Start that server, or give the job another 'history' and submit it"
+        options.tell(f"{damage}; what runs of {missing} is not shown{advice}")
 
 
 def _deferred(home: Path, job: str | None) -> list[Schedule]:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from zeusrun.commands import options
 from zeusrun.errors import ExitCode, UsageError, ZeusrunError
-from zeusrun.launcher.schedulers import describe_job, is_remote
+from zeusrun.launcher.schedulers import COMPLETE, check_exists, describe_job, is_remote
 from zeusrun.plain_text import plain_log_line
 from zeusrun.view.export import print_json
 
@@ -79,7 +79,8 @@ class Follower:
         if interrupts > self.interrupts:
             self.interrupts = interrupts
             self.stop(interrupts)
-            again = "" if interrupts > 1 else "; press Ctrl-C again to end it at once"
+            then = "wait no longer" if is_remote(self.name) else "end it at once"
+            again = "" if interrupts > 1 else f"; press Ctrl-C again to {then}"
             self.shown.print(f"{self.name} is asked to stop{again}", highlight=False)
         if len(self.received) > interrupts:
             error = ZeusrunError(f"{self.name} goes on without this process")
@@ -100,7 +101,8 @@ def tell_queued(name: str, *, quiet: bool, as_json: bool) -> int:
 def show_source(name: str, source: Source) -> None:
     """Print what a submit in a scheduler prints, until nothing more comes."""
     job = source.read_job()
-    if job is not None or not is_remote(name):  # else an error says why
+    check_exists(name, job)
+    if (not is_remote(name)) if job is None else job.state != COMPLETE:  # else an error says why
         options.tell(describe_job(name, job))
     ended, silent = False, True
     while not ended:

@@ -21,8 +21,10 @@ from zeusrun.commands.node import join_head
 from zeusrun.commands.recurrence import run_recurrence
 from zeusrun.errors import BusyError, ExitCode, HistoryError, LaunchError, UsageError, ZeusrunError
 from zeusrun.export.kubeflow import StatusReporter
+from zeusrun.files.home import trusted_home
 from zeusrun.history.base import NEWEST, UnavailableError
-from zeusrun.history.registry import remember_choice
+from zeusrun.history.http.client import TOKEN_VARIABLE, read_token
+from zeusrun.history.registry import default_name, remember_choice
 from zeusrun.jobfile.yaml_reader import write_job_yaml
 from zeusrun.launcher.kubernetes import pod as pods
 from zeusrun.launcher.kubernetes.client import (
@@ -62,6 +64,7 @@ _INTERRUPTED = ExitCode.SIGNAL_BASE + signal.SIGINT
 def show_manifest(spec: JobSpec, request: Request, *, as_json: bool) -> None:
     """Show the manifest that a submit would create."""
     manifest = build_manifest(spec, request, f"{new_name(spec.name)[:-5]}00000")
+    _warn_without_token(spec)
     options.answer(manifest, write_job_yaml(manifest), as_json=as_json)
 
 
@@ -81,6 +84,7 @@ def submit_to_kubernetes(
     with CaughtSignals() as signals:
         home, history = options.open_own(spec)
         build_manifest(spec, request, new_name(spec.name))  # whatever is wrong with it, first
+        _warn_without_token(spec)
         name = _create(spec, request, home, history, signals.received)
         begun()
         if detach:
@@ -109,6 +113,18 @@ def submit_to_kubernetes(
     return code
 
 
+def _warn_without_token(spec: JobSpec) -> None:
+    """Warn if the pods get no token for their server, and this machine has one for it."""
+    address = spec.history.url or default_name(os.environ)
+    given = spec.kubernetes.secrets if spec.kubernetes else ()
+    lacks = TOKEN_VARIABLE not in given and address.startswith(("http://", "https://"))
+    if lacks and read_token(trusted_home(os.environ), os.environ) is not None:
+        options.tell(
+            f"{address} may refuse the runs: the pods get no {TOKEN_VARIABLE}; add it to "
+            f"run_on.kubernetes: secrets: {{{TOKEN_VARIABLE}: zeusrun/token}}"
+        )
+
+
 def _create(
     spec: JobSpec, request: Request, home: Path, history: History, received: Sequence[int]
 ) -> str:
@@ -131,17 +147,15 @@ def _create_job(spec: JobSpec, request: Request, left: int = _NAMES) -> str:
         raise _explain_refusal(error, spec) from error
 
 
-def _explain_refusal(error: ApiError, spec: JobSpec) -> LaunchError:
+def _explain_refusal(error: ApiError, spec: JobSpec, besides: str = "") -> LaunchError:
     """Return what a user should do if the API did not take a manifest."""
-    advice = "Correct run_on.kubernetes, or the schedule; --dry-run shows the manifest"
-    if error.code == 401:
-        advice = "Log in to the cluster; then `kubectl get pods` works, too"
-    elif error.code == 403:
-        advice = "deploy/kubernetes/zeusrun.yaml has what zeusrun needs in a namespace"
-    elif error.code == 404 and (spec.launch.nnodes or 1) > 1:
+    advice = {
+        401: "Log in to the cluster; then `kubectl get pods` works, too",
+        403: "deploy/kubernetes/zeusrun.yaml has what zeusrun needs in a namespace",
+        None: "`kubectl get pods` tells whether that is so",
+    }.get(error.code, f"Correct run_on.kubernetes{besides}; --dry-run shows the manifest")
+    if error.code == 404 and (spec.launch.nnodes or 1) > 1:
         advice = "Several nodes need Kubeflow Trainer 2.2 or later"
-    elif error.code is None:
-        advice = "`kubectl get pods` tells whether that is so"
     return LaunchError(f"Kubernetes did not take the job: {error}. {advice}")
 
 
@@ -182,21 +196,22 @@ def add_cron_job(spec: JobSpec, schedule: Schedule, *, dry_run: bool, as_json: b
         raise UsageError(f"{spec.source}: --in-cluster is for run_on: kubernetes")
     if zone is None:
         raise UsageError("a cluster has no time zone of its own; set schedule.tz: Europe/Paris")
-    if nodes > 1 or rules.may_defer or schedule.overlap == "queue":
-        what = f"nnodes: {nodes}" if nodes > 1 else "start_within and overlap: queue"
+    cannot = {f"nnodes: {nodes}": nodes > 1, "start_within": rules.may_defer}
+    cannot["overlap: queue"] = schedule.overlap == "queue"
+    if what := " and ".join(name for name, is_set in cannot.items() if is_set):
         raise UsageError(
             f"no CronJob can do {what}; leave out --in-cluster, and cron of this machine submits"
         )
-    manifest = build_cron_job(
-        spec, rules.timetable.expression, zone, schedule.overlap, rules.deadline_s
-    )
+    cron = rules.timetable.for_kubernetes()
+    manifest = build_cron_job(spec, cron, zone, schedule.overlap, rules.deadline_s)
+    _warn_without_token(spec)
     if dry_run:
         options.answer(manifest, write_job_yaml(manifest), as_json=as_json)
         return
     try:
         name = replace_cron_job(manifest)
     except ApiError as error:
-        raise _explain_refusal(error, spec) from error
+        raise _explain_refusal(error, spec, " or the schedule") from error
     namespace, _, own = name.partition(":")[2].partition("/")
     text = (
         f"{spec.name} runs {rules.timetable.describe()} in the cluster, as CronJob {own}; "
@@ -240,8 +255,7 @@ def _run_head(
     allocation = pods.PodAllocation(request.allocation, hosts)
     with StatusReporter(os.environ) as reporter:
         result = run_recurrence(spec, request, emit=reporter.take, allocation=allocation)
-    keeps = spec.kubernetes is not None and spec.kubernetes.home is not None
-    until_t = time.monotonic() + (0.0 if keeps else _DELIVERED_S)
+    until_t = time.monotonic() + (0.0 if spec.pod_keeps_files else _DELIVERED_S)
     with contextlib.suppress(HistoryError):
         while time.monotonic() < until_t and not received:
             try:

@@ -19,7 +19,7 @@ from zeusrun.history.base import NEWEST
 from zeusrun.history.registry import default_name, open_history, open_named, remember_choice
 from zeusrun.job_name import list_known
 from zeusrun.launcher.rundir.ownership import files_of, newest_here
-from zeusrun.launcher.schedulers import is_job
+from zeusrun.launcher.schedulers import check_exists, is_job, read_jobs
 from zeusrun.plain_text import plain_text
 from zeusrun.view.export import print_json
 
@@ -118,6 +118,7 @@ def find_trial(name: str, store: History | None = None) -> Trial:
     if not is_job(name):
         return rules.find_trial(store, job_name(name))
     if (trial := find_allocated(name, store)) is None:
+        check_exists(name, read_jobs([name]).get(name))
         raise UsageError(f"no run has begun in {name}; `zeusrun logs {name}` shows its output")
     return trial
 

@@ -70,7 +70,8 @@ def run_recurrence(
     trials: list[Trial] = []
     began = False
     # Signals are caught until everything is recorded, notified and cleaned up.
-    with CaughtSignals() as signals, SubmitView(shown, quiet=request.quiet) as view:
+    view = SubmitView(shown, quiet=request.quiet, kept=spec.pod_keeps_files is not False)
+    with CaughtSignals() as signals, view:
         messages = _HistoryMessages(spec.name, view, signals)
         home, history = options.open_own(spec, show=messages.append, pause=messages.pause)
         notify = functools.partial(send_notices, spec, home, lambda text: view.show(Warned(text)))
@@ -105,7 +106,7 @@ def run_recurrence(
                         gpus,
                         place=(home, history),
                         signals=signals.received,
-                        show=lambda text: view.show(Warned(text)),  # also with --quiet
+                        emit=view.show,
                         allocation=allocation,
                     ),
                     describe_machine=functools.partial(_describe_machine, home),

@@ -5,7 +5,6 @@ Only what prints tables imports them: rich takes 40 ms, which ``--json`` saves.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 import os
@@ -19,6 +18,7 @@ from zeusrun.analysis.amounts import Group, add_up, find_totals
 from zeusrun.commands import options
 from zeusrun.errors import UsageError
 from zeusrun.history.base import NEWEST
+from zeusrun.launcher.queue.tickets import read_waiting
 from zeusrun.launcher.rundir.failure import read_traceback
 from zeusrun.launcher.rundir.layout import RunPaths, earlier_parts
 from zeusrun.launcher.rundir.logs import follow_logs, log_tails
@@ -305,11 +305,13 @@ def _find_job(name: str) -> str | None:
     if is_job(name):
         return name
     home, store = options.open_home(name)
-    with contextlib.suppress(UsageError):  # it is raised again
+    try:
         trial = options.find_trial(name, store)
-        if is_remote(trial.allocation) and find_own(store, home, trial) is None:
-            return trial.allocation
-    return None
+    except UsageError:  # it is raised again, unless the job is only queued
+        queued = [each.allocation for each in read_waiting(home, options.job_name(name))]
+        return next(filter(None, reversed(queued)), None)
+    is_elsewhere = is_remote(trial.allocation) and find_own(store, home, trial) is None
+    return trial.allocation if is_elsewhere else None
 
 
 def _show_job(name: str, *, follow: bool) -> None:

@@ -94,8 +94,9 @@ def submit(
         raise UsageError(
             f"--detach is for run_on: slurm or kubernetes; use `nohup zeusrun submit {job} &`"
         )
-    if elsewhere and metrics_port is not None:
-        raise UsageError("--metrics-port serves this machine, and run_on trains elsewhere")
+    if elsewhere and (metrics_port is not None or (wait and detach)):
+        what = "--wait waits for GPUs of" if metrics_port is None else "--metrics-port serves"
+        raise UsageError(f"{what} this machine, and run_on trains elsewhere; leave it out")
     if dry_run and spec.slurm is not None:
         from zeusrun.commands.slurm import show_script  # noqa: PLC0415 - few jobs need it
 

@@ -127,8 +127,10 @@ def find_trial(store: History, name: str) -> Trial:
     if found is not None:
         return found
     jobs = store.jobs()
-    if name in jobs and (trials := store.trials(name, 1)):
-        return trials[0]
+    if name in jobs:
+        if trials := store.trials(name, 1):
+            return trials[0]
+        raise UsageError(f"no run of {name} is recorded; `zeusrun status` shows what runs or waits")
     if re.fullmatch(r"\d+-\d+", name):  # as the table of one job shows it
         matches = [trial for job in jobs if (trial := store.find(f"{job}-{name}")) is not None]
         if len(matches) == 1:

@@ -87,13 +87,22 @@ def _check_pod(pod: Mapping[str, Any]) -> Mapping[str, Any]:
 
 _NAMESPACE = _matches("[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", "a name such as ml-team")
 _PATH = _matches(r"/[^:\s]*[^:\s/]", "an absolute path such as /data, without a / at its end")
-_CLAIM = "the name of a PersistentVolumeClaim, such as zeusrun-home"
+_CLAIM_FORM = "[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?"
+_VALUE = "at most 63 letters, digits, '-', '_' or '.', with a letter or digit at both ends"
+_CLAIM = "the name of a PersistentVolumeClaim, such as "
 _Image = Annotated[str, _matches(r"[^\s]+", "an image such as registry.example/train:1")]
 _Quantity = Annotated[str | int | float, BeforeValidator(_read_quantity)]
 _Variable = Annotated[str, AfterValidator(_check_variable)]
 _Reference = Annotated[str, _matches(r"[a-z0-9.-]+/[\w.-]+", "SECRET/KEY, such as hf/token")]
 _Path = Annotated[str, _PATH]
-_Claim = Annotated[str, _matches(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", _CLAIM)]
+_Claim = Annotated[str, _matches(_CLAIM_FORM, f"{_CLAIM}zeusrun-home")]
+_Volume = Annotated[str, _matches(f"{_CLAIM_FORM}(:ro)?", f"{_CLAIM}imagenet or imagenet:ro")]
+# https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/
+_LABEL = r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?"
+_OURS = r"(app\.kubernetes|zeusrun)\.io/"
+_OTHER = "a key that zeusrun does not set, such as team"
+_Label = Annotated[str, _matches(f"(?!{_OURS}){_LABEL}", _OTHER)]
+_Value = Annotated[str, _matches(r"([A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?)?", _VALUE)]
 
 
 class Kubernetes(Section):
@@ -119,11 +128,11 @@ class Kubernetes(Section):
         description="PersistentVolumeClaim for checkpoints and logs; null: they are gone with "
         "the pod.",
     )
-    volumes: Annotated[Mapping[_Path, _Claim], AfterValidator(_check_volumes)] = Field(
-        {}, description="PersistentVolumeClaims by where they are mounted: {/data: imagenet}."
+    volumes: Annotated[Mapping[_Path, _Volume], AfterValidator(_check_volumes)] = Field(
+        {}, description='PersistentVolumeClaims by path; with :ro, only read: {/data: "data:ro"}.'
     )
-    labels: Mapping[str, str] = Field(
-        {}, description="Labels of the job: {kueue.x-k8s.io/queue-name: team-a}."
+    labels: Mapping[_Label, _Value] = Field(
+        {}, description="Labels of the job and its pods: {kueue.x-k8s.io/queue-name: team-a}."
     )
     pod: Annotated[Mapping[str, Any], AfterValidator(_check_pod)] = Field(
         {},

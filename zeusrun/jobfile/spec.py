@@ -251,6 +251,11 @@ class JobSpec(Section):
         return None if self.run_on is None else self.run_on.kubernetes
 
     @property
+    def pod_keeps_files(self) -> bool | None:
+        """Whether a pod keeps the files of its runs; ``None``: the job runs in none."""
+        return None if self.kubernetes is None else self.kubernetes.home is not None
+
+    @property
     def variant(self) -> str | None:
         """How the batch size adapts within a run, and the ranks agree; ``None`` for neither."""
         if self.elastic is not None and self.elastic.batch_size == "scaled":

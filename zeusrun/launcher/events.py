@@ -21,6 +21,7 @@ class Noted:
     """A sentence to read."""
 
     text: str
+    needed: bool = False  # also with --quiet
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import re
 import time
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
-from zeusrun.errors import LaunchError
+from zeusrun.errors import LaunchError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,6 +23,9 @@ State: TypeAlias = Literal["queued", "running", "ended"]
 
 KUBERNETES = "kubernetes:"
 """How the name of a job in Kubernetes begins; its namespace and its name follow."""
+
+GONE, COMPLETE = "GONE", "Complete"
+"""States of a job that does not exist any more, and of one that Kubernetes has completed."""
 
 # By prefix: the module that asks the scheduler, the form of what follows, and what shows a job.
 _SCHEDULERS = {
@@ -39,6 +42,10 @@ _KEPT_S = 5.0  # a state that was read; waiting submits ask twice a second
 
 class SchedulerJob(Protocol):
     """A job as its scheduler describes it now."""
+
+    @property
+    def state(self) -> str:
+        """The scheduler's own word, or ``GONE``."""
 
     @property
     def has_ended(self) -> bool:
@@ -107,6 +114,12 @@ def read_jobs(names: Iterable[str]) -> dict[str, SchedulerJob]:
         own = [name for name in asked if name.startswith(f"{prefix}:")]
         found |= _module(own[0]).read_jobs(own)
     return found
+
+
+def check_exists(name: str, job: SchedulerJob | None) -> None:
+    """Raise ``UsageError`` if Kubernetes has no such job; Slurm may leave files of one here."""
+    if is_remote(name) and job is not None and job.state == GONE:
+        raise UsageError(f"{name} does not exist in this cluster; `zeusrun history` lists runs")
 
 
 def describe_job(name: str, job: SchedulerJob | None) -> str:

@@ -44,9 +44,10 @@ _RANK_STYLES = ("cyan", "magenta", "blue", "green", "yellow", "bright_cyan", "br
 class SubmitView:
     """Shows one submit on a console. A context manager: it removes the panel at the end."""
 
-    def __init__(self, console: Console, *, quiet: bool) -> None:
+    def __init__(self, console: Console, *, quiet: bool, kept: bool = True) -> None:
+        """Prepare; ``kept``: the files of the run outlive this machine."""
         self._console = console
-        self._quiet = quiet
+        self._quiet, self._kept = quiet, kept
         self._run: events.TrialStarts | None = None
         self._start_shown = False
         self._epochs_shown = 0
@@ -71,10 +72,10 @@ class SubmitView:
                 self._run = replace(self._run, cost_bound_j=cost_bound_j)
             case events.TrialEnded(trial, replaced):
                 self._show_end(trial, replaced=replaced)
+            case events.Noted(text, needed) if needed or not self._quiet:
+                self._print(Labelled([(Text("·", style="dim"), Text(text, style="dim"))], gap=1))
             case _ if self._quiet:
                 pass
-            case events.Noted(text):
-                self._print(Labelled([(Text("·", style="dim"), Text(text, style="dim"))], gap=1))
             case events.TrialStarts(trial):
                 self._run, self._epochs_shown, self._start_shown = event, 0, False
                 self._print(trial_head(trial))
@@ -91,7 +92,7 @@ class SubmitView:
             if warning not in self._warned:
                 self.show(events.Warned(warning))
         if not self._quiet or not (replaced or trial.status is TrialStatus.REACHED):
-            saved = has_checkpoint(Path(trial.run_dir))
+            saved = has_checkpoint(Path(trial.run_dir)) if self._kept else None
             self._print(summary(trial, replaced=replaced, saved=saved))
 
     def _show_output(self, rank: int, lines: Sequence[str]) -> None:
@@ -195,10 +196,11 @@ def live_panel(run: events.TrialStarts, progress: Progress, width: int) -> Rende
     return Group(Text(""), grid)
 
 
-def summary(trial: Trial, *, replaced: bool = False, saved: bool = True) -> RenderableType:
+def summary(trial: Trial, *, replaced: bool = False, saved: bool | None = True) -> RenderableType:
     """Return the outcome, the cost, and the command that shows more.
 
-    ``replaced``: a speed check ended it in favour of another one. ``saved``: it has a checkpoint.
+    ``replaced``: a speed check ended it in favour of another one. ``saved``: it has a checkpoint;
+    ``None``: that is lost with this pod.
     """
     reached = trial.status is TrialStatus.REACHED
     style = STATUS_STYLES[trial.status]
@@ -229,7 +231,7 @@ def summary(trial: Trial, *, replaced: bool = False, saved: bool = True) -> Rend
     gradients = gradients_text(trial)
     if gradients is not None:
         lines.append(Text(f"  {gradients}"))
-    if trial.status is TrialStatus.PREEMPTED:
+    if trial.status is TrialStatus.PREEMPTED and saved is not None:
         then = "goes on with it" if saved else "runs it again from its beginning"
         who = "next submit" if trial.allocation is None else "next start"
         lines.append(Text(f"  the {who} {then}", style="dim"))

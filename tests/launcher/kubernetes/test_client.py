@@ -243,8 +243,9 @@ def test_a_server_that_does_not_respond_is_asked_once_for_all_jobs(answers, monk
     assert read_jobs([f"kubernetes:ml/a-{number}" for number in range(20)]) == {}
     assert path.exists()
     assert 1 <= len(tried) <= 2  # once more after an error
-    with pytest.raises(ApiError, match=f"http://127.0.0.1:{port} does not respond: ") as silent:
+    with pytest.raises(ApiError) as silent:
         read_job(NAME)
+    assert str(silent.value) == f"http://127.0.0.1:{port} does not respond: Connection refused"
     assert silent.value.code is None
 
 
@@ -267,9 +268,9 @@ class TestKubeconfig:
     def test_none(self):
         with pytest.raises(NoClusterError) as missing:
             create_job(build_job("true", "a"))
-        assert str(missing.value).startswith("kubectl has no cluster here: ")
-        assert "Set KUBECONFIG, or train on this machine with --set run_on=local" in str(
-            missing.value
+        assert str(missing.value) == (
+            f"kubectl has no cluster here: there is no file {os.environ['KUBECONFIG']}. Set "
+            "KUBECONFIG, or train on this machine with --set run_on=local"
         )
         assert missing.value.exit_code == 5
 

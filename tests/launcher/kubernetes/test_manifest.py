@@ -52,7 +52,7 @@ SHAPES = {
     "gpus": {"resources": {"cpu": "500m", "memory": "1.5Gi", "nvidia.com/gpu": 2}},
     "fraction": {"resources": {"cpu": 0.5, "memory": "9G", "ephemeral-storage": "9G"}},
     "home": {"home": "zeusrun-home", **TOKEN},
-    "volumes": {"volumes": {"/data": "imagenet", "/data/more": "b.2", "/x": "imagenet"}},
+    "volumes": {"volumes": {"/data": "imagenet", "/data/more": "b.2", "/x": "imagenet:ro"}},
     "labels": {"labels": {"kueue.x-k8s.io/queue-name": "team-a", "team": ""}},
     "pod": {"pod": POD},
     "user": {"user": 4321, "folder": "/app/jobs"},
@@ -90,6 +90,17 @@ def pod_of(runtime):
     def find(manifest):
         made = manifest if manifest["kind"] == "Job" else build_job(manifest, runtime)
         return made["spec"]["template"]["spec"]
+
+    return find
+
+
+@pytest.fixture
+def labels_of(runtime):
+    """Return the labels of the pods of a Job or a TrainJob."""
+
+    def find(manifest):
+        made = manifest if manifest["kind"] == "Job" else build_job(manifest, runtime)
+        return made["spec"]["template"]["metadata"]["labels"]
 
     return find
 
@@ -139,6 +150,7 @@ def test_the_rules_of_a_schedule_are_those_of_the_cron_job(build, overlap, word)
     found = build_cron_job(spec, "0 2 * * *", "UTC", overlap, 90.2)["spec"]
     assert (found["concurrencyPolicy"], found["startingDeadlineSeconds"]) == (word, 91)
     assert (found["schedule"], found["timeZone"]) == ("0 2 * * *", "UTC")
+    assert (found["successfulJobsHistoryLimit"], found["failedJobsHistoryLimit"]) == (3, 3)
     plain = build_cron_job(spec, "0 2 * * *", "UTC", overlap, None)["spec"]
     assert plain["startingDeadlineSeconds"] == 3600
 
@@ -150,8 +162,14 @@ def test_what_only_a_job_can_have_reaches_its_pod(build, pod_of):
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
-def test_what_the_section_says_is_in_the_pod(build, pod_of, nodes):
-    section = {"home": "h", "volumes": {"/data": "imagenet"}, "pod": POD, "user": 7, "folder": "/a"}
+def test_what_the_section_says_is_in_the_pod(build, pod_of, labels_of, nodes):
+    section = {
+        "home": "h",
+        "volumes": {"/data": "imagenet:ro"},
+        "pod": POD,
+        "user": 7,
+        "folder": "/a",
+    }
     section |= {"namespace": "ml", "labels": {"team": "a"}, "image": "i:2"}
     section["resources"] = {"cpu": "2", "memory": "1Gi"}
     manifest, _ = build(section, nodes=nodes, launch={"grace_period_s": 90.5})
@@ -162,21 +180,26 @@ def test_what_the_section_says_is_in_the_pod(build, pod_of, nodes):
     assert {pod["securityContext"][key] for key in ("runAsUser", "runAsGroup", "fsGroup")} == {7}
     assert (container["image"], container["command"]) == ("i:2", ["zeusrun", "pod"])
     assert container["resources"] == {"limits": section["resources"]}
-    claims = {
-        each["name"]: each["persistentVolumeClaim"]["claimName"]
-        for each in pod["volumes"]
-        if "persistentVolumeClaim" in each
-    }
+    assert pod["securityContext"]["fsGroupChangePolicy"] == "OnRootMismatch"
+    assert pod["enableServiceLinks"] is False
+    claims = {each["name"]: each.get("persistentVolumeClaim") for each in pod["volumes"]}
     mounted = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
-    assert {path: claims.get(name) for path, name in mounted.items()} == {
-        "/zeusrun": "h",
-        "/data": "imagenet",
+    assert {path: claims[name] for path, name in mounted.items()} == {
+        "/zeusrun": {"claimName": "h"},
+        "/data": {"claimName": "imagenet", "readOnly": True},
         "/tmp": None,
         "/dev/shm": None,
     }
+    only_read = [each["mountPath"] for each in container["volumeMounts"] if each.get("readOnly")]
+    assert only_read == ["/data"]
     metadata = manifest["metadata"]
-    assert (metadata["namespace"], metadata["labels"]["team"]) == ("ml", "a")
-    assert metadata["labels"]["app.kubernetes.io/managed-by"] == "zeusrun"
+    assert metadata["namespace"] == "ml"
+    for labels in (metadata["labels"], labels_of(manifest)):
+        assert labels == {
+            "app.kubernetes.io/managed-by": "zeusrun",
+            "zeusrun.io/job": "job",
+            "team": "a",
+        }
     assert values_of(pod)["ZEUSRUN_HISTORY"] == SERVER
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import socket
 from dataclasses import replace
@@ -78,8 +79,12 @@ def test_a_script_that_is_not_in_the_image_is_told(environment, tmp_path):
     (tmp_path / "mine" / "own.py").touch()
     image = tmp_path / "image"
     image.mkdir()
-    with pytest.raises(JobFileError, match=r"own\.py"):
+    with pytest.raises(JobFileError) as error:
         read_job(environment(script="own.py", folder=str(image)))
+    assert re.sub(r"yaml:\d+", "yaml:1", str(error.value)) == (
+        f"in the image, job.yaml:1: 'script' names a file that is missing: {image}/own.py. Paths "
+        f"are relative to {image} there; run_on.kubernetes.folder names another folder of the image"
+    )
 
 
 @pytest.mark.parametrize(

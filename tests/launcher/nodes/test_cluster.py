@@ -36,7 +36,7 @@ def job(tmp_path, **changes):
 
 
 def opened(spec, signals, show):
-    return open_cluster(spec, spec.run_on, signals, show)
+    return open_cluster(spec, spec.run_on, signals, lambda event: show(event.text))
 
 
 def refused(tmp_path, kind=LaunchError, **changes):
@@ -204,7 +204,7 @@ def test_a_quiet_submit_says_how_to_join(cli, zeusrun, nobody_joins):
     path = zeusrun.job(run_on={"hosts": ["localhost", "b"], "nic": "lo", "fan_out": "join"})
     code, shown, _ = cli("submit", path, "--quiet")
     assert code == 5
-    assert "waiting for b; run there: " in " ".join(shown.split())
+    assert "· waiting for b; run there: " in " ".join(shown.split())
 
 
 def test_who_sends_a_byte_now_and_then_is_not_waited_for(monkeypatch):

@@ -8,12 +8,19 @@ from dataclasses import replace
 import pytest
 
 from tests.factories import load_job
+from tests.kubernetes import SECTION
 from tests.launcher.values import GOAL, after, report
 from zeusrun.launcher.events import Messages
 from zeusrun.launcher.processes.signals import CaughtSignals, how_at_once
 from zeusrun.launcher.processes.torchrun import StopLevel
 from zeusrun.launcher.rundir.layout import RunPaths, ask_to_cancel
-from zeusrun.launcher.supervision.stopping import StopOrder, Stopping, StopRules, find_stop
+from zeusrun.launcher.supervision.stopping import (
+    StopOrder,
+    Stopping,
+    StopRules,
+    describe_signal,
+    find_stop,
+)
 from zeusrun.reasons import ReasonCode
 
 FREE = StopRules(cost_bound_j=None, timeout_s=None, stop_at_target=True)
@@ -185,6 +192,29 @@ def test_how_to_end_it_at_once_is_named_for_each_way_to_end_it():
     assert how_at_once(signal.SIGINT, cancelled="job-1-1") == (
         "`zeusrun cancel --now job-1-1` ends it at once"
     )
+
+
+@pytest.mark.parametrize(
+    ("kept", "rest"),
+    [
+        (False, ""),
+        (True, ", and the next start, if it has a checkpoint, continues it"),
+        (
+            None,
+            (
+                ", and the next start, if it has a checkpoint, continues it; "
+                "`zeusrun cancel --now job-1-1` ends it at once"
+            ),
+        ),
+    ],
+)
+def test_what_a_signal_does_is_told_as_far_as_it_is_so_in_a_pod(tmp_path, kept, rest):
+    section = {**SECTION, **({"home": "claim"} if kept else {})}
+    spec = load_job(tmp_path, run_on="local" if kept is None else {"kubernetes": section})
+    order = find_stop(REACHED, StopRules(None, None, stop_at_target=True), [signal.SIGTERM])
+    text = describe_signal(order, signal.SIGTERM, spec, None, "job-1-1")
+    grace_s = spec.launch.grace_period_s
+    assert text == f"SIGTERM to zeusrun: the training ends within {grace_s:g} s{rest}"
 
 
 def test_a_cancel_that_comes_after_the_last_look_is_why_a_failed_run_ended(tmp_path):

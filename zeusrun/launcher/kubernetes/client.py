@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from zeusrun.errors import LaunchError, UsageError
-from zeusrun.launcher.schedulers import KUBERNETES
+from zeusrun.launcher.schedulers import COMPLETE, GONE, KUBERNETES
 from zeusrun.plugins import check_extra
 
 if TYPE_CHECKING:
@@ -33,8 +33,6 @@ CONTAINER = "node"
 """The container with zeusrun, of several in a pod; Kubeflow's runtimes name theirs so."""
 
 QUEUED, RUNNING, DELETED = "QUEUED", "RUNNING", "DELETED"
-GONE = "GONE"
-"""State of a job that does not exist any more."""
 
 _VERSIONS = {"Job": "batch/v1", "TrainJob": "trainer.kubeflow.org/v1alpha1", "CronJob": "batch/v1"}
 # What a submit creates, and the label of its pods that has its name.
@@ -115,6 +113,9 @@ class _Api:
                 self.namespace = _OWN_NAMESPACE.read_text(encoding="utf-8").strip()
             except (config.ConfigException, OSError):
                 why = " ".join(str(error).split()).rstrip(".")
+                given = config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION
+                if not any(Path(each).expanduser().exists() for each in given.split(os.pathsep)):
+                    why = f"there is no file {given}"
                 raise NoClusterError(
                     f"kubectl has no cluster here: {why}. Set KUBECONFIG, or train on this machine "
                     "with --set run_on=local"
@@ -135,8 +136,7 @@ class _Api:
                 message = json.loads(error.body)["message"]
             raise ApiError(int(error.status or 0) or None, str(message)) from error
         except self.silence as error:
-            reason = getattr(error, "reason", error)
-            raise ApiError(None, f"{self.host} does not respond: {reason}") from error
+            raise ApiError(None, f"{self.host} does not respond: {_find_cause(error)}") from error
 
     def change(
         self, verb: str, kind: str, place: Sequence[str], **options: object
@@ -170,6 +170,15 @@ class _Api:
                 yield rest
 
 
+def _find_cause(error: BaseException | None) -> str:
+    """Return why no answer came, in the words of the system or of TLS."""
+    while error is not None:
+        if isinstance(error, OSError) and (error.strerror or isinstance(error, TimeoutError)):
+            return error.strerror or "it took too long"
+        error = error.__cause__ or error.__context__
+    return "its answer is not that of an API"
+
+
 @functools.cache
 def _api() -> _Api:
     return _Api()
@@ -199,10 +208,8 @@ def replace_cron_job(manifest: Mapping[str, Any]) -> str:
     """Create a CronJob, or replace it; return its name; raises ``ApiError``."""
     api, metadata = _api(), manifest["metadata"]
     place = (metadata.get("namespace") or api.namespace, metadata["name"])
-    if (
-        api.find("replace", "CronJob", place, body=dict(manifest), field_validation="Strict")
-        is None
-    ):
+    given = {"body": dict(manifest), "field_validation": "Strict"}
+    if api.find("replace", "CronJob", place, **given) is None:
         return create_job(manifest)
     return f"{KUBERNETES}{'/'.join(place)}"
 
@@ -220,7 +227,7 @@ def _judge(found: Mapping[str, Any], kind: str, pod: Pod | None) -> KubernetesJo
     if "deletionTimestamp" in found["metadata"]:  # it may count as failed while its pods save
         return KubernetesJob(DELETED, kind, None, pod)
     conditions = _conditions(found, "True")
-    ended = next((name for name in ("Complete", "Failed") if name in conditions), None)
+    ended = next((name for name in (COMPLETE, "Failed") if name in conditions), None)
     told = conditions.get(ended or "Suspended", {})
     cause = told.get("message") or told.get("reason") or (None if pod is None else pod.cause)
     runs = pod is not None and pod.begun  # once it has ended, a controller is about to act on it

@@ -69,7 +69,8 @@ def build_manifest(spec: JobSpec, request: Request, name: str) -> dict[str, Any]
         taken["numProcPerNode"] = spec.launch.nproc_per_node
     taken |= {"numNodes": nodes, "resourcesPerNode": container.pop("resources")}
     patch = {key: pod[key] for key in pod if key in (*_PATCHED, *section.pod)}
-    replicated = {"name": CONTAINER, "template": {"spec": {"template": {"spec": patch}}}}
+    template = {"metadata": job["spec"]["template"]["metadata"], "spec": patch}
+    replicated = {"name": CONTAINER, "template": {"spec": {"template": template}}}
     runtime = {"template": {"spec": {"replicatedJobs": [replicated]}}}
     return {
         "apiVersion": f"{_TRAINER}/v1alpha1",
@@ -100,6 +101,7 @@ def build_cron_job(
             "timeZone": zone,
             "concurrencyPolicy": overlap.title(),
             "startingDeadlineSeconds": math.ceil(deadline_s or _DEADLINE_S),
+            **dict.fromkeys(("successfulJobsHistoryLimit", "failedJobsHistoryLimit"), 3),
             "jobTemplate": {"metadata": job["spec"]["template"]["metadata"], "spec": job["spec"]},
         },
     }
@@ -125,9 +127,9 @@ def _build_job(
     job: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("job.yaml").read_bytes())
     own = {"app.kubernetes.io/managed-by": "zeusrun", "zeusrun.io/job": _label(spec.name)}
     where = {} if section.namespace is None else {"namespace": section.namespace}
-    job["metadata"] = {**where, "labels": {**own, **section.labels}}
+    job["metadata"] = {**where, "labels": {**section.labels, **own}}
     template = job["spec"]["template"]
-    template["metadata"] = {"labels": own}
+    template["metadata"] = {"labels": {**section.labels, **own}}
     pod = template["spec"] = {**template["spec"], **section.pod}
     grace_s = math.ceil(spec.launch.grace_period_s) + _RECORD_S
     pod["terminationGracePeriodSeconds"] = grace_s
@@ -146,14 +148,16 @@ def _build_job(
         container["env"].append({"name": variable, "valueFrom": source})
     if section.home is not None:
         pod["volumes"][0] = {"name": "home", **_claim(section.home)}
-    for number, (path, claim) in enumerate(section.volumes.items()):
-        pod["volumes"].append({"name": f"volume-{number}", **_claim(claim)})
-        container["volumeMounts"].append({"name": f"volume-{number}", "mountPath": path})
+    for number, (path, text) in enumerate(section.volumes.items()):
+        (claim, _, rule), name = text.partition(":"), f"volume-{number}"
+        only = {"readOnly": True} if rule else {}
+        pod["volumes"].append({"name": name, **_claim(claim, **only)})
+        container["volumeMounts"].append({"name": name, "mountPath": path, **only})
     return job
 
 
-def _claim(name: str) -> dict[str, Any]:
-    return {"persistentVolumeClaim": {"claimName": name}}
+def _claim(name: str, **only: bool) -> dict[str, Any]:
+    return {"persistentVolumeClaim": {"claimName": name, **only}}
 
 
 def _label(job: str) -> str:

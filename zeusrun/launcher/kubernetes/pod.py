@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zeusrun.errors import LaunchError, UsageError
+from zeusrun.errors import JobFileError, LaunchError, UsageError
 from zeusrun.files.private import build_known
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.launcher.kubernetes.client import CONTAINER
@@ -72,7 +72,13 @@ def read_job(environment: Mapping[str, str]) -> tuple[JobSpec, Request]:
     with tempfile.TemporaryDirectory() as temporary:
         copy = Path(temporary, file)
         copy.write_text(text, encoding="utf-8")
-        spec = load_spec(copy, request.overrides, folder)
+        try:
+            spec = load_spec(copy, request.overrides, folder)
+        except JobFileError as error:
+            raise JobFileError(
+                f"in the image, {str(error).replace(str(copy), file)}. Paths are relative to "
+                f"{folder} there; run_on.kubernetes.folder names another folder of the image"
+            ) from error
     return spec, replace(request, allocation=name, overlap="allow")
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from zeusrun.errors import LaunchError, UsageError
+from zeusrun.launcher.events import Noted, Warned
 from zeusrun.launcher.nodes.channel import Channel, ChannelError, authenticate
 from zeusrun.launcher.nodes.network import Endpoint, find_endpoint, is_own_name
 from zeusrun.launcher.nodes.node_launcher import versions
@@ -24,13 +25,14 @@ from zeusrun.launcher.processes.fan_out import FanOutProcess
 from zeusrun.launcher.queue.admission import check_not_ended
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from zeusrun.energy.device import Device
     from zeusrun.jobfile.hosts import Host
     from zeusrun.jobfile.run_on_section import RunOn
     from zeusrun.jobfile.spec import JobSpec
+    from zeusrun.launcher.events import Emit
 
 TOKEN_VARIABLE = "ZEUSRUN_JOIN_TOKEN"  # noqa: S105 - its name
 _HELLO_S = 60.0  # an ssh that has to start a file system on its way
@@ -89,7 +91,7 @@ class Cluster:
 
 
 def open_cluster(
-    spec: JobSpec, run_on: RunOn, signals: Sequence[int], show: Callable[[str], None] | None
+    spec: JobSpec, run_on: RunOn, signals: Sequence[int], emit: Emit | None
 ) -> tuple[Cluster, int | str]:
     """Connect to the other hosts of a job, and check that each can take part.
 
@@ -97,7 +99,7 @@ def open_cluster(
         spec: The job.
         run_on: Its section.
         signals: Those that have come; they end the wait.
-        show: Shows a sentence to the user; ``None``: nobody can be asked to join.
+        emit: Gets what happens meanwhile; ``None``: nobody can be asked to join.
 
     Returns:
         The hosts, not prepared yet, and the number of processes on this one as in
@@ -129,7 +131,7 @@ def open_cluster(
             f"{spec.source}: args contain a secret, and fan_out: join has no encryption. Put the "
             "secret into env, and set it on each host; or use ssh"
         )
-    if joins and show is None:
+    if joins and emit is None:
         raise UsageError(
             f"{spec.source}: with fan_out: join, only `zeusrun submit` waits for other hosts"
         )
@@ -137,8 +139,8 @@ def open_cluster(
     slots = {host.address: host.slots or per_node for host in hosts}
     cluster = Cluster(run_on, slots=slots)
     try:
-        if joins and others and show:
-            _wait_for_joins(cluster, spec, others, signals, show)
+        if joins and others and emit:
+            _wait_for_joins(cluster, spec, others, signals, emit)
         else:
             _start_all(cluster, others)
         cluster.watch()
@@ -224,7 +226,7 @@ def _wait_for_joins(
     spec: JobSpec,
     hosts: Sequence[Host],
     signals: Sequence[int],
-    show: Callable[[str], None],
+    emit: Emit,
 ) -> None:
     """Wait until ``zeusrun join`` was run on all other hosts; raises ``LaunchError``."""
     run_on = cluster.run_on
@@ -240,7 +242,8 @@ def _wait_for_joins(
             given = ""
         names = ", ".join(host.name for host in hosts)
         how = f"; run there: {given}zeusrun join {endpoint.address}:{port}"
-        show(f"waiting for {names}{how if run_on.kubernetes is None else ''}")  # pods do
+        text = f"waiting for {names}{how if run_on.kubernetes is None else ''}"  # pods do
+        emit(Noted(text, needed=True))
         server.settimeout(_POLL_S)
         # Pods may have to load their image.
         wait_s = _PERSON_S if run_on.kubernetes is None else 3 * _PERSON_S
@@ -261,20 +264,20 @@ def _wait_for_joins(
                 sock, peer = server.accept()
                 if peer[0] == endpoint.address and endpoint.nic != "lo":
                     sock.close()
-                    show("a `zeusrun join` on this host was refused: run it on the others")
+                    emit(Warned("a `zeusrun join` on this host was refused: run it on the others"))
                     continue
                 number = _number_of(peer[0], hosts, nodes)
                 try:
                     channel = _authenticate(sock, token, number)
                 except (OSError, ChannelError) as error:
-                    show(f"a connection from {peer[0]} was refused: {error}")
+                    emit(Warned(f"a connection from {peer[0]} was refused: {error}"))
                     continue
                 node = RemoteNode(number, hosts[number - 1].address, channel)
                 if node.wait_for_hello(_HANDSHAKE_S) is None:
-                    show(f"{peer[0]} did not join: its token is wrong, or it has ended")
+                    emit(Warned(f"{peer[0]} did not join: its token is wrong, or it has ended"))
                     node.close()
                     continue
-                show(f"host {node.name} joined from {peer[0]}")
+                emit(Noted(f"host {node.name} joined from {peer[0]}", needed=True))
                 nodes[number] = node
     cluster.nodes = tuple(nodes[each] for each in sorted(nodes))
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from zeusrun.clock import read_clock
 from zeusrun.errors import UsageError
 from zeusrun.launcher.processes.fan_out import Sentinel
-from zeusrun.launcher.slurm.client import GONE, SlurmJob, list_hosts, name_of, read_jobs
+from zeusrun.launcher.schedulers import GONE
+from zeusrun.launcher.slurm.client import SlurmJob, list_hosts, name_of, read_jobs
 from zeusrun.reasons import ReasonCode
 from zeusrun.trial import TrialStatus
 

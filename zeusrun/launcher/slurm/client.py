@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from zeusrun.errors import LaunchError
 from zeusrun.launcher.processes.programs import run_briefly
-from zeusrun.launcher.schedulers import is_job
+from zeusrun.launcher.schedulers import GONE, is_job
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -31,8 +31,6 @@ ENDED = frozenset(
     }
 )
 """States in which a job has ended and does not run again."""
-GONE = "GONE"
-"""State of a job that Slurm has forgotten."""
 
 _COLUMNS = (
     *("JobID", "State", "Reason", "RestartCnt", "PreemptTime", "StartTime", "EndTime"),

@@ -74,17 +74,19 @@ def is_cause(order: StopOrder, earlier: StopOrder | None) -> bool:
 
 
 def describe_signal(
-    order: StopOrder, number: int, grace_s: float, cancelled: str | None, allocated: str | None
+    order: StopOrder, number: int, spec: JobSpec, cancelled: str | None, allocated: str | None
 ) -> str:
     """Return what happens after a signal.
 
     ``cancelled`` is the trial if another zeusrun sent it, ``allocated`` if a scheduler did.
     """
+    kept, grace_s = spec.pod_keeps_files, spec.launch.grace_period_s
     preempted = order.cause is ReasonCode.PREEMPTED
     who = "next submit" if allocated is None else "next start, if it has a checkpoint,"
-    then = f", and the {who} continues it" if preempted else ""
-    at_once = how_at_once(number, cancelled=cancelled or allocated)
-    how = "at once" if order.level is StopLevel.KILL else f"within {grace_s:g} s{then}; {at_once}"
+    then = f", and the {who} continues it" if preempted and kept is not False else ""
+    if kept is None:  # nobody can hurry a pod
+        then += f"; {how_at_once(number, cancelled=cancelled or allocated)}"
+    how = "at once" if order.level is StopLevel.KILL else f"within {grace_s:g} s{then}"
     # The last line of the run names the request; do not say it twice.
     why = order.reason if cancelled is None else _ASKED_TO_STOP
     return f"{why}: the training ends {how}"
@@ -178,7 +180,7 @@ class Stopping:
     ) -> None:
         """Prepare; ``find_cause`` asks a scheduler why it has sent a signal."""
         self._trial, self._paths, self._messages = trial, paths, messages
-        self._signals, self._grace_s = signals, spec.launch.grace_period_s
+        self._signals, self._spec = signals, spec
         self._cancelled: ReasonCode | None = None  # by another zeusrun
         self._find_cause = find_cause
         self._of_node: str | None = None  # a signal that the launcher of another host received
@@ -264,7 +266,7 @@ class Stopping:
             cancelled = None if self._cancelled is None else self._trial.trial
             number = self._received[0]
             allocated = None if self._trial.allocation is None else self._trial.trial
-            text = describe_signal(order, number, self._grace_s, cancelled, allocated)
+            text = describe_signal(order, number, self._spec, cancelled, allocated)
             self._messages.emit(Warned(text))
         elif order.level >= StopLevel.TERMINATE:
             self._messages.note(f"stopping: {order.reason}")
