@@ -32,9 +32,6 @@ WAYS = {
     "bf16": {"compress": "bf16"},
     "fp16": {"compress": "fp16"},
     "powersgd 2": {"compress": "powersgd", "warmup": 2},
-    "every 8": {"every": 8, "warmup": 2},
-    "sma": {"method": "sma"},
-    "pair": {"method": "pair"},
     **{
         name: {"topology": name}
         for name in (
@@ -64,14 +61,13 @@ def build(section, record=lambda *_: None):
     model = DistributedDataParallel(layers)
     synced = SyncedModel(model, Sync(**section).model_dump(), record)
     distributed._register_comm_hook(model.reducer, synced, SyncedModel.hook)
-    return model, synced, torch.optim.SGD(model.parameters(), lr=0.01)
+    return model, torch.optim.SGD(model.parameters(), lr=0.01)
 
 
-def step(model, synced, optimizer):
+def step(model, optimizer):
     optimizer.zero_grad()
     nn.functional.cross_entropy(model(inputs), wanted).backward()
     optimizer.step()
-    synced.after_step()
 
 
 built = {name: build(section) for name, section in ways.items()}

@@ -30,14 +30,9 @@ RANKS = "launch: {nproc_per_node: 2}\n"
     [
         ("{}", None),
         ("{compress: bf16}", "sync bf16"),
-        ("{compress: powersgd, rank: 4}", "sync powersgd 4"),
-        ("{every: 8}", "sync average every 8"),
-        ("{method: sma}", "sync sma 0.1"),
-        ("{method: sma, switch_at: 20}", "sync sma 0.1 until 20"),
-        ("{method: pair}", "sync pair"),
+        ("{compress: powersgd, rank: 4}", "sync powersgd 4 after 100"),
         ("{topology: ring}", "sync ring"),
         ("{topology: ring, vote: true}", "sync ring, votes"),
-        ("{on_slow: compress}", "sync compress when slow"),
     ],
 )
 def test_each_way_has_a_name_of_its_own(job_file, sync, variant):
@@ -47,16 +42,13 @@ def test_each_way_has_a_name_of_its_own(job_file, sync, variant):
 @pytest.mark.parametrize(
     ("sync", "more", "problem"),
     [
-        ("{every: 8, compress: bf16}", RANKS, "cannot be used together with 'compress'"),
-        ("{topology: star, method: sma}", RANKS, "cannot be used together with 'method'"),
-        ("{on_slow: compress, every: 8}", RANKS, "cannot be used together with 'every'"),
-        ("{switch_at: 8}", RANKS, "only goes with method: sma"),
+        ("{topology: star, compress: bf16}", RANKS, "cannot be used together with 'compress'"),
         ("{vote: true}", RANKS, "needs topology"),
-        ("{every: 1}", RANKS, "greater than or equal to 2"),
+        ("{warmup: 1}", RANKS, "greater than or equal to 2"),
         ("{topology: rings}", RANKS, "'ring'"),
-        ("{every: 8}", "launch: {nproc_per_node: 1}\n", "needs at least two ranks"),
-        ("{every: 8}", f"{RANKS}elastic: {{max: 2}}\n", "together with 'elastic'"),
-        ("{every: 8}", f"{RANKS}instrument: false\n", "remove instrument: false"),
+        ("{compress: bf16}", "launch: {nproc_per_node: 1}\n", "needs at least two ranks"),
+        ("{compress: bf16}", f"{RANKS}elastic: {{max: 2}}\n", "together with 'elastic'"),
+        ("{compress: bf16}", f"{RANKS}instrument: false\n", "remove instrument: false"),
     ],
 )
 def test_what_does_not_go_together_is_refused(job_file, sync, more, problem):
@@ -66,7 +58,7 @@ def test_what_does_not_go_together_is_refused(job_file, sync, more, problem):
 
 
 @pytest.mark.parametrize("adapted", [None, "noise-scale", "schedule 3:64,5:128"])
-@pytest.mark.parametrize("sync", [None, "bf16", "average every 8", "ring, votes"])
+@pytest.mark.parametrize("sync", [None, "bf16", "powersgd 2 after 100", "ring, votes"])
 def test_the_name_of_a_variant_can_be_taken_apart(adapted, sync):
     variant = name_variant(adapted, sync)
     assert split_variant(variant) == (adapted, sync)

@@ -38,7 +38,7 @@ class Ranks:
                 member._is_slow(vote._typical([*member._seconds, s]))
                 for member, s in zip(self.members, own, strict=True)
             )
-            found = [m.after_step(s) for m, s in zip(self.members, own, strict=True)]
+            found = [m.after_pass(s) for m, s in zip(self.members, own, strict=True)]
             assert len(set(found)) == 1, found
             if found[0] is not None and found[0].why:
                 self.changes.append((self.steps, *found[0]))

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from zeusrun.worker.adapt.control import Rates
     from zeusrun.worker.hooks.install import Hooks
-    from zeusrun.worker.stats.watch import WatchedModels
 
 
 def optimizer(module: ModuleType, hooks: Hooks) -> None:
@@ -47,7 +46,7 @@ def optimizer(module: ModuleType, hooks: Hooks) -> None:
             outermost, first, entered = first, None, False
             if rates is not None:
                 rates.after()  # before anything looks at them
-            agree(stepped)
+            agree()
             if not counts():
                 return
             counted = True
@@ -198,39 +197,41 @@ def _leading_sizes(item: Any, depth: int = 3) -> Iterator[int]:
 def models(distributed: ModuleType, hooks: Hooks) -> None:
     """Watch each ``DistributedDataParallel`` once it is built, and let its ranks agree."""
     watch, sync, cls = hooks.watch, hooks.sync, distributed.DistributedDataParallel
-    if watch is None and sync is None:
-        return
-
-    def attach(ddp: Any, *_: Any, **__: Any) -> None:
-        if watch is not None:
-            watch.attach(ddp)
-        synced = None if sync is None else sync.attach(ddp)
-        if synced is not None and not (watch is not None and watch.follow(ddp, synced)):
-            # As in ``GradientWatch``: DDP's own method would add it to what is pickled.
-            distributed.dist._register_comm_hook(ddp.reducer, synced, type(synced).hook)
-
-    wrap(cls, "__init__", attach)
-    _compose(cls, hooks, distributed.dist.BuiltinCommHookType.ALLREDUCE)
     if watch is not None:
-        _refuse_other_divisors(cls, watch)
+        wrap(cls, "__init__", lambda ddp, *_, **__: watch.attach(ddp))
+    if sync is not None:
+        begin = cls.__init__
+
+        @functools.wraps(begin)
+        def __init__(ddp: Any, *args: Any, **options: Any) -> None:
+            begin(ddp, *args, **options)
+            if (synced := sync.build(ddp)) is None:
+                return
+            if watch is None or not watch.follow(ddp, synced):
+                # As in ``GradientWatch``: DDP's own method would add it to what is pickled.
+                distributed.dist._register_comm_hook(ddp.reducer, synced, type(synced).hook)
+            sync.add(ddp, synced)
+
+        cls.__init__ = __init__  # an error is raised: the ranks would agree in another way
+    if watch is not None or sync is not None:
+        _compose(cls, hooks, distributed.dist.BuiltinCommHookType.ALLREDUCE)
+        _refuse_joins(cls, hooks)
 
 
 def grad_scaler(module: ModuleType, hooks: Hooks) -> None:
-    """Follow by what a ``GradScaler`` multiplies the loss of a step, and the steps it skips."""
-    watch = hooks.watch
+    """Follow by what a ``GradScaler`` multiplies the loss of a step."""
+    if (watch := hooks.watch) is None:
+        return
 
     def scale(scaler: Any, *_: Any, **__: Any) -> None:
-        if watch is not None and scaler._scale is not None:
+        if scaler._scale is not None:
             watch.scale = scaler._scale
 
     def update(*_: Any, **__: Any) -> None:
-        if watch is not None:
-            watch.scale = 1.0
-        hooks.agree()
+        watch.scale = 1.0
 
-    if watch is not None or hooks.sync is not None:
-        wrap(module.GradScaler, "scale", scale)
-        wrap(module.GradScaler, "update", update)
+    wrap(module.GradScaler, "scale", scale)
+    wrap(module.GradScaler, "update", update)
 
 
 def _compose(cls: Any, hooks: Hooks, allreduce: Any) -> None:
@@ -262,12 +263,17 @@ def _compose(cls: Any, hooks: Hooks, allreduce: Any) -> None:
     cls._register_builtin_comm_hook = _register_builtin_comm_hook
 
 
-def _refuse_other_divisors(cls: Any, watch: WatchedModels) -> None:
-    begin_join = cls.join
+def _refuse_joins(cls: Any, hooks: Hooks) -> None:
+    begin_join, watch, sync = cls.join, hooks.watch, hooks.sync
 
     @functools.wraps(begin_join)
     def join(ddp: Any, divide_by_initial_world_size: Any = True, *args: Any, **options: Any) -> Any:
-        if not divide_by_initial_world_size and watch.has(ddp):
+        if sync is not None and sync.has(ddp):
+            raise ValueError(
+                "zeusrun: a rank that has joined all-reduces, and the others would not: remove "
+                "'sync' from the job file"
+            )
+        if not divide_by_initial_world_size and watch is not None and watch.has(ddp):
             raise ValueError(
                 "zeusrun: a watched model cannot divide by the number of ranks that still have "
                 "data: leave divide_by_initial_world_size True, or remove 'watch' from the job file"

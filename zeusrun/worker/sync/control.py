@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from zeusrun.worker.environment import WorkerEnvironment
-    from zeusrun.worker.sync.vote import Change
-    from zeusrun.worker.sync.ways import Way
 
 _MAX_STEPS = 10  # optimizer steps without a model, after which the user is warned
 
@@ -26,6 +24,9 @@ class SyncedModel:
         ddp: The model.
         given: The section ``sync``.
         record: Called with the name of another way, and why it is used from now on.
+
+    Raises:
+        RuntimeError: If the model cannot agree so.
     """
 
     def __init__(
@@ -33,17 +34,15 @@ class SyncedModel:
     ) -> None:
         from zeusrun.worker.sync.ways import Ways  # noqa: PLC0415 - imports torch
 
-        self._ways = Ways(ddp, given)
-        self._record, self._steps = record, 0
-        self._planned = self._ways.planned()  # the first of them is that of step 0
-        self._way = self._planned.pop(0)[1]
-        self._has_gradients = False  # since the last step
+        ways = Ways(ddp, given)
+        self._record = record
+        self._way = self._first = ways.planned()
+        self._others = ways.others()
+        self._begins = True  # whether the next bucket is the first one of a backward pass
         self._seconds = Seconds()
-        self._others = self._ways.others()
         self._vote: Vote | None = None
         if self._others:
-            self._first = self._way
-            self._vote = Vote(1 + len(self._others), self._ways.add_up, ddp.process_group.size())
+            self._vote = Vote(1 + len(self._others), ways.add_up, ddp.process_group.size())
 
     @property
     def is_mean(self) -> bool:
@@ -52,9 +51,11 @@ class SyncedModel:
 
     def hook(self, bucket: Any) -> Any:
         """Average a bucket; the communication hook of the model."""
-        self._has_gradients = True
         if self._vote is None:
             return self._way.reduce(bucket)
+        if self._begins:
+            self._take_vote(self._vote)
+        self._begins = bucket.is_last()
         self._seconds.begin()
         return self._way.reduce(bucket).then(self._end)
 
@@ -62,37 +63,14 @@ class SyncedModel:
         self._seconds.end()
         return future.value()
 
-    def after_step(self) -> None:
-        """Average parameters after an optimizer step, or after one that a ``GradScaler`` skips.
-
-        The gradients may be infinite on one rank only, so an optimizer does not count the same on
-        all; but each has had a backward pass.
-        """
-        if not self._has_gradients:
-            return
-        self._has_gradients = False
-        self._steps += 1
-        if self._way.average is not None:
-            self._seconds.begin()
-            self._way.average(self._steps)
-            self._seconds.end()
-        if self._planned and self._steps == self._planned[0][0]:
-            self._go_on(self._planned.pop(0)[1])
-        if self._vote is not None:
-            change = self._vote.after_step(self._seconds.take())
-            if change is not None:
-                self._follow(change)
-
-    def _follow(self, change: Change) -> None:
-        self._go_on(self._first if change.way == 0 else self._others[change.way - 1]())
-        if change.why:
-            self._record(self._way.name, change.why)
-
-    def _go_on(self, way: Way) -> None:
-        """Agree in another way from now on, from the same parameters on all ranks."""
-        if self._way.is_apart and not way.is_apart:
-            self._ways.meet()
-        self._way = way
+    def _take_vote(self, vote: Vote) -> None:
+        """Vote before a backward pass, of which all ranks have equally many."""
+        seconds = self._seconds.take()
+        change = vote.after_pass(seconds) if seconds else None
+        if change is not None:
+            self._way = self._first if change.way == 0 else self._others[change.way - 1]()
+            if change.why:
+                self._record(self._way.name, change.why)
 
 
 class SyncedModels:
@@ -106,34 +84,28 @@ class SyncedModels:
     def __init__(self, environment: WorkerEnvironment, given: Mapping[str, Any]) -> None:
         self._environment, self._given, self._steps = environment, given, 0
         self._models: weakref.WeakKeyDictionary[Any, SyncedModel] = weakref.WeakKeyDictionary()
-        self._parameters: weakref.WeakKeyDictionary[Any, set[int]] = weakref.WeakKeyDictionary()
 
-    def attach(self, ddp: Any) -> SyncedModel | None:
-        """Let a ``DistributedDataParallel`` agree so; return ``None`` if it has a single rank."""
+    def build(self, ddp: Any) -> SyncedModel | None:
+        """Return how a ``DistributedDataParallel`` agrees; ``None`` if it has a single rank."""
         if ddp.process_group.size() == 1:
             return None
-        model = self._models[ddp] = SyncedModel(ddp, self._given, self._record)
-        self._parameters[ddp] = {id(each) for each in ddp.parameters()}
-        return model
+        return SyncedModel(ddp, self._given, self._record)
+
+    def add(self, ddp: Any, model: SyncedModel) -> None:
+        """Keep a model whose communication hook is registered."""
+        self._models[ddp] = model
 
     def has(self, ddp: Any) -> bool:
         """Whether a ``DistributedDataParallel`` agrees so."""
         return ddp in self._models
 
-    def after_step(self, optimizer: Any = None) -> None:
-        """Let those models agree that an optimizer trains; ``None``: whichever had gradients."""
-        if optimizer is None:
-            trained = list(self._models.values())
-        else:
-            self._steps += 1
-            if self._steps == _MAX_STEPS and not self._models:
-                self._record(
-                    "", "", "sync needs DistributedDataParallel, which the script does not use"
-                )
-            stepped = {id(each) for group in optimizer.param_groups for each in group["params"]}
-            trained = [m for ddp, m in self._models.items() if stepped & self._parameters[ddp]]
-        for model in trained:
-            model.after_step()
+    def after_step(self) -> None:
+        """Count an optimizer step; warn the user if no model agrees as the job file says."""
+        self._steps += 1
+        if self._steps == _MAX_STEPS and not self._models:
+            self._record(
+                "", "", "sync needs DistributedDataParallel, which the script does not use"
+            )
 
     def _record(self, how: str, why: str, problem: str | None = None) -> None:
         event = Synced(time.monotonic(), self._steps, how, why, problem)

@@ -51,11 +51,6 @@ def done(tensor: Tensor) -> Future[Tensor]:
     return future
 
 
-def local(bucket: GradBucket) -> Future[Tensor]:
-    """Keep the gradients of this rank."""
-    return done(bucket.buffer())
-
-
 def all_reduce(group: Any) -> Reduce:
     """Average with the backend's all-reduce."""
     return lambda bucket: _all_reduce(bucket.buffer(), group)
@@ -162,15 +157,7 @@ class Along:
 
 
 def along(name: str, group: Any) -> Along:
-    """Return the average along a topology; ``auto`` measures the latencies first.
-
-    Raises ``RuntimeError`` if the group cannot send messages between CPUs.
-    """
-    if "gloo" not in distributed.get_backend(group):
-        raise RuntimeError(
-            f"zeusrun: sync.topology needs the backend gloo, not {distributed.get_backend(group)}: "
-            "remove topology, or write  init_process_group('gloo')"
-        )
+    """Return the average along a topology; ``auto`` measures the latencies first."""
     if name == "ring":
         return Along(group, [])
     if name == "auto":

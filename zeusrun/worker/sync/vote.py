@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-CHECK = 16  # optimizer steps between two votes
+CHECK = 16  # backward passes between two votes
 _PATIENCE = 5  # votes without a change, after which the first way is tried again
-_PROBE = 3  # steps of that
+_PROBE = 3  # passes of that
 _SLOW = 1.5  # times the reference
 _SHARE = 0.1  # of a step, by which an all-reduce must have become longer to matter
 _REFRESH = 0.1  # part of a new value in the reference
@@ -33,7 +33,7 @@ class Change(NamedTuple):
 
 
 class Seconds:
-    """How long the all-reduces of a step take: from the first one's start to the last one's end."""
+    """How long the all-reduces of a pass take: from the first one's start to the last one's end."""
 
     def __init__(self) -> None:
         self._begun_t: float | None = None
@@ -49,7 +49,7 @@ class Seconds:
         self._ended_t = time.perf_counter()
 
     def take(self) -> float:
-        """Return the seconds of a step, and begin the next one; 0 if it had no all-reduce."""
+        """Return the seconds of a pass, and begin the next one; 0 if it had no all-reduce."""
         begun_t, self._begun_t = self._begun_t, None
         return 0.0 if begun_t is None else max(0.0, self._ended_t - begun_t)
 
@@ -71,11 +71,11 @@ class Vote:
         self._seconds: list[float] = []  # of the all-reduces of each step since the last vote
         self._began_t = time.perf_counter()
         self._votes = 0  # since the last change
-        self._is_first = True  # its steps also allocate memory and connect
+        self._is_first = True  # its passes also allocate memory and connect
         self._probed: int | None = None  # the way to which a probe goes back
 
-    def after_step(self, seconds: float) -> Change | None:
-        """Count a step, whose all-reduces took so long; return what changes from now on."""
+    def after_pass(self, seconds: float) -> Change | None:
+        """Count a pass, whose all-reduces took so long; return what changes from now on."""
         self._seconds.append(seconds)
         if len(self._seconds) < (CHECK if self._probed is None else _PROBE):
             return None
@@ -109,9 +109,11 @@ class Vote:
             self._is_first = False
             return
         before = self._reference_s
-        part = 1.0 if before is None else _REFRESH
-        self._reference_s = own_s if before is None else before + part * (own_s - before)
-        self._step_s += part * (step_s - self._step_s)
+        self._step_s = step_s
+        if before is None or own_s < before:
+            self._reference_s = own_s
+        else:
+            self._reference_s = before + _REFRESH * (own_s - before)
 
     def _is_slow(self, seconds: float) -> bool:
         if self._reference_s is None:
@@ -125,9 +127,8 @@ class Vote:
 
 
 def _typical(seconds: list[float]) -> float:
-    """Return the lower quartile of the steps with an all-reduce, times their part of all steps.
+    """Return the lower quartile.
 
-    What other programs of the machine cost hits some steps; a slow network hits all.
+    What other programs of the machine cost hits some passes; a slow network hits all.
     """
-    known = sorted(filter(None, seconds))
-    return known[len(known) // 4] * len(known) / len(seconds) if known else 0.0
+    return sorted(seconds)[len(seconds) // 4]
