@@ -274,6 +274,18 @@ def test_a_schedule_of_sizes_is_followed_and_0_ends_the_training(zeusrun):
 
 
 @pytest.mark.long
+def test_a_schedule_that_ends_with_an_epoch_lets_nobody_wait(zeusrun):
+    args = ["--epochs", "50", "--pause-s", "0.01", "--reports-s", "3"]
+    training = Training(
+        zeusrun, elastic_job(zeusrun, epochs=50, args=args, elastic={"steps": "20:0"})
+    )
+    begun_t = time.monotonic()
+    code, shown = training.end()
+    assert code == 4, shown
+    assert time.monotonic() - begun_t < 18
+
+
+@pytest.mark.long
 def test_a_class_of_the_user_decides(zeusrun):
     elastic = {"policy": "elastic_policy:Grows"}
     training = Training(zeusrun, elastic_job(zeusrun, epochs=5000, elastic=elastic))

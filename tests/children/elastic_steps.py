@@ -23,6 +23,7 @@ parser.add_argument(
     "--accumulates", action="store_true", help="and a norm, another optimizer, a loader worker"
 )
 parser.add_argument("--evaluates", action="store_true", help="with collectives, after an epoch")
+parser.add_argument("--reports-s", type=float, default=0.0, help="what that takes rank 0")
 parser.add_argument("--device", default="cpu")
 parser.add_argument("--fails-in", type=int, help="epoch in which rank 1 raises an exception")
 given = parser.parse_args()
@@ -96,5 +97,6 @@ for _ in run.epochs(given.epochs):
         for _ in range(100):
             time.sleep(0.01)
             distributed.all_reduce(torch.ones(1))
+    time.sleep(given.reports_s if run.rank == 0 else 0)
     run.report(accuracy=run._environment.epoch / 1000)
 print("end", digest(), scheduler.last_epoch)

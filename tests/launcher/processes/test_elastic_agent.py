@@ -8,8 +8,8 @@ import signal
 import subprocess
 import sys
 
+import psutil
 import pytest
-from psutil import Process
 
 from tests.runs import wait_for
 from zeusrun.launcher.processes.command import _ELASTIC
@@ -151,7 +151,7 @@ def test_a_newcomer_gets_the_local_rank_of_the_one_that_is_gone(begin):
     run.wait(lambda: run.board.members == (0, 2))
     run.settle()
     run.grow(3)
-    ranks = [Process(run.pid(slot)).environ()["LOCAL_RANK"] for slot in run.board.members]
+    ranks = [psutil.Process(run.pid(slot)).environ()["LOCAL_RANK"] for slot in run.board.members]
     assert ranks == ["0", "2", "1"]
 
 
@@ -191,6 +191,24 @@ def test_if_a_newcomer_dies_another_one_leaves_where_the_rest_would_not_share_th
     run.wait(lambda: run.board.members == (0, 1, 2, 3))
     run.kill(3)
     run.wait(lambda: run.board.members == (0, 1))
+    wait_for(lambda: not psutil.pid_exists(run.pid(2)))
+
+
+def test_ranks_start_again_where_no_number_but_the_present_one_may_be(begin):
+    run = begin(ranks=4, batch_size=64, min=3)
+    run.settle()
+    run.board.order(3, "a user")
+    run.wait(lambda: "it aims at 4" in run.log)
+    run.kill(1)
+    run.wait(lambda: run.log.count("4 processes have started") == 2)
+
+
+def test_an_error_is_not_called_a_loss(begin):
+    run = begin(BY_STEPS, losses=0)
+    run.settle()
+    run.exit(1, 1)
+    assert run.agent.wait(60) == 1
+    assert "elastic.losses" not in run.log
 
 
 def test_a_newcomer_that_dies_before_the_others_have_met_it_excuses_no_failure(begin):

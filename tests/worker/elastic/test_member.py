@@ -40,6 +40,7 @@ def build(tmp_path, monkeypatch):
         )
         member = Member(environment)
         member._number = since or board.newest
+        member._is_first = False  # it has no models
         return member
 
     monkeypatch.setattr(Member, "_change", change)

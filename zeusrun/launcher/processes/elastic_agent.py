@@ -201,6 +201,7 @@ class Agent:
         if is_new:
             while self._by_epochs and self._plan.batch_size % len(rest) and rest[-1] not in trained:
                 rest = rest[:-1]
+            self._dismiss(set(self._members) - {*rest, slot})
             self._wanted = min(self._wanted, len(rest) + len(self._waiting))
         self._forget_error()
         self._why = "a lost rank is replaced"
@@ -211,11 +212,13 @@ class Agent:
         self._publish(rest, end.text)
         return True
 
-    def _may_lose(self, code: int) -> bool:
+    def _is_loss(self, code: int) -> bool:
         error = self._run_dir / "error.json"
         memory = failed_in_restart(str(error), "out_of_memory") == self._restart
-        allowed = code < 0 or memory or self._plan.lost_by == "any"
-        if not allowed or self._lost >= self._plan.losses:
+        return code < 0 or memory or self._plan.lost_by == "any"
+
+    def _may_lose(self, code: int) -> bool:
+        if not self._is_loss(code) or self._lost >= self._plan.losses:
             return False
         self._lost += 1
         return True
@@ -241,9 +244,9 @@ class Agent:
             self._start_all(end)
         else:
             why = ""
-            if self._lost >= self._plan.losses:
+            if self._lost >= self._plan.losses and (self._loss or self._is_loss(code)):
                 why = f": elastic.losses allows {self._plan.losses}"
-                self._warn(f"another rank was lost, but elastic.losses allows {self._lost}")
+                self._warn(f"another rank was lost, but elastic.losses allows {self._plan.losses}")
             _log(  # as torchrun's table
                 f"{end.text}, and the ranks may not start again{why}\n"
                 "FAILED\nRoot Cause (first observed failure):\n"
@@ -307,7 +310,7 @@ class Agent:
         ranks = self._wanted
         while self._by_epochs and ranks and self._plan.batch_size % ranks:
             ranks -= 1
-        return len(self._members) if 0 < ranks < self._plan.min else ranks
+        return len(self._members or self._trained) if 0 < ranks < self._plan.min else ranks
 
     def _take_order(self) -> None:
         """Start newcomers or let members go, until there are as many as wanted."""

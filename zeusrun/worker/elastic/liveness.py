@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,3 +24,9 @@ def is_in_collective(frame: FrameType | None) -> bool:
             return True
         frame = frame.f_back
     return False
+
+
+def interrupt() -> None:
+    """End what the main thread waits for: a member has died while they joined each other."""
+    if (groups := sys.modules.get("zeusrun.worker.elastic.groups")) is not None:
+        groups.close_connections()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from zeusrun.sidecar.board import BY_EPOCHS, BY_STEPS, FIXED, Board
 from zeusrun.sidecar.events import Adapted, Regrouped
-from zeusrun.worker.elastic.liveness import exists, is_in_collective
+from zeusrun.worker.elastic.liveness import exists, interrupt, is_in_collective
 from zeusrun.worker.elastic.sizes import RanksObservation, Scale, Sizes
 from zeusrun.worker.elastic.tracked import Tracked
 
@@ -60,6 +60,7 @@ class Member:
         self._place = self.board.place(self._slot)
         self._number, self._is_newcomer = environment.since, environment.since > 0
         self._is_refused = self._has_begun = False
+        self._is_first = True
         self._asked = self._made = 0  # questions; steps of optimizers within the present step
         self.parts["questions"] = self._exchange_questions
         self._is_whole = not self._is_newcomer  # whether it has a state that others may take over
@@ -122,6 +123,9 @@ class Member:
         """Say how the ranks can change, unless something of the script would not follow."""
         from zeusrun.worker.elastic.state import find_obstacle  # noqa: PLC0415 - imports torch
 
+        if self._is_first and not self.tracked.models:
+            self._is_first = False  # a pass for the shapes of the data; the next one decides
+            return
         if (why := find_obstacle(self.tracked)) is not None:
             self.refuse(why)
         self._place.mode = FIXED if self._is_refused else mode
@@ -199,10 +203,14 @@ class Member:
                 return bool(0 < stops_at <= self._asked)
             if self._environment.rank == 0:
                 self.board.decide(self._asked, stops=wishes)
-            elif self.board.read_generation(self._number).members[0] not in self.board.members:
-                self._change()  # rank 0 was lost
+            elif self._has_lost_head():
+                self._change()
             time.sleep(_POLL_S)
         return False
+
+    def _has_lost_head(self) -> bool:
+        head = self.board.read_generation(self._number).members[0]
+        return head not in self.board.members and not exists(self.board.place(head).pid)
 
     def _exchange_questions(self, asked: int | None) -> int:
         self._asked = self._asked if asked is None else asked
@@ -270,7 +278,7 @@ class Member:
         )
 
         generation = self.board.read_generation(self.board.newest)
-        self._end_collectives(generation.number)
+        self._end_collectives()
         if self._slot not in generation.members:
             self._leave()
         close_group()
@@ -297,21 +305,21 @@ class Member:
         self._follow()
         return True
 
-    def _end_collectives(self, number: int) -> None:
+    def _end_collectives(self) -> None:
         """Wait until all ranks have left the last collective, before connections are closed.
 
         gloo raises an error in a rank that only then notices that its collective is complete.
         """
         from torch import distributed  # noqa: PLC0415 - the script has imported it
 
-        self._place.joins = number
         if self._is_newcomer or not self._number or not distributed.is_initialized():
             return  # a rank was lost, and its connections are closed
         members = self.board.read_generation(self._number).members
         places = [self.board.place(slot) for slot in members]
         deadline_t = time.monotonic() + _NOTICED_S
-        while self.board.newest == number and time.monotonic() < deadline_t:
-            if all(each.joins >= number or not exists(each.pid) for each in places):
+        while time.monotonic() < deadline_t and all(exists(each.pid) for each in places):
+            self._place.joins = self.board.newest  # also if a newcomer has died meanwhile
+            if all(each.joins > self._number for each in places):
                 return
             time.sleep(_POLL_S)
 
@@ -388,10 +396,5 @@ class Member:
             del frame
             self._place.beats += 1
             if self._place.joins not in {self._place.generation, self.board.newest}:
-                self._interrupt()
+                interrupt()
             time.sleep(_BEAT_S)
-
-    def _interrupt(self) -> None:
-        """End what the main thread waits for: a member has died while they joined each other."""
-        if (groups := sys.modules.get("zeusrun.worker.elastic.groups")) is not None:
-            groups.close_connections()
