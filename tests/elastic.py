@@ -32,6 +32,12 @@ def elastic_job(zeusrun, script="elastic_steps.py", epochs=10, **changes):
     return zeusrun.job(script, **{**given, **changes})
 
 
+def is_created(run_dir):
+    """Whether the agent has created its board."""
+    path = run_dir / "elastic" / "board"
+    return path.exists() and path.stat().st_size > 0
+
+
 class Training:
     """A submit that runs; ``orders`` go to its board, as those of ``zeusrun resize``."""
 
@@ -39,7 +45,7 @@ class Training:
         self.zeusrun = zeusrun
         self.submit = zeusrun.start("submit", job)
         self.run_dir = zeusrun.run_dir()
-        self._wait((self.run_dir / "elastic" / "board").exists)
+        self._wait(lambda: is_created(self.run_dir))
         self.board = Board(self.run_dir)
         self.wait_for_ranks(2)
 

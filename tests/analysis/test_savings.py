@@ -163,7 +163,7 @@ OTHERS = {
     "the hardware": {"gpu_model": "another"},
     "the hardware ": {"world_size": 4},
     "how energy is measured": {"energy_source": ESTIMATED},
-    "how the batch size is adapted": {"variant": "noise-scale"},
+    "how the batch size adapts, or the ranks agree": {"variant": "noise-scale"},
 }
 
 

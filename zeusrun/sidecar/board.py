@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import fcntl
 import json
 import mmap
@@ -108,6 +109,8 @@ class Board:
         try:
             if create:
                 os.posix_fallocate(descriptor, 0, _BYTES)  # a hole would be a SIGBUS on a full disk
+            elif os.fstat(descriptor).st_size < _BYTES:
+                raise OSError(errno.EAGAIN, "it is just being created", str(self.folder))
             self._map = mmap.mmap(descriptor, _BYTES)
         finally:
             os.close(descriptor)

@@ -11,6 +11,7 @@ import sys
 import psutil
 import pytest
 
+from tests.elastic import is_created
 from tests.runs import wait_for
 from zeusrun.launcher.processes.command import _ELASTIC
 from zeusrun.sidecar.board import BY_EPOCHS, BY_STEPS, FIXED, Board
@@ -38,7 +39,7 @@ class Run:
             self.agent = subprocess.Popen(
                 [*argv, sys.executable, "-S", "-c", RANK], env=env, stdout=log
             )
-        self.wait((folder / "elastic" / "board").exists)
+        self.wait(lambda: is_created(folder))
         self.board = Board(folder)
         self.wait(lambda: "have started" in self.log)
 
