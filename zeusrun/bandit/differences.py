@@ -17,7 +17,7 @@ from zeusrun.bandit.proof import (
     with_ranks_of,
 )
 from zeusrun.bandit.reinterpret import CUT_SHORT, complete, read_trial
-from zeusrun.trial import TrialStatus
+from zeusrun.trial import TrialStatus, split_variant
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -110,8 +110,11 @@ def _differences(problem: Problem, trial: Trial) -> Iterator[tuple[str, str]]:
     if proof.nothing and proof.learning is not None:
         values = {Doubt.OTHER_SIZE: str(trial.observed_batch_size), Doubt.NO_CRASH: trial.trial}
         yield proof.learning.value, values.get(proof.learning, trial.status.value)
-    if trial.variant != problem.variant:
-        yield "adapted {own} batch size, or agreed, in another way", trial.variant or "not at all"
+    (adapts, sync), now = split_variant(trial.variant), split_variant(problem.variant)
+    if adapts != now[0]:
+        yield "adapted {own} batch size in another way", adapts or "not at all"
+    if sync != now[1]:
+        yield "had another sync", sync or "none"
     if proof.speed is Doubt.SHARED:
         device = "GPUs" if trial.gpu_count else "CPU"
         why = "with other programs, and policy.learn_from_shared is false"

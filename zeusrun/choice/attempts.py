@@ -135,7 +135,7 @@ def why_not_continued(
         and not (chosen and forced.batch_size == arm),
         f"{arm} is no longer a candidate": arm not in spec.batch_size.candidates,
         "the objective has changed": then != now,
-        "the batch size adapts, or the ranks agree, in another way": trial.variant != spec.variant,
+        "adapt or sync has changed": trial.variant != spec.variant,
         "the learning rate has changed": trial.learning_rate != spec.learning_rate_for(arm),
         "it ran on other devices": trial.hardware != machine.hardware,
     }

@@ -208,7 +208,7 @@ class JobSpec(Section):
         None, description="How the number of ranks changes while the training runs."
     )
     sync: Annotated[Sync | None, AfterValidator(check_sync)] = Field(
-        None, description="How the ranks agree on their parameters."
+        None, description="How the ranks agree on their gradients."
     )
     schedule: ScheduleSection | None = Field(
         None, description="When it runs by itself; zeusrun schedule add turns it on."

@@ -1,1 +1,1 @@
-"""How the ranks of a data-parallel training agree on their parameters."""
+"""How the ranks of a data-parallel training agree on their gradients."""

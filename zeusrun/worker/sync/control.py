@@ -66,7 +66,8 @@ class SyncedModel:
     def _take_vote(self, vote: Vote) -> None:
         """Vote before a backward pass, of which all ranks have equally many."""
         seconds = self._seconds.take()
-        change = vote.after_pass(seconds) if seconds else None
+        # ``None`` on all ranks or on none: each pass counts, however short it was on this one.
+        change = None if seconds is None else vote.after_pass(seconds)
         if change is not None:
             self._way = self._first if change.way == 0 else self._others[change.way - 1]()
             if change.why:

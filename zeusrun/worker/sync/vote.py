@@ -2,7 +2,7 @@
 
 After KungFu's monitored all-reduce (Mai et al., OSDI 2020): each rank compares the seconds of its
 all-reduces with a reference that it refreshes. Where most ranks find them slow, all change in the
-same step.
+same pass.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ class Seconds:
         """End an all-reduce."""
         self._ended_t = time.perf_counter()
 
-    def take(self) -> float:
-        """Return the seconds of a pass, and begin the next one; 0 if it had no all-reduce."""
+    def take(self) -> float | None:
+        """Return the seconds of a pass, and begin the next one; ``None`` before the first pass."""
         begun_t, self._begun_t = self._begun_t, None
-        return 0.0 if begun_t is None else max(0.0, self._ended_t - begun_t)
+        return None if begun_t is None else max(0.0, self._ended_t - begun_t)
 
 
 class Vote:
