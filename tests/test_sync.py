@@ -30,29 +30,37 @@ def ends(run_dir):
 
 @pytest.mark.torchrun
 def test_a_run_says_how_its_ranks_agree_and_only_such_runs_are_compared(zeusrun):
-    code, result, seen = zeusrun.submit(sync_job(zeusrun, compress="bf16"))
+    job = sync_job(zeusrun, every=3, warmup=2, nccl={"NCCL_ALGO": "Ring", "allow_nvlink": False})
+    code, result, seen = zeusrun.submit(job)
     (trial,) = result["trials"]
     assert code == 4, seen
-    assert (trial["variant"], trial["warnings"]) == ("sync bf16", [])
-    assert "batch size 48 · sync bf16 · 2 ranks" in seen
-    assert "bf16" in zeusrun("show", "job").stdout
+    assert (trial["variant"], trial["warnings"]) == ("sync average every 3 after 2", [])
+    assert "batch size 48 · sync average every 3 after 2 · 2 ranks" in seen
+    assert trial["syncs"] == [[0, "after 2 backward passes", "average every 3"]]
+    shown = zeusrun("show", "job").stdout
+    assert "average every 3 after 0 epochs: after 2 backward passes" in shown
     first, second = ends(zeusrun.run_dir())
     assert first == second
     plain = zeusrun("submit", sync_job(zeusrun), "--dry-run").stdout
-    assert "1 run had another sync (bf16)" in plain
+    assert "1 run had another sync (average every 3 after 2)" in plain
 
 
 @pytest.mark.torchrun
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "sync", [{"compress": "powersgd", "warmup": 10}, {"topology": "auto"}, {"topology": "ring"}]
+    "sync",
+    [
+        *({"compress": "powersgd", "warmup": 10}, {"compress": "bf16"}),
+        *({"topology": "auto"}, {"topology": "ring"}),
+        *({"method": "sma"}, {"method": "pair"}, {"on_slow": "compress"}),
+    ],
 )
 def test_each_way_trains_to_its_end(zeusrun, sync):
     code, result, seen = zeusrun.submit(sync_job(zeusrun, **sync))
     assert code == 4, seen
     assert result["trials"][0]["warnings"] == []
     first, second = ends(zeusrun.run_dir())
-    assert first == second
+    assert (first == second) == ("method" not in sync)
 
 
 @pytest.mark.torchrun

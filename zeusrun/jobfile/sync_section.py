@@ -1,7 +1,9 @@
-"""The section ``sync`` of a job file: how the ranks agree on their gradients."""
+"""The section ``sync`` of a job file: how the ranks agree on their parameters."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping  # noqa: TC003 - pydantic needs it
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo
@@ -20,22 +22,34 @@ Topology = Literal[
     "binary-tree-star",
     "multi-binary-tree-star",
 ]
+_NVLINK = "allow_nvlink"
+
+_WAYS = {"compress": "none", "every": None, "method": None, "topology": None}
 
 
-def _check_topology(topology: str | None, info: ValidationInfo) -> Any:  # noqa: ANN401 - as it was
-    if topology is not None and info.data.get("compress", "none") != "none":
-        raise ValueError("cannot be used together with 'compress'; keep one of them")
-    return topology
+def _check_alone(value: Any, info: ValidationInfo) -> Any:  # noqa: ANN401 - any key's
+    """Raise ``ValueError`` if another key says already how the ranks agree."""
+    others = [name for name, nothing in _WAYS.items() if info.data.get(name, nothing) != nothing]
+    if value not in {None, "keep"} and others:
+        raise ValueError(f"cannot be used together with {others[0]!r}; keep one of them")
+    return value
 
 
-def _check_vote(votes: bool, info: ValidationInfo) -> bool:
-    if votes and info.data.get("topology") is None:
-        raise ValueError("needs topology, from which the ranks may change")
-    return votes
+def _check_nccl(given: Mapping[str, str | int | bool]) -> Mapping[str, str | int | bool]:
+    """Raise ``ValueError`` if a key is no variable of NCCL."""
+    for name in given:
+        if name != _NVLINK and not re.fullmatch("NCCL_[A-Z0-9_]+", name):
+            raise ValueError(
+                f"{name}: is no variable of NCCL, such as NCCL_ALGO, and not {_NVLINK}; other "
+                "variables go to env"
+            )
+    if not isinstance(given.get(_NVLINK, True), bool):
+        raise ValueError(f"{_NVLINK}: must be true or false")
+    return given
 
 
 class Sync(Section):
-    """How the ranks agree on their gradients: by default, by the all-reduce of the backend."""
+    """How the ranks agree on their parameters: by default, they all-reduce each gradient."""
 
     compress: Literal["none", "bf16", "fp16", "powersgd"] = Field(
         "none",
@@ -43,44 +57,106 @@ class Sync(Section):
         "products of two small matrices.",
     )
     rank: int = Field(2, ge=1, le=64, description="With powersgd: the columns of these matrices.")
+    every: Annotated[int | None, AfterValidator(_check_alone)] = Field(
+        None,
+        ge=2,
+        description="Exchange no gradients; average the parameters after every so many backward "
+        "passes, and at the end of an epoch (post-local SGD).",
+    )
     warmup: int = Field(
         100,
         ge=2,
-        description="With powersgd: backward passes before it, in which gradients are all-reduced.",
+        description="With every and powersgd: backward passes before it, in which gradients are "
+        "all-reduced as usual.",
     )
-    topology: Annotated[Topology | None, AfterValidator(_check_topology)] = Field(
+    method: Annotated[Literal["sma", "pair"] | None, AfterValidator(_check_alone)] = Field(
+        None,
+        description="Each rank trains a model of its own. sma: after each backward pass and its "
+        "step, it moves towards the mean of all; pair: to the middle between it and that of one "
+        "other rank, for which it does not wait.",
+    )
+    alpha: float = Field(
+        0.1, gt=0, le=1, description="With sma: by which part of the distance it moves."
+    )
+    switch_at: int | None = Field(
+        None,
+        ge=1,
+        description="With sma: after so many backward passes, gradients are all-reduced (AdaSGD).",
+    )
+    topology: Annotated[Topology | None, AfterValidator(_check_alone)] = Field(
         None,
         description="The way gradients take, on gloo: one of KungFu's; auto: the tree with the "
         "least latencies, as measured at the start. null: the all-reduce of the backend.",
     )
-    vote: Annotated[bool, AfterValidator(_check_vote)] = Field(
+    vote: bool = Field(
         False,
         description="With topology: where most ranks find the network slow, they use the tree with "
         "the least latencies, then the all-reduce of the backend, until it is calm again.",
     )
+    on_slow: Annotated[Literal["keep", "compress"], AfterValidator(_check_alone)] = Field(
+        "keep",
+        description="compress: where most ranks find the network slow, they exchange bf16, then "
+        "average parameters after every 8 backward passes, until it is calm again.",
+    )
+    nccl: Annotated[Mapping[str, str | int | bool], AfterValidator(_check_nccl)] = Field(
+        default_factory=dict,
+        description="Variables of NCCL for the ranks, such as {NCCL_ALGO: Ring}; allow_nvlink: "
+        "false is NCCL_P2P_DISABLE=1: GPUs exchange through the memory of their host.",
+    )
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The environment variables of ``nccl``."""
+        own = {name: value for name, value in self.nccl.items() if name != _NVLINK}
+        if self.nccl.get(_NVLINK) is False:
+            own["NCCL_P2P_DISABLE"] = True
+        return {n: str(int(v) if isinstance(v, bool) else v) for n, v in own.items()}
+
+    def check_keys(self) -> None:
+        """Raise ``ValueError`` if a key is set that has no effect without another one."""
+        powers, sma = self.compress == "powersgd", self.method == "sma"
+        for name, has_effect, other in (
+            ("rank", powers, "compress: powersgd"),
+            ("warmup", powers or self.every is not None, "every or compress: powersgd"),
+            ("alpha", sma, "method: sma"),
+            ("switch_at", sma, "method: sma"),
+            ("vote", self.topology is not None, "topology"),
+        ):
+            if name in self.model_fields_set and not has_effect:
+                raise ValueError(f"{name}: needs {other}; remove {name!r}, or add that")
 
     @property
     def variant(self) -> str | None:
         """A name that separates these runs from others; ``None`` for a plain all-reduce."""
+        if self.every is not None:
+            return f"average every {self.every} after {self.warmup}"
+        if self.method == "sma":
+            until = "" if self.switch_at is None else f" until {self.switch_at}"
+            return f"sma {self.alpha:g}{until}"
         if self.topology is not None:
             return f"{self.topology}, votes" if self.vote else self.topology
         if self.compress == "powersgd":
             return f"powersgd {self.rank} after {self.warmup}"
-        return None if self.compress == "none" else self.compress
+        if self.on_slow == "compress":
+            return "compress when slow"
+        return self.method or (None if self.compress == "none" else self.compress)
 
 
 def check_sync(sync: Sync | None, info: ValidationInfo) -> Sync | None:
-    """Raise ``ValueError`` if other sections do not allow another way to agree."""
+    """Raise ``ValueError`` if it says too little, or other sections do not allow it."""
     data: dict[str, Any] = info.data
     launch = data.get("launch")
     if sync is None or launch is None:
         return sync
+    sync.check_keys()
     if not launch.distributed:
         raise ValueError("needs launch.distributed: true, for ranks that train together")
+    if count_ranks(data) == 1:
+        raise ValueError("needs at least two ranks: set launch.nproc_per_node")
+    if sync.variant is None:
+        return sync
     if data.get("instrument") is False:
         raise ValueError("needs the hooks of zeusrun; remove instrument: false")
     if data.get("elastic") is not None:
         raise ValueError("cannot be used together with 'elastic'; keep one of them")
-    if count_ranks(data) == 1:
-        raise ValueError("needs at least two ranks: set launch.nproc_per_node")
     return sync

@@ -14,7 +14,7 @@ from zeusrun.metrics.seen import names_an_evaluation, precedes, see
 from zeusrun.sidecar import events
 from zeusrun.target import better_value, meets_target
 from zeusrun.trial import MOST_POINTS, CurvePoint, counts_from_zero, is_baseline, thin_curve
-from zeusrun.trial.values import NoisePoint, add_point
+from zeusrun.trial.values import NoisePoint, SyncChange, add_point
 
 if TYPE_CHECKING:
     from zeusrun.metrics.progress import EnergyBetween
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _FIRST = 4  # points, which show how a loop counts
 _OTHERS = 10  # epochs without the metric to remember
+_MAX_SYNCS = 100  # changes of how the ranks agree, on a network that comes and goes
 
 
 def advance(
@@ -54,7 +55,8 @@ def advance(
     elif isinstance(event, events.Adapted):
         changes = {"adapted": (*progress.adapted, event)}
     elif isinstance(event, events.Synced):
-        changes = {}
+        change = SyncChange(progress.epochs, event.why, event.how)
+        changes = {"syncs": (*progress.syncs, change)[-_MAX_SYNCS:]}
     elif isinstance(event, events.Watched):
         changes = _watch(progress, event)
     else:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from zeusrun.metrics.seen import SeenMetrics
     from zeusrun.sidecar.step_clock import StepCount
-    from zeusrun.trial.values import NoisePoint, WorldChange
+    from zeusrun.trial.values import NoisePoint, SyncChange, WorldChange
 
     EnergyBetween: TypeAlias = Callable[[float, float], float | None]
 
@@ -55,8 +55,7 @@ class Progress:
     source: str | None = None  # whose values of the metric count
     preferred: str | None = None  # the source that the job file names
     replaced: int | None = None  # the batch size in whose place a hook hands out the chosen one
-    # Another source, its value, and the value that counts.
-    differs: tuple[str, float, float] | None = None
+    differs: tuple[str, float, float] | None = None  # another source, its value, that which counts
     went_back: tuple[int, int] | None = None  # epochs, where no restart explains it
     other_epochs: frozenset[int] = frozenset()  # the first ones without the metric
     last_value: float | None = None  # NaN and infinities included
@@ -80,7 +79,8 @@ class Progress:
     watched: Mapping[tuple[int, int], Watched] = field(default_factory=dict)
     noise_curve: tuple[NoisePoint, ...] = ()
     adapted: tuple[Adapted, ...] = ()  # the batch sizes of a training that adapts it
-    problems: tuple[str, ...] = ()  # of its policy
+    syncs: tuple[SyncChange, ...] = ()  # of one whose ranks change how they agree
+    problems: tuple[str, ...] = ()  # of the policy, or of how the ranks agree
     ending: bool = False  # a stop is ordered, or the last epoch is done
 
     @property

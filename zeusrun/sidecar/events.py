@@ -25,6 +25,9 @@ SIDECAR_NAME = "metrics.jsonl"
 ADAPT_STATE = "adapt.json"
 """The file of the run directory with the state of a batch size that adapts."""
 
+SYNC_STATE = "sync.json"
+"""The file of the run directory with the backward passes of models that change how they agree."""
+
 _VERSION = 1
 
 

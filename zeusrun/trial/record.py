@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, TypeVar
+from typing import Any
 
 from zeusrun.cost import cost_j
 from zeusrun.reasons import ReasonCode, Stall  # noqa: TC001 - read_fields needs it
@@ -20,8 +20,11 @@ from zeusrun.trial.values import (
     PowerPoint,
     SizeChange,
     Stage,
+    SyncChange,
     TrialStatus,
     WorldChange,
+    add,
+    add_known,
     is_baseline,
     join_changes,
     join_curves,
@@ -31,9 +34,6 @@ from zeusrun.trial.values import (
     thin_curve,
     weaker_source,
 )
-
-_Amount = TypeVar("_Amount", int, float)
-
 
 @dataclass(frozen=True)
 class Outcome:
@@ -70,6 +70,7 @@ class Outcome:
     gradients_of: str | None = None  # how they were measured; see ``Watched.how``
     batch_sizes: tuple[SizeChange, ...] = ()  # of a run that adapted it
     world_sizes: tuple[WorldChange, ...] = ()  # of an elastic run that changed it
+    syncs: tuple[SyncChange, ...] = ()  # of a run whose ranks changed how they agree
     price: float | None = None  # of ``energy_j``, with what held while it ran, in ``currency``
     currency: str | None = None
     carbon_g: float | None = None  # grams of CO2 equivalent; both include ``pue``
@@ -172,6 +173,7 @@ class Trial:
     gradients_of: str | None = None
     batch_sizes: tuple[SizeChange, ...] = ()
     world_sizes: tuple[WorldChange, ...] = ()
+    syncs: tuple[SyncChange, ...] = ()
     price: float | None = None
     currency: str | None = None
     carbon_g: float | None = None
@@ -278,7 +280,7 @@ def _join(trial: Trial, outcome: Outcome) -> Outcome:
         interruptions = trial.interruptions
     else:
         source = weaker_source(trial.energy_source, outcome.energy_source)
-        energy_j = None if source is None else _sum(trial.energy_j, outcome.energy_j)
+        energy_j = None if source is None else add(trial.energy_j, outcome.energy_j)
         time_s = trial.time_s + outcome.time_s
         done = trial.epochs or 0  # the last part may have been interrupted before its first
         later = [(trial.time_s + cut.time_s, cut.epochs or done) for cut in outcome.interruptions]
@@ -316,26 +318,26 @@ def _join(trial: Trial, outcome: Outcome) -> Outcome:
     shared = (trial.shared, outcome.shared)
     return replace(
         outcome,
-        startup_s=_sum(trial.startup_s, outcome.startup_s),
-        shutdown_s=_known_sum(trial.shutdown_s, outcome.shutdown_s),
+        startup_s=add(trial.startup_s, outcome.startup_s),
+        shutdown_s=add_known(trial.shutdown_s, outcome.shutdown_s),
         time_s=time_s,
         energy_j=energy_j,
         energy_source=None if energy_j is None else source,
         max_power_w=max_power_w,
         cost_j=cost_j(energy_j, max_power_w, time_s, trial.eta_knob),
         epochs=outcome.epochs or trial.epochs,
-        steps=_known_sum(trial.steps, outcome.steps),
+        steps=add_known(trial.steps, outcome.steps),
         best_metric=choose(bests, default=None),
         curve=thin_curve((*before, *since), trial.target, trial.mode),
-        samples=_known_sum(trial.samples, outcome.samples),
-        progress=_known_sum(trial.progress, outcome.progress),
+        samples=add_known(trial.samples, outcome.samples),
+        progress=add_known(trial.progress, outcome.progress),
         by_samples=thin_curve(by_samples, trial.target, trial.mode),
         by_reports=outcome.by_reports or trial.by_reports,
         power_limit_w=limit_w,
         power_profile=outcome.power_profile or trial.power_profile,
-        energy_counter_j=_sum(trial.energy_counter_j, outcome.energy_counter_j),
-        energy_integrated_j=_sum(trial.energy_integrated_j, outcome.energy_integrated_j),
-        profiling_cost_j=_known_sum(trial.profiling_cost_j, outcome.profiling_cost_j),
+        energy_counter_j=add(trial.energy_counter_j, outcome.energy_counter_j),
+        energy_integrated_j=add(trial.energy_integrated_j, outcome.energy_integrated_j),
+        profiling_cost_j=add_known(trial.profiling_cost_j, outcome.profiling_cost_j),
         observed_batch_size=outcome.observed_batch_size or trial.observed_batch_size,
         noise_curve=join_curves(trial.noise_curve, outcome.noise_curve, *before_it),
         gradient_variance=trial.gradient_variance
@@ -344,6 +346,7 @@ def _join(trial: Trial, outcome: Outcome) -> Outcome:
         gradients_of=outcome.gradients_of or trial.gradients_of,
         batch_sizes=join_changes(trial.batch_sizes, outcome.batch_sizes),
         world_sizes=join_worlds(trial.world_sizes, worlds, trial.time_s, trial.epochs or 0),
+        syncs=(*trial.syncs, *outcome.syncs),
         **_sum_prices(trial, outcome, energy_j),
         shared=True if True in shared else None if None in shared else False,
         warnings=(*trial.warnings, *outcome.warnings),
@@ -358,11 +361,11 @@ def _sum_prices(trial: Trial, outcome: Outcome, energy_j: float | None) -> dict[
     if outcome.time_s is None:
         return {name: getattr(trial, name) for name in ("price", "currency", "carbon_g", "pue")}
     known, same = energy_j is not None, trial.currency == outcome.currency
-    price = _sum(trial.price, outcome.price) if known and same else None
+    price = add(trial.price, outcome.price) if known and same else None
     return {
         "price": price,
         "currency": None if price is None else outcome.currency,
-        "carbon_g": _sum(trial.carbon_g, outcome.carbon_g) if known else None,
+        "carbon_g": add(trial.carbon_g, outcome.carbon_g) if known else None,
         "pue": outcome.pue if trial.pue == outcome.pue else None,
     }
 
@@ -386,15 +389,4 @@ def _without_empty_estimates(trial: Trial, outcome: Outcome) -> Outcome:
 
 
 def _after(time_s: float, energy_j: float | None, point: CurvePoint) -> CurvePoint:
-    return point._replace(time_s=time_s + point.time_s, energy_j=_sum(energy_j, point.energy_j))
-
-
-def _sum(first: float | None, second: float | None) -> float | None:
-    return None if first is None or second is None else first + second
-
-
-def _known_sum(first: _Amount | None, second: _Amount | None) -> _Amount | None:
-    """Add two amounts; an unknown one counts as zero."""
-    if first is None or second is None:
-        return second if first is None else first
-    return first + second
+    return point._replace(time_s=time_s + point.time_s, energy_j=add(energy_j, point.energy_j))

@@ -10,13 +10,15 @@ import math
 from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from zeusrun.lever import Lever, power_lever
 from zeusrun.target import meets_target
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+_Amount = TypeVar("_Amount", int, float)
 
 
 class Stage(str, Enum):
@@ -231,6 +233,14 @@ class WorldChange(NamedTuple):
     world_size: int
 
 
+class SyncChange(NamedTuple):
+    """From when on the ranks of a training have agreed in another way, and why."""
+
+    epochs: int  # completed by then
+    why: str
+    way: str
+
+
 BY_RANKS = "ranks"
 """``Trial.variant`` of an elastic training whose batch size follows its number of ranks."""
 
@@ -370,3 +380,15 @@ def _part(point: NoisePoint) -> int:
     if point.epoch is not None:
         return math.ceil(point.epoch)
     return int(_PER_E_FOLD * math.log(max(1, point.samples)))
+
+
+def add(first: float | None, second: float | None) -> float | None:
+    """Add two amounts; unknown if one of them is."""
+    return None if first is None or second is None else first + second
+
+
+def add_known(first: _Amount | None, second: _Amount | None) -> _Amount | None:
+    """Add two amounts; an unknown one counts as zero."""
+    if first is None or second is None:
+        return second if first is None else first
+    return first + second

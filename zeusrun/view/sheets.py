@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from zeusrun.trial import PowerPoint, Trial
 
 _NAME = 24  # columns for the name of a metric; longer ones fold
+_SYNCS = 6  # the last changes of how the ranks agree
 
 
 def trial_sheet(
@@ -115,6 +116,7 @@ def trial_rows(
         ("ranks", units.path_text(trial.world_sizes, last=8)),
         ("adapted", None if adapts is None else f"{adapts}: {path}"),
         ("sync", sync),
+        *(("", units.sync_text(change)) for change in trial.syncs[-_SYNCS:]),
         ("observed", observed_text(trial, sight)),
         ("chosen", f"{trial.stage.value}: {trial.why}"),
         ("learning rate", None if trial.learning_rate is None else f"{trial.learning_rate:g}"),

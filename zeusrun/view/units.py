@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from zeusrun.metrics.progress import Progress
     from zeusrun.trial import Trial
-    from zeusrun.trial.values import NoisePoint, WorldChange
+    from zeusrun.trial.values import NoisePoint, SyncChange, WorldChange
 
 UNKNOWN = "–"  # noqa: RUF001 - a dash is meant
 MINUS = "−"  # noqa: RUF001 - a minus is meant
@@ -229,6 +229,11 @@ def ranks(trial: Trial) -> str:
 def ranks_text(trial: Trial) -> str:
     """Return ``1 rank``, ``2 ranks`` or ``2→4 ranks``."""
     return f"{ranks(trial)} ranks" if trial.world_sizes else plural(trial.world_size, "rank")
+
+
+def sync_text(change: SyncChange) -> str:
+    """Return a change of how the ranks agree: ``bf16 after 3 epochs: 3 of 4 ranks were slow``."""
+    return f"{change.way} after {plural(change.epochs, 'epoch')}: {change.why}"
 
 
 def path_text(changes: Sequence[SizeChange | WorldChange], last: int = 0) -> str | None:

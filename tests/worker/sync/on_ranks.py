@@ -8,7 +8,9 @@ from __future__ import annotations
 import gc
 import itertools
 import os
+import socket
 import sys
+import threading
 import time
 import weakref
 from datetime import timedelta
@@ -129,6 +131,210 @@ def case_powersgd_begins_after_its_warmup_and_is_the_same_on_all_ranks():
     assert np.abs(rows[0] - weights(plain)).max() > 1e-6  # one column of a matrix is left
 
 
+def settle(model):
+    """Let the ranks average what they would average before the next forward pass."""
+    installed_hooks().sync.before_forward(model)
+
+
+def case_post_local_sgd_is_that_of_numpy():
+    model, optimizer = build(every=3, warmup=2)
+    train(model, optimizer, 9)
+    expected = first_weights()
+    for step in range(9):
+        if step > 2 and (step - 2) % 3 == 0:
+            expected = np.tile(expected.mean(0), (RANKS, 1))
+        own = gradients(expected, step)
+        expected = expected - RATE * (own.mean(0) if step < 2 else own)
+    assert np.abs(of_all(model) - expected).max() < 1e-5
+    assert np.ptp(expected, axis=0).max() > 1e-3  # the ranks differ
+
+
+def case_the_end_of_a_pass_over_the_training_data_averages():
+    loader = torch.utils.data.DataLoader(range(5))
+    model, optimizer = build(every=100, warmup=2)
+    for _ in range(2):
+        for step in loader:
+            train(model, optimizer, 1, first=int(step))
+        assert np.ptp(of_all(model), axis=0).max() == 0
+    if RANK == 0:  # an evaluation on one rank: the others do not wait
+        train(model, optimizer, 0)
+        list(loader)
+    train(model, optimizer, 1)
+    assert np.ptp(of_all(model), axis=0).max() > 1e-4
+    if RANK == 0:
+        list(loader)
+        with torch.no_grad():
+            model(batch(0)[0])
+
+
+def case_sma_is_that_of_numpy_and_its_end_is_synchronous():
+    model, optimizer = build(method="sma", alpha=0.25, switch_at=5)
+    expected = first_weights()
+    for step in range(8):
+        train(model, optimizer, 1, first=step)
+        settle(model)
+        own = gradients(expected, step)
+        if step < 5:
+            expected = expected - RATE * own
+            expected += (0.25 if step < 4 else 1.0) * (expected.mean(0) - expected)
+        else:
+            expected = expected - RATE * own.mean(0)
+        rows = of_all(model)
+        assert np.abs(rows - expected).max() < 1e-5, step
+        assert (np.ptp(rows, axis=0).max() < 1e-6) == (step >= 4)
+
+
+def case_optimizers_have_one_state_when_gradients_are_exchanged_again():
+    kinds = {
+        "momentum": lambda own: torch.optim.SGD(own, lr=0.01, momentum=0.9),
+        "adam": lambda own: torch.optim.Adam(own, lr=0.01),
+        "adafactor": lambda own: torch.optim.Adafactor(own, lr=0.01),
+    }
+    for name, make in kinds.items():
+        model, _ = build(deep, method="sma", switch_at=4)
+        optimizer = make(model.parameters())
+        train(model, optimizer, 3)
+        assert np.ptp(of_all(model), axis=0).max() > 1e-5, name
+        train(model, optimizer, 5, first=3)
+        assert np.ptp(of_all(model), axis=0).max() == 0, name
+
+
+def case_a_pair_moves_to_the_middle_and_keeps_the_mean_of_all():
+    model, optimizer = build(method="pair")
+    pairs = pairs_of(model)
+    with torch.no_grad():
+        for each in model.parameters():
+            each.add_(1)  # a checkpoint that is loaded after the model is built
+    expected = first_weights()[RANK] + 1
+    for step in range(20):
+        train(model, optimizer, 1, first=step)
+        own = np.tile(expected, (RANKS, 1))
+        expected = expected - RATE * gradients(own, step)[RANK]
+        deadline_t = time.monotonic() + 30
+        while step and not pairs._got.numel() and time.monotonic() < deadline_t:
+            time.sleep(0.001)
+        if step:
+            expected = (expected + pairs._got.double().numpy()) / 2
+        settle(model)
+        assert np.abs(weights(model) - expected).max() < 1e-5, step
+    distributed.barrier()
+    assert pairs.count == 19
+    assert np.ptp(of_all(model), axis=0).max() < 0.5
+
+
+def pairs_of(model):
+    (synced,) = [each for ddp, each in installed_hooks().sync._models.items() if ddp is model]
+    return synced._way.average.__closure__[0].cell_contents
+
+
+def case_a_pair_answers_no_stranger_and_ends_with_its_model():
+    model, optimizer = build(method="pair")
+    train(model, optimizer, 2)
+    settle(model)
+    port = pairs_of(model)._listener.getsockname()[1]
+    with socket.create_connection(("127.0.0.1", port)) as stranger:
+        stranger.sendall(b"0" * 16)
+        assert stranger.recv(1) == b""
+    distributed.barrier()
+    del model, optimizer
+    gc.collect()
+    threads = [each for each in threading.enumerate() if each.name == "zeusrun-pairs"]
+    for thread in threads:
+        thread.join(15)
+        assert not thread.is_alive()
+
+
+def case_a_rank_without_a_step_averages_all_the_same():
+    """A ``GradScaler`` skips the step of a rank whose gradients are infinite."""
+    model, optimizer = build(method="sma", alpha=1, switch_at=6)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0, growth_interval=4)
+    for step in range(12):
+        inputs, wanted = batch(step)
+        optimizer.zero_grad()
+        loss = (model(inputs) - wanted).square().mean()
+        if RANK == 1 and step in {3, 4}:
+            loss = loss * torch.inf
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    rows = of_all(model)
+    assert np.ptp(rows, axis=0).max() < 1e-6
+    assert np.isfinite(rows).all()
+    scales = [None] * RANKS
+    distributed.all_gather_object(scales, scaler.get_scale())
+    assert len(set(scales)) == 1
+
+
+def case_several_types_and_buffers_are_averaged():
+    def layers():
+        class Parts(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.first = torch.nn.Linear(FEATURES, 8)
+                self.norm = torch.nn.BatchNorm1d(8)
+                self.second = torch.nn.Linear(8, 8, dtype=torch.bfloat16)
+                self.last = torch.nn.Linear(8, 1, dtype=torch.float64)
+
+            def forward(self, inputs):
+                small = self.second(self.norm(self.first(inputs)).bfloat16())
+                return self.last(small.double()).float()
+
+        return Parts()
+
+    model, optimizer = build(layers, every=2, warmup=2)
+    train(model, optimizer, 3)
+    means = model.module.norm.running_mean
+    found = [torch.empty_like(means) for _ in range(RANKS)]
+    distributed.all_gather(found, means)
+    assert (torch.stack(found).std(0) > 1e-6).any()  # each rank has seen batches of its own
+    expected = torch.stack(found).double().mean(0)
+    train(model, optimizer, 1)
+    settle(model)
+    rows = of_all(model)
+    assert np.ptp(rows, axis=0).max() == 0
+    assert torch.isfinite(expected).all()
+    distributed.all_gather(found, means)
+    assert (torch.stack(found).std(0) == 0).all()
+
+
+def case_a_restart_goes_on_counting():
+    sync = installed_hooks().sync
+    loader = torch.utils.data.DataLoader(range(5))
+
+    def way_after(passes):
+        sync._built = 1000  # the number of this model in ``sync.json``
+        model, optimizer = build(method="sma", switch_at=8)
+        for step in itertools.islice(itertools.cycle([*loader, None]), passes):
+            if step is not None:
+                train(model, optimizer, 1, first=int(step))
+        return sync._models[model]._way.name, model, optimizer
+
+    name, model, optimizer = way_after(0)
+    assert name == "sma"
+    for step in loader:
+        train(model, optimizer, 1, first=int(step))
+    distributed.barrier()
+    name, model, optimizer = way_after(0)
+    for step in loader:  # five of them before the restart
+        train(model, optimizer, 1, first=int(step))
+    assert sync._models[model]._way.name == "all-reduce"
+    distributed.barrier()
+    assert way_after(0)[0] == "all-reduce"
+
+
+def case_a_shard_of_an_optimizer_is_refused():
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    model, _ = build(every=2, warmup=2)
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1)
+    try:
+        train(model, optimizer, 1)
+    except RuntimeError as error:
+        assert "take 'every', 'method' or 'on_slow' out of sync" in str(error)
+    else:
+        raise AssertionError("it was taken")
+
+
 def case_gradients_are_measured_where_their_mean_is_known():
     watch = installed_hooks().watch
     watch._observer.samples = lambda: 8
@@ -136,6 +342,7 @@ def case_gradients_are_measured_where_their_mean_is_known():
     for name, section in {
         "ring": {"topology": "ring"},
         "powersgd": {"compress": "powersgd"},
+        "sma": {"method": "sma", "switch_at": 4},
     }.items():
         model, optimizer = build(**section)
         found = watch._models[model].watch
@@ -146,7 +353,46 @@ def case_gradients_are_measured_where_their_mean_is_known():
         found.flush()
     assert len(measured["ring"]) == 8
     assert measured["powersgd"] == []
+    assert len(measured["sma"]) == 4
     assert measured["ring"][0].each > measured["ring"][0].mean > 0
+
+
+def case_a_slow_network_is_answered_in_the_same_step_on_all_ranks_and_left_when_it_is_calm():
+    all_reduce, is_slow = distributed.all_reduce, False
+
+    def slowly(tensor, *args, **options):
+        if tensor.numel() > 1:
+            time.sleep((8e-6 if is_slow else 1e-6) * tensor.nbytes)
+        return all_reduce(tensor, *args, **options)
+
+    distributed.all_reduce = slowly
+    model, _ = build(deep, on_slow="compress")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.001, momentum=0.9)
+    synced = installed_hooks().sync._models[model]
+    names = []
+    for step in range(30 * CHECK):
+        is_slow = 5 * CHECK <= step < 15 * CHECK
+        train(model, optimizer, 1, first=step)
+        names.append(synced._way.name)
+    distributed.all_reduce = all_reduce
+    of_all_ranks = [None] * RANKS
+    distributed.all_gather_object(of_all_ranks, names)
+    assert all(each == names for each in of_all_ranks)
+    assert set(names[: 5 * CHECK]) == {"all-reduce"}
+    assert names[9 * CHECK] in {"bf16", "average every 8"}
+    assert "average every 8" in names[5 * CHECK : 15 * CHECK]
+    assert names[-1] == "all-reduce"
+    rows = of_all(model)
+    assert np.ptp(rows, axis=0).max() < 1e-6
+
+
+def case_a_slow_rank_is_no_slow_network():
+    model, optimizer = build(deep, on_slow="compress")
+    synced = installed_hooks().sync._models[model]
+    for step in range(12 * CHECK):
+        time.sleep(0.05 if RANK == 0 and step > 4 * CHECK else 0.005)
+        train(model, optimizer, 1, first=step)
+        assert synced._way.name == "all-reduce", step
 
 
 def case_a_vote_changes_the_topology():
@@ -172,9 +418,10 @@ def case_a_vote_changes_the_topology():
 
 
 def case_models_are_gone_with_the_script_and_backends_and_joins_are_checked():
-    models = [weakref.ref(build(topology="ring")[0]) for _ in range(3)]
+    ways = ({"topology": "ring"}, {"every": 2}, {"method": "sma"}, {"method": "pair"})
+    models = [weakref.ref(build(**way)[0]) for way in ways]
     gc.collect()
-    assert [model() for model in models] == [None] * 3
+    assert [model() for model in models] == [None] * len(ways)
     model, _ = build(topology="ring")
     try:
         with model.join():

@@ -19,12 +19,7 @@ class Ranks:
         monkeypatch.setattr(vote.time, "perf_counter", lambda: self.now_t)
         self.votes = []
         self.changes = []  # (step, way, why) of rank 0
-        self.members = [Vote(ways, self._count, ranks) for _ in range(ranks)]
-
-    def _count(self, own):
-        self.votes.append(own)
-        # All ranks vote alike here, or as ``seconds`` says: rank 0 votes first for all.
-        return self.total
+        self.members = [Vote(ways, lambda _: self.votes) for _ in range(ranks)]
 
     def run(self, steps):
         for _ in range(steps):
@@ -34,10 +29,13 @@ class Ranks:
             (way,) = ways
             own = [self.seconds(way, rank) for rank in range(len(self.members))]
             self.now_t += self.compute_s + max(own)
-            self.total = sum(
-                member._is_slow(vote._typical([*member._seconds, s]))
-                for member, s in zip(self.members, own, strict=True)
-            )
+            self.votes = []  # what all would say if they voted now
+            for member, s in zip(self.members, own, strict=True):
+                began_t = member._began_t
+                member._seconds.append(s)
+                self.votes.append([*member._look()])
+                member._seconds.pop()
+                member._began_t = began_t
             found = [m.after_pass(s) for m, s in zip(self.members, own, strict=True)]
             assert len(set(found)) == 1, found
             if found[0] is not None and found[0].why:
@@ -74,11 +72,21 @@ def test_a_slow_link_is_answered_within_four_checks_and_a_probe_shows_when_it_is
 @pytest.mark.parametrize(("slow", "changes"), [(2, 0), (3, 1)])
 def test_most_ranks_must_be_slow(monkeypatch, slow, changes):
     factor = 1.0
-    ranks = Ranks(monkeypatch, lambda _, rank: 0.05 * (factor if rank < slow else 1.0), ways=2)
+    ranks = Ranks(monkeypatch, lambda _, rank: 0.05 * factor if rank < slow else 0.6, ways=2)
     ranks.run(5 * CHECK)
     factor = 10.0
     ranks.run(3 * CHECK)
     assert len(ranks.changes) == changes
+
+
+def test_a_rank_that_computes_slowly_is_no_slow_network(monkeypatch):
+    """The others wait for it in their all-reduces; it waits for nobody."""
+    waits_s = 0.0
+    ranks = Ranks(monkeypatch, lambda _, rank: 0.05 + (waits_s if rank else 0.0))
+    ranks.run(5 * CHECK)
+    waits_s = 1.0
+    ranks.run(20 * CHECK)
+    assert ranks.changes == []
 
 
 def test_what_is_longer_but_matters_little_is_not_slow(monkeypatch):

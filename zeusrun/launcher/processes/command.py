@@ -320,10 +320,13 @@ def _to_adapt(spec: JobSpec, fits: int | None) -> dict[str, str]:
 
 
 def _to_sync(spec: JobSpec) -> dict[str, str]:
-    """Return the variable that says how the ranks agree, if not by an all-reduce."""
-    if spec.sync is None or spec.sync.variant is None:
+    """Return the variables of NCCL, and that which says how the ranks agree otherwise."""
+    sync = spec.sync
+    if sync is None:
         return {}
-    return {"ZEUSRUN_SYNC": json.dumps(spec.sync.model_dump())}
+    if sync.variant is None:
+        return sync.variables
+    return {**sync.variables, "ZEUSRUN_SYNC": json.dumps(sync.model_dump(exclude={"nccl"}))}
 
 
 def _to_replace(spec: JobSpec) -> dict[str, str]:

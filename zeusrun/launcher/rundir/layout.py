@@ -22,7 +22,7 @@ from zeusrun.files.private import (
 from zeusrun.history.rules import is_uuid, job_of, offline_name
 from zeusrun.job_name import is_job_name
 from zeusrun.reasons import ReasonCode
-from zeusrun.sidecar.events import ADAPT_STATE, SIDECAR_NAME
+from zeusrun.sidecar.events import ADAPT_STATE, SIDECAR_NAME, SYNC_STATE
 from zeusrun.sidecar.orders import ENDING
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ def has_checkpoint(run_dir: Path) -> bool:
 
 
 _PART = re.compile(r"part\d{1,9}")
-_KEPT = {"job.yaml", "trial.json", "checkpoints", "lock", ADAPT_STATE}
+_KEPT = {"job.yaml", "trial.json", "checkpoints", "lock", ADAPT_STATE, SYNC_STATE}
 
 
 def reopen_run(home: Path, paths: RunPaths) -> None:

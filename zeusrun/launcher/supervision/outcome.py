@@ -274,6 +274,7 @@ def outcome_now(
         observed_batch_size=observed_batch_size(trial, progress),
         batch_sizes=progress.batch_sizes,
         world_sizes=progress.world_sizes,
+        syncs=progress.syncs,
         noise_curve=progress.noise_curve,
         gradient_variance=progress.gradient_variance,
         gradients_of=progress.gradients_of,

@@ -70,7 +70,7 @@ class Hooks:
         reporter: Records the metrics that hooks see.
         watch: The statistics of gradients; ``None`` if the job file asks for none.
         sync: The models whose ranks agree in another way than by an all-reduce; else ``None``.
-        agree: Called after each optimizer step.
+        agree: Called after each optimizer step, with the optimizer.
         control: Changes the batch size; ``None`` if it is fixed.
         rates: Changes the learning rate with it; ``None`` if that is not needed.
         elastic: This process in an elastic training; ``None`` if the ranks stay the same.

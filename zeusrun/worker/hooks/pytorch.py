@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from zeusrun.worker.adapt.control import Rates
     from zeusrun.worker.hooks.install import Hooks
+    from zeusrun.worker.sync.control import SyncedModels
 
 
 def optimizer(module: ModuleType, hooks: Hooks) -> None:
@@ -46,7 +47,7 @@ def optimizer(module: ModuleType, hooks: Hooks) -> None:
             outermost, first, entered = first, None, False
             if rates is not None:
                 rates.after()  # before anything looks at them
-            agree()
+            agree(outermost)
             if not counts():
                 return
             counted = True
@@ -109,7 +110,7 @@ def loader(dataloader: ModuleType, hooks: Hooks) -> None:
     may be anything. Only where a list has one index, that dimension may show that the item is a
     whole batch, of unknown size.
     """
-    observer, begin_pass = hooks.observer, _passes(hooks)
+    observer, begin_pass, sync = hooks.observer, _passes(hooks), hooks.sync
     if hooks.environment.batch_size_to_replace:
         apply_batch_size(dataloader, hooks.environment, observer)
     base: Any = dataloader._BaseDataLoaderIter
@@ -140,6 +141,9 @@ def loader(dataloader: ModuleType, hooks: Hooks) -> None:
             part.check_limit()
             batch = next_batch(iterator)
         except StopIteration:
+            # One that fed no step may be an evaluation on one rank alone.
+            if sync is not None and part.steps and observer.trains_on(part.feed):
+                sync.end_pass()
             observer.end_pass(part)
             raise
         if part is not observer.current:
@@ -213,22 +217,52 @@ def models(distributed: ModuleType, hooks: Hooks) -> None:
             sync.add(ddp, synced)
 
         cls.__init__ = __init__  # an error is raised: the ranks would agree in another way
+        _look_before_forward(cls, sync)
     if watch is not None or sync is not None:
         _compose(cls, hooks, distributed.dist.BuiltinCommHookType.ALLREDUCE)
         _refuse_joins(cls, hooks)
 
 
+def _look_before_forward(cls: Any, sync: SyncedModels) -> None:
+    """Let a model agree before a forward pass.
+
+    A hook of torch would be pickled with the model.
+    """
+    from torch import is_grad_enabled  # noqa: PLC0415 - is imported
+
+    forward = cls.forward
+
+    def look(ddp: Any) -> None:
+        sync.before_forward(ddp)
+
+    look._torchdynamo_disable = True  # type: ignore[attr-defined] # as torch.compiler.disable does
+
+    @functools.wraps(forward)
+    def look_first(ddp: Any, *args: Any, **options: Any) -> Any:
+        if is_grad_enabled():
+            look(ddp)
+        return forward(ddp, *args, **options)
+
+    cls.forward = look_first
+
+
 def grad_scaler(module: ModuleType, hooks: Hooks) -> None:
     """Follow by what a ``GradScaler`` multiplies the loss of a step."""
-    if (watch := hooks.watch) is None:
+    watch, sync = hooks.watch, hooks.sync
+    if watch is None and sync is None:
         return
 
     def scale(scaler: Any, *_: Any, **__: Any) -> None:
-        if scaler._scale is not None:
+        if scaler._scale is None:
+            return
+        if watch is not None:
             watch.scale = scaler._scale
+        if sync is not None:
+            sync.scaler = scaler
 
     def update(*_: Any, **__: Any) -> None:
-        watch.scale = 1.0
+        if watch is not None:
+            watch.scale = 1.0
 
     wrap(module.GradScaler, "scale", scale)
     wrap(module.GradScaler, "update", update)

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import threading
 import time
 import weakref
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zeusrun.sidecar.events import Synced
+from zeusrun.files.private import read_file, replace_file
+from zeusrun.sidecar.events import SYNC_STATE, Synced
 from zeusrun.worker.sync.vote import Seconds, Vote
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from zeusrun.worker.environment import WorkerEnvironment
+    from zeusrun.worker.sync.vote import Change
+    from zeusrun.worker.sync.ways import Way, Ways
 
 _MAX_STEPS = 10  # optimizer steps without a model, after which the user is warned
 
@@ -23,26 +30,34 @@ class SyncedModel:
     Args:
         ddp: The model.
         given: The section ``sync``.
-        record: Called with the name of another way, and why it is used from now on.
+        owner: The models of this process.
+        index: Its number among them, from 0.
+
+    Attributes:
+        ways: In which it can agree.
 
     Raises:
         RuntimeError: If the model cannot agree so.
     """
 
-    def __init__(
-        self, ddp: Any, given: Mapping[str, Any], record: Callable[[str, str], None]
-    ) -> None:
+    def __init__(self, ddp: Any, given: Mapping[str, Any], owner: SyncedModels, index: int) -> None:
         from zeusrun.worker.sync.ways import Ways  # noqa: PLC0415 - imports torch
 
-        ways = Ways(ddp, given)
-        self._record = record
-        self._way = self._first = ways.planned()
-        self._others = ways.others()
-        self._begins = True  # whether the next bucket is the first one of a backward pass
+        self._owner, self._index, self._ddp = owner, index, weakref.ref(ddp)
+        self._is_first = ddp.process_group.rank() == 0
+        self._shares_buffers = ddp.broadcast_buffers
+        self.ways = ways = Ways(ddp, given, owner.warn_here)
+        self._planned = ways.planned()
+        self._counts = len(self._planned) > 1  # whether a restart must go on counting
+        known = float(owner.restore(index)) if self._counts else 0.0
+        self._passes = round(ways.gather([known])[0][0])  # as the first rank knows it
+        self._way = self._first = self._next_way()
+        self._is_new = False  # whether a backward pass has begun since the last look
         self._seconds = Seconds()
-        self._vote: Vote | None = None
-        if self._others:
-            self._vote = Vote(1 + len(self._others), ways.add_up, ddp.process_group.size())
+        self._others = ways.others()
+        self._vote = Vote(1 + len(self._others), ways.gather) if self._others else None
+        self._thread = threading.get_ident()
+        self._send_buffers()
 
     @property
     def is_mean(self) -> bool:
@@ -51,11 +66,9 @@ class SyncedModel:
 
     def hook(self, bucket: Any) -> Any:
         """Average a bucket; the communication hook of the model."""
+        self._is_new = True
         if self._vote is None:
             return self._way.reduce(bucket)
-        if self._begins:
-            self._take_vote(self._vote)
-        self._begins = bucket.is_last()
         self._seconds.begin()
         return self._way.reduce(bucket).then(self._end)
 
@@ -63,15 +76,55 @@ class SyncedModel:
         self._seconds.end()
         return future.value()
 
-    def _take_vote(self, vote: Vote) -> None:
-        """Vote before a backward pass, of which all ranks have equally many."""
-        seconds = self._seconds.take()
-        # ``None`` on all ranks or on none: each pass counts, however short it was on this one.
-        change = None if seconds is None else vote.after_pass(seconds)
-        if change is not None:
-            self._way = self._first if change.way == 0 else self._others[change.way - 1]()
-            if change.why:
-                self._record(self._way.name, change.why)
+    def between_steps(self, *, ends: bool = False) -> None:
+        """Average parameters and vote, if a backward pass has been since the last time.
+
+        All ranks call this at the same place: before a forward pass that keeps gradients, or where
+        a pass over the training data ends. They count backward passes and no steps of an optimizer,
+        which a ``GradScaler`` skips on a rank whose gradients are infinite.
+        """
+        if not self._is_new or threading.get_ident() != self._thread:
+            return
+        self._is_new = False
+        self._passes += 1
+        if self._way.average is not None:
+            self._way.average(ends)
+        if self._planned and self._passes >= self._planned[0][0]:
+            self._go_on(self._next_way(), f"after {self._passes} backward passes")
+        if self._counts and ends and self._is_first:
+            self._owner.save(self._index, self._passes)
+        if self._vote is not None:
+            # ``None`` on all ranks or on none: each pass counts, however short it was on this one.
+            seconds = self._seconds.take()
+            change = None if seconds is None else self._vote.after_pass(seconds)
+            if change is not None:
+                self._follow(change)
+
+    def _next_way(self) -> Way:
+        """Return the last planned way whose number of passes is reached."""
+        way = self._planned.pop(0)[1]
+        while self._planned and self._passes >= self._planned[0][0]:
+            way = self._planned.pop(0)[1]
+        return way
+
+    def _follow(self, change: Change) -> None:
+        way = self._first if change.way == 0 else self._others[change.way - 1]()
+        self._go_on(way, change.why)
+
+    def _go_on(self, way: Way, why: str) -> None:
+        """Agree in another way from now on; all ranks at the same place."""
+        before, self._way = self._way, way
+        if before.average is not None and way.average is None:
+            self.ways.parameters.average(self.ways.group)
+            self._owner.share_states(self.ways)
+        self._send_buffers()
+        if why:
+            self._owner.record(way.name, why)
+
+    def _send_buffers(self) -> None:
+        """Let DDP send the first rank's buffers to all, unless averages include them."""
+        if (ddp := self._ddp()) is not None:
+            ddp.broadcast_buffers = self._shares_buffers and self._way.average is None
 
 
 class SyncedModels:
@@ -80,17 +133,24 @@ class SyncedModels:
     Args:
         environment: This rank.
         given: The section ``sync``.
+
+    Attributes:
+        scaler: The script's ``GradScaler``, if it has one.
     """
 
     def __init__(self, environment: WorkerEnvironment, given: Mapping[str, Any]) -> None:
         self._environment, self._given, self._steps = environment, given, 0
         self._models: weakref.WeakKeyDictionary[Any, SyncedModel] = weakref.WeakKeyDictionary()
+        self._optimizers: list[weakref.ref[Any]] = []  # in the order of their first steps
+        self._built = 0
+        self.scaler: Any = None
 
     def build(self, ddp: Any) -> SyncedModel | None:
         """Return how a ``DistributedDataParallel`` agrees; ``None`` if it has a single rank."""
         if ddp.process_group.size() == 1:
             return None
-        return SyncedModel(ddp, self._given, self._record)
+        self._built += 1
+        return SyncedModel(ddp, self._given, self, self._built - 1)
 
     def add(self, ddp: Any, model: SyncedModel) -> None:
         """Keep a model whose communication hook is registered."""
@@ -100,14 +160,94 @@ class SyncedModels:
         """Whether a ``DistributedDataParallel`` agrees so."""
         return ddp in self._models
 
-    def after_step(self) -> None:
-        """Count an optimizer step; warn the user if no model agrees as the job file says."""
+    def before_forward(self, ddp: Any) -> None:
+        """Let a model agree, if it should, before a forward pass that keeps gradients."""
+        if (model := self._models.get(ddp)) is not None:
+            model.between_steps()
+
+    def end_pass(self) -> None:
+        """Let all models agree, if they should, where a pass over the training data ends."""
+        for model in list(self._models.values()):
+            model.between_steps(ends=True)
+
+    def after_step(self, optimizer: Any) -> None:
+        """Take in an optimizer step.
+
+        Raises:
+            RuntimeError: If each rank's optimizer has only a part of the parameters, and the ranks
+                do not exchange gradients.
+        """
         self._steps += 1
+        if all(known() is not optimizer for known in self._optimizers):
+            self._take_optimizer(optimizer)
         if self._steps == _MAX_STEPS and not self._models:
-            self._record(
-                "", "", "sync needs DistributedDataParallel, which the script does not use"
+            self.warn("sync needs DistributedDataParallel, which the script does not use")
+
+    def _take_optimizer(self, optimizer: Any) -> None:
+        self._optimizers = [each for each in self._optimizers if each() is not None]
+        self._optimizers.append(weakref.ref(optimizer))
+        apart = [each.ways for each in self._models.values() if each.ways.averages]
+        if not apart:
+            return
+        if any(each.__name__ == "ZeroRedundancyOptimizer" for each in type(optimizer).__mro__):
+            raise RuntimeError(
+                "zeusrun: each rank of ZeroRedundancyOptimizer trains a part of the parameters, so "
+                "the ranks must exchange gradients: take 'every', 'method' or 'on_slow' out of "
+                "sync in the job file"
+            )
+        own = {id(each) for group in optimizer.param_groups for each in group["params"]}
+        if not any(id(each) in own for ways in apart for each in ways.parameters.trained):
+            self.warn(
+                "the optimizer trains copies of the parameters, which sync cannot average: use "
+                "'compress', or an optimizer with the parameters themselves"
             )
 
-    def _record(self, how: str, why: str, problem: str | None = None) -> None:
+    def share_states(self, ways: Ways) -> None:
+        """Give all ranks one state of what trains a model, before they exchange gradients again."""
+        from torch import distributed  # noqa: PLC0415 - is imported
+
+        from zeusrun.worker.sync.averaging import share_states  # noqa: PLC0415 - imports torch
+
+        optimizers = [each for known in self._optimizers if (each := known()) is not None]
+        if not share_states(optimizers, ways.parameters.trained, ways.group):
+            self.warn("the optimizers of the ranks have other states, which were not averaged")
+        if self.scaler is not None:  # each rank's has found infinite gradients of its own
+            for number in (self.scaler._scale, self.scaler._growth_tracker):
+                distributed.all_reduce(number, distributed.ReduceOp.MIN, group=ways.group)
+
+    def restore(self, index: int) -> int:
+        """Return the backward passes of a model before this start of the run; 0 if unknown."""
+        return self._read().get(str(index), 0)
+
+    def save(self, index: int, passes: int) -> None:
+        """Keep the backward passes of a model for a restart."""
+        if (path := self._state) is not None:
+            with contextlib.suppress(OSError):
+                replace_file(path, json.dumps({**self._read(), str(index): passes}).encode())
+
+    def _read(self) -> dict[str, int]:
+        with contextlib.suppress(OSError, ValueError):
+            if (path := self._state) is not None:
+                return dict(json.loads(read_file(path, 1 << 16)))
+        return {}
+
+    @property
+    def _state(self) -> Path | None:
+        run_dir = self._environment.run_dir
+        return Path(run_dir, SYNC_STATE) if run_dir else None
+
+    def record(self, how: str, why: str) -> None:
+        """Record that the ranks agree in another way from now on."""
+        self._record(how, why, None)
+
+    def warn(self, problem: str) -> None:
+        """Record a problem."""
+        self._record("", "", problem)
+
+    def warn_here(self, problem: str) -> None:
+        """Record a problem of this rank."""
+        self._environment.record(Synced(time.monotonic(), self._steps, "", "", problem))
+
+    def _record(self, how: str, why: str, problem: str | None) -> None:
         event = Synced(time.monotonic(), self._steps, how, why, problem)
         self._environment.record_on_0(event)

@@ -51,6 +51,11 @@ def done(tensor: Tensor) -> Future[Tensor]:
     return future
 
 
+def local(bucket: GradBucket) -> Future[Tensor]:
+    """Keep the gradients of this rank."""
+    return done(bucket.buffer())
+
+
 def all_reduce(group: Any) -> Reduce:
     """Average with the backend's all-reduce."""
     return lambda bucket: _all_reduce(bucket.buffer(), group)

@@ -2,7 +2,8 @@
 
 After KungFu's monitored all-reduce (Mai et al., OSDI 2020): each rank compares the seconds of its
 all-reduces with a reference that it refreshes. Where most ranks find them slow, all change in the
-same pass.
+same pass. But a rank that computes slowly also lets the others wait in their all-reduces: it comes
+last, and waits for nobody, so the rank with the shortest all-reduce must find it slow, too.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ CHECK = 16  # backward passes between two votes
 _PATIENCE = 5  # votes without a change, after which the first way is tried again
 _PROBE = 3  # passes of that
 _SLOW = 1.5  # times the reference
-_SHARE = 0.1  # of a step, by which an all-reduce must have become longer to matter
+_SHARE = 0.1  # of a step as it is now, by which an all-reduce must have become longer to matter
 _REFRESH = 0.1  # part of a new value in the reference
 
 
@@ -59,15 +60,13 @@ class Vote:
 
     Args:
         ways: How many there are; number 0 is that of the job file.
-        count_votes: Returns the sum of a number over all ranks; a collective call.
-        ranks: Their number.
+        gather: Returns the numbers of each rank; a collective call.
     """
 
-    def __init__(self, ways: int, count_votes: Callable[[float], float], ranks: int) -> None:
+    def __init__(self, ways: int, gather: Callable[[list[float]], list[list[float]]]) -> None:
         self.way = 0
-        self._ways, self._count_votes, self._ranks = ways, count_votes, ranks
+        self._ways, self._gather = ways, gather
         self._reference_s: float | None = None  # of the first way, while the network is calm
-        self._step_s = 0.0  # of a whole step, then
         self._seconds: list[float] = []  # of the all-reduces of each step since the last vote
         self._began_t = time.perf_counter()
         self._votes = 0  # since the last change
@@ -79,47 +78,47 @@ class Vote:
         self._seconds.append(seconds)
         if len(self._seconds) < (CHECK if self._probed is None else _PROBE):
             return None
-        own_s = _typical(self._seconds)
-        now_t = time.perf_counter()
-        step_s, self._began_t = (now_t - self._began_t) / len(self._seconds), now_t
+        own_s, vote = self._look()
         self._seconds.clear()
-        slow = round(self._count_votes(float(self._is_slow(own_s))))
-        return self._decide(slow, own_s, step_s)
+        return self._decide(self._gather([own_s, vote]), own_s)
 
-    def _decide(self, slow: int, own_s: float, step_s: float) -> Change | None:
-        is_slow, of = 2 * slow > self._ranks, f"of {self._ranks} ranks were"
+    def _look(self) -> tuple[float, float]:
+        """Return what the all-reduces of a pass have taken lately, and 1 if that is slow, else 0."""
+        own_s, now_t = _typical(self._seconds), time.perf_counter()
+        step_s, self._began_t = (now_t - self._began_t) / len(self._seconds), now_t
+        if self._reference_s is None:
+            return own_s, 0.0
+        longer_s = own_s - self._reference_s
+        return own_s, float(own_s > _SLOW * self._reference_s and longer_s > _SHARE * step_s)
+
+    def _decide(self, votes: list[list[float]], own_s: float) -> Change | None:
+        slow, of = sum(vote == 1 for _, vote in votes), f"of {len(votes)} ranks were"
+        is_slow = 2 * slow > len(votes) and min(votes)[1] == 1
         self._votes += 1
         if self._probed is not None:
             before, self._probed = self._probed, None
             if is_slow:
                 return self._change(before, "")
-            return self._change(0, f"{self._ranks - slow} {of} calm")
+            return self._change(0, f"{len(votes) - slow} {of} calm")
         if is_slow and self.way + 1 < self._ways:
             return self._change(self.way + 1, f"{slow} {of} slow")
         if self.way == 0 and not is_slow:
-            self._refresh(own_s, step_s)
+            self._refresh(own_s)
         if self.way and self._votes >= _PATIENCE:
             self._probed = self.way
             return self._change(0, "")
         return None
 
-    def _refresh(self, own_s: float, step_s: float) -> None:
+    def _refresh(self, own_s: float) -> None:
         """Take a calm check into the reference; not the first one."""
         if self._is_first:
             self._is_first = False
             return
         before = self._reference_s
-        self._step_s = step_s
         if before is None or own_s < before:
             self._reference_s = own_s
         else:
             self._reference_s = before + _REFRESH * (own_s - before)
-
-    def _is_slow(self, seconds: float) -> bool:
-        if self._reference_s is None:
-            return False
-        longer_s = seconds - self._reference_s
-        return seconds > _SLOW * self._reference_s and longer_s > _SHARE * self._step_s
 
     def _change(self, way: int, why: str) -> Change:
         self.way, self._votes = way, 0

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.distributed
 
 from zeusrun.worker.sync import reduce
+from zeusrun.worker.sync.averaging import Pairs, Parameters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -16,6 +18,9 @@ if TYPE_CHECKING:
     from zeusrun.worker.sync.reduce import Reduce
 
 distributed: Any = torch.distributed
+
+SLOW_EVERY = 8
+"""With ``on_slow: compress``: passes between two averages, where 16 bits are too many."""
 
 
 class Way(NamedTuple):
@@ -25,11 +30,14 @@ class Way(NamedTuple):
         name: For people.
         reduce: Returns a future of what becomes the gradient on all ranks.
         is_mean: Whether that is the mean over the ranks.
+        average: Called between two steps, with whether a pass over the data has ended; each rank
+            has parameters of its own. ``None``: they are equal.
     """
 
     name: str
     reduce: Reduce
     is_mean: bool = True
+    average: Callable[[bool], None] | None = None
 
 
 class Ways:
@@ -38,42 +46,96 @@ class Ways:
     Args:
         ddp: The model.
         given: The section ``sync``.
+        warn: Called with a problem of this rank.
+
+    Attributes:
+        group: The ranks.
+        parameters: What is averaged.
+        averages: Whether the ranks may come to have parameters of their own.
+
+    Raises:
+        RuntimeError: If the model cannot agree so.
     """
 
-    def __init__(self, ddp: Any, given: Mapping[str, Any]) -> None:
-        self._given, self._group = given, ddp.process_group
+    def __init__(self, ddp: Any, given: Mapping[str, Any], warn: Callable[[str], None]) -> None:
+        self._given, self.group, self._warn = given, ddp.process_group, warn
+        self._ddp = weakref.ref(ddp)  # ways live as long as it does, and must not keep it
+        self.parameters = Parameters(ddp)
+        self.averages = bool(given["every"] or given["method"] or given["on_slow"] == "compress")
+        if self.averages and self.parameters.dtype.is_complex:
+            raise RuntimeError(
+                "zeusrun: the model has complex parameters, which cannot be averaged; take "
+                "'every', 'method' or 'on_slow' out of sync in the job file"
+            )
         if given["topology"] is not None and not _is_on_cpus(ddp):
             raise RuntimeError(
                 "zeusrun: sync.topology needs a model on CPUs and the backend gloo; remove it"
             )
 
-    def planned(self) -> Way:
-        """Return the way of the job file; a collective call."""
-        given, group = self._given, self._group
+    def planned(self) -> list[tuple[int, Way]]:
+        """Return the ways of the job file, each with the passes before it; a collective call."""
+        given, group = self._given, self.group
+        plain = Way("all-reduce", reduce.all_reduce(group))
+        if given["every"] is not None:
+            return [(0, plain), (given["warmup"], self._every(given["every"]))]
+        if given["method"] == "sma":
+            after = [] if given["switch_at"] is None else [(given["switch_at"], plain)]
+            return [(0, self._sma(given["alpha"])), *after]
+        if given["method"] == "pair":
+            return [(0, self._pair())]
         if given["topology"] is not None:
-            return self._along(given["topology"])
+            return [(0, self._along(given["topology"]))]
         if given["compress"] == "powersgd":
             powers = reduce.power_sgd(group, given["rank"], given["warmup"])
-            return Way("powersgd", powers, is_mean=False)
-        if given["compress"] == "none":
-            return Way("all-reduce", reduce.all_reduce(group))
-        return Way(given["compress"], reduce.compressed(group, given["compress"]))
+            return [(0, Way("powersgd", powers, is_mean=False))]
+        return [(0, plain if given["compress"] == "none" else self._compressed(given["compress"]))]
 
     def others(self) -> list[Callable[[], Way]]:
         """Return what builds the ways to which the ranks may vote to change; a collective call."""
-        if not self._given["vote"]:
-            return []
-        plain = Way("all-reduce", reduce.all_reduce(self._group))
-        return [functools.partial(self._along, "auto"), lambda: plain]
+        given = self._given
+        if given["on_slow"] == "compress":
+            every = functools.partial(self._every, SLOW_EVERY)
+            return [functools.partial(self._compressed, "bf16"), every]
+        if given["vote"]:
+            plain = Way("all-reduce", reduce.all_reduce(self.group))
+            return [functools.partial(self._along, "auto"), lambda: plain]
+        return []
 
-    def add_up(self, number: float) -> float:
-        """Return the sum of a number over all ranks."""
-        total = torch.tensor([number])
-        distributed.all_reduce(total, group=self._group)
-        return float(total)
+    def gather(self, numbers: list[float]) -> list[list[float]]:
+        """Return the numbers of each rank; a collective call."""
+        device = self.parameters.trained[0].device
+        own = torch.tensor(numbers, dtype=torch.float64, device=device)
+        rows = [torch.empty_like(own) for _ in range(self.group.size())]
+        distributed.all_gather(rows, own, group=self.group)
+        return torch.stack(rows).tolist()
 
     def _along(self, topology: str) -> Way:
-        return Way(topology, reduce.along(topology, self._group))
+        return Way(topology, reduce.along(topology, self.group))
+
+    def _compressed(self, kind: str) -> Way:
+        return Way(kind, reduce.compressed(self.group, kind))
+
+    def _every(self, every: int) -> Way:
+        parameters, group, passes = self.parameters, self.group, 0
+
+        def average(ends: bool) -> None:
+            nonlocal passes
+            passes += 1
+            if ends or passes >= every:
+                passes = 0
+                parameters.average(group)
+
+        return Way(f"average every {every}", reduce.local, is_mean=False, average=average)
+
+    def _sma(self, alpha: float) -> Way:
+        parameters, group = self.parameters, self.group
+        move = functools.partial(parameters.average, group, alpha)
+        return Way("sma", reduce.local, is_mean=False, average=lambda _: move())
+
+    def _pair(self) -> Way:
+        pairs = Pairs(self.parameters, self.group, self._warn)
+        weakref.finalize(self._ddp(), pairs.close)
+        return Way("pair", reduce.local, is_mean=False, average=lambda _: pairs.step())
 
 
 def _is_on_cpus(ddp: Any) -> bool:

@@ -1,0 +1,255 @@
+"""Averages parameters instead of gradients: of all ranks, or of pairs that do not wait.
+
+Synchronous averaging (SMA) and its switch to all-reduced gradients (AdaSGD) are KungFu's (Mai et
+al., OSDI 2020); averaging in pairs is that of AD-PSGD (Lian et al., ICML 2018).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hmac
+import ipaddress
+import os
+import random
+import secrets
+import socket
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from torch import Tensor
+
+distributed: Any = torch.distributed
+
+_PATIENCE_S = 10.0  # for a message
+_PAUSE_S = 0.1  # after a rank could not be asked
+_LONELY_S, _LONELY = 30.0, 50  # without any average, and steps: then the user is warned
+
+
+class Parameters:
+    """What is averaged of a model: the parameters that are trained, and its buffers of floats.
+
+    They are added up in the widest of their types, and at least in 32 bits.
+
+    Args:
+        ddp: The model. Where it does not share its buffers, they are each rank's own.
+
+    Attributes:
+        trained: The parameters.
+        dtype: In which they are added up.
+    """
+
+    def __init__(self, ddp: Any) -> None:
+        ignored = ddp.parameters_to_ignore
+        self.trained: list[Tensor] = [
+            each
+            for name, each in ddp.module.named_parameters()
+            if each.requires_grad and name not in ignored
+        ]
+        buffers = ddp.modules_buffers if ddp.broadcast_buffers else []
+        self._all = [*self.trained, *(each for each in buffers if each.is_floating_point())]
+        self.dtype = functools.reduce(
+            torch.promote_types, (each.dtype for each in self._all), torch.float32
+        )
+
+    def read(self) -> Tensor:
+        """Return a copy of them, as one tensor on the first one's device."""
+        device = self._all[0].device
+        return torch.cat(
+            [each.detach().reshape(-1).to(device, self.dtype) for each in self._all]
+        )
+
+    @torch.no_grad()
+    def move(self, towards: Tensor, part: float) -> None:
+        """Move them towards other values, by a part of the distance: 1 replaces them."""
+        at = 0
+        for each in self._all:
+            other = towards[at : at + each.numel()].view_as(each)
+            at += each.numel()
+            if part < 1:
+                own = each.to(other)
+                other = own.lerp(other, part)
+            each.copy_(other)
+
+    def average(self, group: Any, part: float = 1.0) -> None:
+        """Move them towards their mean over the ranks; a collective call."""
+        flat = self.read()
+        flat.div_(group.size())
+        distributed.all_reduce(flat, group=group)
+        self.move(flat, part)
+
+
+@torch.no_grad()
+def share_states(optimizers: Iterable[Any], trained: Sequence[Tensor], group: Any) -> bool:
+    """Give all ranks one state of their optimizers, such as momentum; a collective call.
+
+    It is the mean. Where a parameter has numbers of another type, as of a quantized optimizer, it
+    is that of the first rank. Returns ``False``, and changes nothing, if the ranks have others.
+    """
+    states = [
+        [each for _, each in sorted(optimizer.state[parameter].items()) if torch.is_tensor(each)]
+        for optimizer in optimizers
+        for parameter in trained
+        if parameter in optimizer.state
+    ]
+    shapes = [[(str(each.dtype), tuple(each.shape)) for each in state] for state in states]
+    of_all: list[Any] = [None] * group.size()
+    distributed.all_gather_object(of_all, shapes, group=group)
+    if any(other != shapes for other in of_all):
+        return False
+    device, first = trained[0].device, distributed.get_global_rank(group, 0)
+    for state in states:
+        is_float = all(each.is_floating_point() for each in state)
+        for each in state:
+            shared = each.to(device)  # the number of steps may be on the host
+            if is_float:
+                shared = shared.div(group.size())
+                distributed.all_reduce(shared, group=group)
+            else:
+                distributed.broadcast(shared, first, group=group)
+            each.copy_(shared)
+    return True
+
+
+class Pairs:
+    """Averages with one other rank after another, by the parameters that it had last.
+
+    A thread of each rank serves its newest parameters; another one fetches those of the next rank
+    while this one trains. So nobody waits for a slow rank. A rank takes part from its first step,
+    for a checkpoint may be loaded before it. Only ranks of this model are answered, but as in gloo,
+    nothing is encrypted.
+
+    Args:
+        parameters: Of the model.
+        group: The ranks.
+        warn: Called with a problem.
+        seed: Of the order in which the others are asked.
+    """
+
+    def __init__(
+        self, parameters: Parameters, group: Any, warn: Callable[[str], None], seed: int = 0
+    ) -> None:
+        self._parameters, self._warn = parameters, warn
+        self._own = self._got = torch.empty(0)
+        self._lock, self._wanted = threading.Lock(), threading.Event()
+        self.count = self._steps = 0  # of averages, and steps
+        self._begun_t, self._problem = 0.0, "none has answered"
+        self._has_ended = False
+        size, rank = group.size(), group.rank()
+        self._rank = rank
+        address, family = _own_address()
+        self._listener = socket.create_server((address, 0), family=family, backlog=size)
+        known: list[Any] = [None] * size
+        own = _name_for_others(address), self._listener.getsockname()[1], secrets.token_bytes(16)
+        distributed.all_gather_object(known, own, group=group)
+        self._token: bytes = known[0][2]
+        self._others = [each[:2] for number, each in enumerate(known) if number != rank]
+        self._order = random.Random(seed * size + rank)  # noqa: S311 - no secret
+
+    def step(self) -> None:
+        """Average with what has been fetched, if anything has, and offer the result."""
+        with self._lock:
+            other, self._got = self._got, torch.empty(0)
+        if other.numel():
+            self._parameters.move(other.to(self._parameters.trained[0].device), 0.5)
+            self.count += 1
+        own = self._parameters.read().cpu()
+        with self._lock:
+            self._own = own
+        if not self._steps:
+            self._begun_t = time.monotonic()
+            for run in (self._serve, self._fetch):
+                threading.Thread(target=run, name="zeusrun-pairs", daemon=True).start()
+        self._steps += 1
+        if other.numel() or self._steps == 1:
+            self._wanted.set()
+        is_lonely = not self.count and self._steps >= _LONELY
+        if is_lonely and time.monotonic() > self._begun_t + _LONELY_S:
+            self._begun_t = float("inf")
+            self._warn(f"rank {self._rank} has averaged with no other one: {self._problem}")
+
+    def close(self) -> None:
+        """End the threads."""
+        self._has_ended = True
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._wanted.set()
+
+    def _serve(self) -> None:
+        while not self._has_ended:
+            with contextlib.suppress(OSError), self._listener.accept()[0] as peer:
+                peer.settimeout(_PATIENCE_S)
+                token = bytearray(len(self._token))
+                _receive(peer, memoryview(token))
+                if not hmac.compare_digest(token, self._token):
+                    continue
+                with self._lock:
+                    own = self._own
+                content = _as_bytes(own)
+                while content:  # ``sendall`` would have to send all in time
+                    content = content[peer.send(content) :]
+
+    def _fetch(self) -> None:
+        while True:
+            self._wanted.wait()
+            self._wanted.clear()
+            if self._has_ended:
+                return
+            got = torch.empty_like(self._own)
+            try:
+                other = self._order.choice(self._others)
+                with socket.create_connection(other, _PATIENCE_S) as peer:
+                    peer.sendall(self._token)
+                    _receive(peer, _as_bytes(got))
+            except OSError as error:  # it has ended, or is too busy: another one
+                self._problem = str(error)
+                time.sleep(_PAUSE_S)
+                self._wanted.set()
+                continue
+            with self._lock:
+                self._got = got
+
+
+def _as_bytes(tensor: Tensor) -> memoryview:
+    content: Any = tensor.view(torch.uint8).numpy()
+    return memoryview(content)
+
+
+def _receive(peer: socket.socket, content: memoryview) -> None:
+    while content:
+        if not (count := peer.recv_into(content)):
+            raise OSError("the other rank has ended")
+        content = content[count:]
+
+
+def _own_address() -> tuple[str, socket.AddressFamily]:
+    """Return where this rank listens: on this host, or at all of its addresses."""
+    if os.environ.get("GROUP_WORLD_SIZE", "1") == "1":
+        return "127.0.0.1", socket.AF_INET
+    family = socket.getaddrinfo(os.environ["MASTER_ADDR"], None)[0][0]
+    return "", family
+
+
+def _name_for_others(address: str) -> str:
+    """Return by what the other ranks reach this one.
+
+    On the master's host, that is the name by which they have found it: there, the name may stand
+    for 127.0.1.1.
+    """
+    if address:
+        return address
+    master = os.environ["MASTER_ADDR"]
+    family, kind, *_, at = socket.getaddrinfo(master, 1, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind) as probe:
+        probe.connect(at)  # sends nothing
+        own, peer = probe.getsockname()[0], probe.getpeername()[0]
+    is_master = own == peer or ipaddress.ip_address(own).is_loopback
+    return master if is_master else str(own)
