@@ -1,10 +1,16 @@
-"""Milliseconds of a step by the way in which ranks agree, on a calm and on a disturbed network.
+"""What each way in which ranks agree costs, and what it does to the learning: one table.
 
-``python benchmarks/sync.py [--mbit 200] [--slow 40] [--rounds 5]``; as root, with iproute2
+``python benchmarks/sync.py [--rounds 3] [--seeds 3]``; as root, with iproute2 and scikit-learn
 
-Four network namespaces are four hosts with one rank each, joined by a bridge; each cable has a
-limited rate. A model of one megabyte trains over gloo. In each
-round, all ways train after one another. *Disturbed*: the cable of rank 0 is slow.
+Four network namespaces are four hosts with one rank each, joined by a bridge. A model of one
+megabyte trains over gloo; in each round, all ways train after one another. *Calm*: each cable has
+200 Mbit/s. *Disturbed*: that of rank 0 has 40. *Straggler*: the cables have no limit; a step also
+sleeps for 20 ms, on the last rank for 80, and the steps of all ranks together are counted.
+*Digits*: submits of jobs/digits.yaml with four ranks on this machine: epochs to the target, and
+joules.
+
+Then ``on_slow: compress`` and ``vote`` train on, while the cable of rank 0 becomes slow and calm
+again: steps a second after each check, over those before.
 """
 
 from __future__ import annotations
@@ -16,22 +22,29 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import yaml
 from timing import describe_machine
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 ROOT = Path(__file__).resolve().parents[1]
 RANKS, NIC = 4, "eth0"
+WARMUP = 20  # passes, which are over before a round begins, and an epoch of the digits
 WAYS = {
     "all-reduce": {},
     "bf16": {"compress": "bf16"},
     "fp16": {"compress": "fp16"},
-    "powersgd 2": {"compress": "powersgd", "warmup": 2},
+    "powersgd": {"compress": "powersgd", "warmup": WARMUP},
+    "every 8": {"every": 8, "warmup": WARMUP},
+    "sma": {"method": "sma"},
+    "sma, then all-reduce": {"method": "sma", "switch_at": 60},
+    "pair": {"method": "pair"},
     **{
         name: {"topology": name}
         for name in (
@@ -40,46 +53,83 @@ WAYS = {
         )
     },
 }
+CHECKS = {"before": 6, "slow": 12, "calm again": 12}  # of sixteen steps each
 TRAINS = """
 import json, os, sys, time
 import torch
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 from zeusrun.jobfile.sync_section import Sync
-from zeusrun.worker.sync.control import SyncedModel
+from zeusrun.worker.sync.control import SyncedModel, SyncedModels
 
 torch.set_num_threads(1)
 distributed.init_process_group("gloo")
-steps, rounds, ways = json.loads(sys.argv[1])
+given = json.loads(sys.argv[1])
 rank = distributed.get_rank()
 inputs, wanted = torch.randn(32, 512), torch.randint(0, 10, (32,))
+slept_s = given["sleeps_s"][rank]
 
 
-def build(section, record=lambda *_: None):
-    torch.manual_seed(0)
-    layers = nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10))
-    model = DistributedDataParallel(layers)
-    synced = SyncedModel(model, Sync(**section).model_dump(), record)
-    distributed._register_comm_hook(model.reducer, synced, SyncedModel.hook)
-    return model, torch.optim.SGD(model.parameters(), lr=0.01)
+class Environment:
+    run_dir = None
+    record_on_0 = record = staticmethod(lambda event: print(event.problem or "", file=sys.stderr))
 
 
-def step(model, optimizer):
-    optimizer.zero_grad()
-    nn.functional.cross_entropy(model(inputs), wanted).backward()
-    optimizer.step()
+class Training:
+    def __init__(self, section):
+        torch.manual_seed(0)
+        layers = nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10))
+        self.model = DistributedDataParallel(layers)
+        self.owner = SyncedModels(Environment, Sync(**section).model_dump())
+        self.synced = self.owner.build(self.model)
+        distributed._register_comm_hook(self.model.reducer, self.synced, SyncedModel.hook)
+        self.owner.add(self.model, self.synced)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
+
+    def step(self):
+        self.owner.before_forward(self.model)
+        self.optimizer.zero_grad()
+        nn.functional.cross_entropy(self.model(inputs), wanted).backward()
+        time.sleep(slept_s)
+        self.optimizer.step()
+        self.owner.after_step(self.optimizer)
 
 
-built = {name: build(section) for name, section in ways.items()}
-for number in range(-1, rounds):
-    for name, parts in built.items():
+def write(*values):
+    if rank == 0:
+        print(json.dumps(values), flush=True)
+
+
+built = {name: Training(section) for name, section in given["ways"].items()}
+if given["steps"] is None:  # one way, for as long as the other side wants
+    ((name, training),) = built.items()
+    for number in range(given["rounds"]):
+        begun = time.perf_counter()
+        training.step()
+        write(training.synced._way.name, time.perf_counter() - begun)
+for number in range(-1, given["rounds"] if given["steps"] else -1):
+    for name, training in built.items():
         distributed.barrier()
         begun = time.perf_counter()
-        for _ in range(steps):
-            step(*parts)
-        took = (time.perf_counter() - begun) / steps
-        if rank == 0 and number >= 0:
-            print(json.dumps([name, took]), flush=True)
+        if slept_s:  # a time, as ranks need not wait for one another
+            steps = torch.zeros(1)
+            while time.perf_counter() - begun < 2:
+                training.step()
+                steps += 1
+                if name != "pair":  # all must do as many steps
+                    over = torch.tensor([float(time.perf_counter() - begun >= 2)])
+                    distributed.all_reduce(over, distributed.ReduceOp.MAX)
+                    if over:
+                        break
+            took = time.perf_counter() - begun
+            distributed.all_reduce(steps)
+            result = steps.item() / took
+        else:
+            for _ in range(given["steps"] if number >= 0 else given["first"]):
+                training.step()
+            result = 1000 * (time.perf_counter() - begun) / given["steps"]
+        if number >= 0:
+            write(name, result)
 distributed.barrier()
 os._exit(0)
 """
@@ -120,9 +170,12 @@ def remove(names: list[str]) -> None:
         subprocess.run(["ip", "netns", "del", name], check=False, stderr=subprocess.DEVNULL)
 
 
-def shape(rank: int, mbit: int) -> None:
-    """Limit the cable of a host, in both directions."""
+def shape(rank: int, mbit: int | None) -> None:
+    """Limit the cable of a host in both directions; ``None``: no longer."""
     for name, device in ((f"zs{rank}", NIC), ("zsb", f"p{rank}")):
+        if mbit is None:
+            run("tc", "-n", name, "qdisc", "del", "dev", device, "root")
+            continue
         run(
             *("tc", "-n", name, "qdisc", "replace", "dev", device, "root", "tbf"),
             *("rate", f"{mbit}mbit", "burst", "64kb", "latency", "400ms"),
@@ -152,41 +205,126 @@ def start(code: str, *arguments: str) -> list[subprocess.Popen[str]]:
     return ranks
 
 
-def measure(steps: int, rounds: int) -> dict[str, list[float]]:
-    """Return the milliseconds of a step by the way, one for each round."""
-    ranks = start(TRAINS, json.dumps([steps, rounds, WAYS]))
-    output = ranks[0].communicate()[0]
+def train(ways: dict[str, dict[str, object]], **more: object) -> Iterator[list[object]]:
+    """Train on all hosts; yield what rank 0 prints."""
+    given = {"ways": ways, "sleeps_s": [0] * RANKS, "steps": 16, "first": WARMUP + 4, **more}
+    ranks = start(TRAINS, json.dumps(given))
+    assert ranks[0].stdout is not None
+    for line in ranks[0].stdout:
+        yield json.loads(line)
     if any(rank.wait() for rank in ranks):
         raise SystemExit("a rank failed")
+
+
+def measure(**more: object) -> dict[str, list[float]]:
+    """Return what each way reaches, a number for each round."""
     found: dict[str, list[float]] = {name: [] for name in WAYS}
-    for name, seconds in map(json.loads, output.splitlines()):
-        found[name].append(1000 * seconds)
+    begun = time.monotonic()
+    for name, number in train(WAYS, **more):
+        found[name].append(number)
+    print(f"{time.monotonic() - begun:.0f} s", file=sys.stderr)
     return found
+
+
+def answer(section: dict[str, object], mbit: int, slow: int) -> list[tuple[str, str, float]]:
+    """Return a phase, the ways and the steps a second for each check of a training."""
+    check, checks = 16, [phase for phase, count in CHECKS.items() for _ in range(count)]
+    found: list[tuple[str, str, float]] = []
+    ways: list[str] = []
+    seconds = 0.0
+    for number, (way, took) in enumerate(train({"": section}, steps=None, rounds=16 * len(checks))):
+        ways.append(way)
+        seconds += took
+        if (number + 1) % check == 0:
+            names = ", ".join(dict.fromkeys(ways))
+            found.append((checks[number // check], names, check / seconds))
+            ways, seconds = [], 0.0
+            after = (number + 1) // check
+            if after < len(checks) and checks[after] != checks[after - 1]:
+                shape(0, slow if checks[after] == "slow" else mbit)
+    return found
+
+
+def learn(section: dict[str, object], seed: int) -> tuple[bool, int, float]:
+    """Submit the digits; return whether they reach the target, in how many epochs and joules."""
+    with tempfile.TemporaryDirectory() as home:
+        job = yaml.safe_load((ROOT / "jobs/digits.yaml").read_text())
+        job |= {"script": str(ROOT / "examples/digits/train.py"), "args": ["--seed", str(seed)]}
+        job |= {"launch": {"nproc_per_node": RANKS}, "attempts": 1, "sync": section}
+        job["batch_size"] = {"default": 64, "candidates": [64]}
+        job["objective"] |= {"target": 0.97, "max_epochs": 30}
+        path = Path(home, "job.yaml")
+        path.write_text(yaml.safe_dump(job))
+        result = subprocess.run(
+            [sys.executable, "-m", "zeusrun", "submit", str(path), "--json"],
+            check=False,
+            env={**os.environ, "ZEUSRUN_HOME": home, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+        )
+    (trial,) = json.loads(result.stdout)["trials"]
+    return trial["status"] == "reached", trial["epochs"], trial["energy_j"]
+
+
+def spread(numbers: Sequence[float], digits: int = 0) -> str:
+    low, middle, high = min(numbers), statistics.median(numbers), max(numbers)
+    return f"{middle:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
+
+
+def describe_learning(runs: list[tuple[bool, int, float]]) -> tuple[str, str]:
+    """Return the epochs and the joules of the runs that reached the target."""
+    reached = [run for run in runs if run[0]]
+    if not reached:
+        return f"0 of {len(runs)}", ""
+    few = "" if len(reached) == len(runs) else f", {len(reached)} of {len(runs)}"
+    return spread([run[1] for run in reached]) + few, spread([run[2] for run in reached])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--mbit", type=int, default=200)
     parser.add_argument("--slow", type=int, default=40, help="of rank 0, disturbed")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=16, help="of each way in a round")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=3, help="of the digits")
     options = parser.parse_args()
-    print(f"{describe_machine()}; {RANKS} hosts at {options.mbit} Mbit/s, rank 0 at {options.slow}")
+    calm, slow = options.mbit, options.slow
+    print(f"{describe_machine()}; {RANKS} hosts at {calm} Mbit/s, rank 0 at {slow}")
+    networks = {
+        "calm": (calm, calm, [0.0] * RANKS),
+        "disturbed": (slow, calm, [0.0] * RANKS),
+        "straggler": (None, None, [0.02] * (RANKS - 1) + [0.08]),
+    }
+    tables = {}
     with hosts():
-        tables = []
-        for of_head in (options.mbit, options.slow):
+        for name, (of_head, of_others, sleeps_s) in networks.items():
             for rank in range(RANKS):
-                shape(rank, of_head if rank == 0 else options.mbit)
-            begun = time.monotonic()
-            tables.append(measure(options.steps, options.rounds))
-            print(f"{time.monotonic() - begun:.0f} s", file=sys.stderr)
-    print(f"{'ms a step':24}{'calm':>24}{'disturbed':>28}")
+                shape(rank, of_others if rank else of_head)
+            tables[name] = measure(rounds=options.rounds, sleeps_s=sleeps_s)
+        for rank in range(RANKS):
+            shape(rank, calm)
+        sections = {"on_slow: compress": {"on_slow": "compress"}}
+        sections["star, vote"] = {"topology": "star", "vote": True}
+        answers = {name: answer(section, calm, slow) for name, section in sections.items()}
+    learned = {
+        name: [learn(section, seed) for seed in range(options.seeds)]
+        for name, section in WAYS.items()
+        if "topology" not in section  # they learn as an all-reduce does
+    }
+    heads = ("", "calm, ms", "disturbed, ms", "straggler, steps/s", "digits: epochs", "joules")
+    rows = [heads]
     for name in WAYS:
-        cells = [
-            f"{statistics.median(own):.0f} ({min(own):.0f} to {max(own):.0f})"
-            for own in (table[name] for table in tables)
-        ]
-        print(f"{name:24}{cells[0]:>24}{cells[1]:>28}")
+        cells = [spread(table[name]) for table in tables.values()]
+        rows.append((name, *cells, *describe_learning(learned.get(name, []))))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = [f"{cell:>{width}}" for cell, width in zip(row[1:], widths[1:], strict=True)]
+        print("  ".join([f"{row[0]:{widths[0]}}", *cells]).rstrip())
+    for name, checks in answers.items():
+        before = statistics.median(rate for phase, _, rate in checks[2:] if phase == "before")
+        print(f"\n{name}: steps a second of each check, over {before:.1f} before")
+        for phase in CHECKS:
+            own = [(ways, rate / before) for each, ways, rate in checks if each == phase]
+            print(f"{phase:12}" + "; ".join(f"{share:.0%} {ways}" for ways, share in own))
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ def test_a_run_says_how_its_ranks_agree_and_only_such_runs_are_compared(zeusrun)
     assert "batch size 48 · sync average every 3 after 2 · 2 ranks" in seen
     assert trial["syncs"] == [[0, "after 2 backward passes", "average every 3"]]
     shown = zeusrun("show", "job").stdout
-    assert "average every 3 after 0 epochs: after 2 backward passes" in shown
+    assert "average every 3 from epoch 1 on: after 2 backward passes" in shown
     first, second = ends(zeusrun.run_dir())
     assert first == second
     plain = zeusrun("submit", sync_job(zeusrun), "--dry-run").stdout

@@ -35,6 +35,7 @@ from zeusrun.trial.values import (
     weaker_source,
 )
 
+
 @dataclass(frozen=True)
 class Outcome:
     """How a trial ended and what it took. ``None`` is unknown, never zero.

@@ -232,8 +232,8 @@ def ranks_text(trial: Trial) -> str:
 
 
 def sync_text(change: SyncChange) -> str:
-    """Return a change of how the ranks agree: ``bf16 after 3 epochs: 3 of 4 ranks were slow``."""
-    return f"{change.way} after {plural(change.epochs, 'epoch')}: {change.why}"
+    """Return a change of how the ranks agree: ``bf16 from epoch 3 on: 3 of 4 ranks were slow``."""
+    return f"{change.way} from epoch {change.epochs + 1} on: {change.why}"
 
 
 def path_text(changes: Sequence[SizeChange | WorldChange], last: int = 0) -> str | None:

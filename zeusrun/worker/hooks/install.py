@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from zeusrun.sidecar.step_clock import StepClock
     from zeusrun.worker.adapt.control import Control, Rates
     from zeusrun.worker.elastic.member import Member as ElasticMember
+    from zeusrun.worker.hooks.observer import Pass
     from zeusrun.worker.stats.watch import WatchedModels
     from zeusrun.worker.sync.control import SyncedModels
 
@@ -128,6 +129,12 @@ class Hooks:
         library = module.__name__.partition(".")[0]
         if problem is not None or place not in _OF_TORCH:
             self.record_hook((function or place) if library == "torch" else library, problem)
+
+    def end_pass(self, part: Pass) -> None:
+        """Let the ranks agree after a pass that fed steps; another one may be on one rank alone."""
+        if self.sync is not None and part.steps and self.observer.trains_on(part.feed):
+            self.sync.end_pass()
+        self.observer.end_pass(part)
 
     def flush(self) -> None:
         """Record what has been seen and not recorded yet, at the end of the script."""

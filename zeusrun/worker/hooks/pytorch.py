@@ -110,7 +110,7 @@ def loader(dataloader: ModuleType, hooks: Hooks) -> None:
     may be anything. Only where a list has one index, that dimension may show that the item is a
     whole batch, of unknown size.
     """
-    observer, begin_pass, sync = hooks.observer, _passes(hooks), hooks.sync
+    observer, begin_pass = hooks.observer, _passes(hooks)
     if hooks.environment.batch_size_to_replace:
         apply_batch_size(dataloader, hooks.environment, observer)
     base: Any = dataloader._BaseDataLoaderIter
@@ -141,10 +141,7 @@ def loader(dataloader: ModuleType, hooks: Hooks) -> None:
             part.check_limit()
             batch = next_batch(iterator)
         except StopIteration:
-            # One that fed no step may be an evaluation on one rank alone.
-            if sync is not None and part.steps and observer.trains_on(part.feed):
-                sync.end_pass()
-            observer.end_pass(part)
+            hooks.end_pass(part)
             raise
         if part is not observer.current:
             observer.previous, observer.current = observer.current, part

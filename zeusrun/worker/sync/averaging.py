@@ -62,9 +62,7 @@ class Parameters:
     def read(self) -> Tensor:
         """Return a copy of them, as one tensor on the first one's device."""
         device = self._all[0].device
-        return torch.cat(
-            [each.detach().reshape(-1).to(device, self.dtype) for each in self._all]
-        )
+        return torch.cat([each.detach().reshape(-1).to(device, self.dtype) for each in self._all])
 
     @torch.no_grad()
     def move(self, towards: Tensor, part: float) -> None:

@@ -15,7 +15,7 @@ from zeusrun.sidecar.events import SYNC_STATE, Synced
 from zeusrun.worker.sync.vote import Seconds, Vote
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from zeusrun.worker.environment import WorkerEnvironment
     from zeusrun.worker.sync.vote import Change

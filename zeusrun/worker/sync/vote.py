@@ -83,7 +83,7 @@ class Vote:
         return self._decide(self._gather([own_s, vote]), own_s)
 
     def _look(self) -> tuple[float, float]:
-        """Return what the all-reduces of a pass have taken lately, and 1 if that is slow, else 0."""
+        """Return what the all-reduces of a pass take of late, and 1 if that is slow, else 0."""
         own_s, now_t = _typical(self._seconds), time.perf_counter()
         step_s, self._began_t = (now_t - self._began_t) / len(self._seconds), now_t
         if self._reference_s is None:
