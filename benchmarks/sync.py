@@ -72,7 +72,12 @@ slept_s = given["sleeps_s"][rank]
 
 class Environment:
     run_dir = None
-    record_on_0 = record = staticmethod(lambda event: print(event.problem or "", file=sys.stderr))
+    @staticmethod
+    def record(event):
+        if event.problem:
+            raise SystemExit(event.problem)
+
+    record_on_0 = record
 
 
 class Training:
@@ -112,15 +117,14 @@ for number in range(-1, given["rounds"] if given["steps"] else -1):
         distributed.barrier()
         begun = time.perf_counter()
         if slept_s:  # a time, as ranks need not wait for one another
-            steps = torch.zeros(1)
-            while time.perf_counter() - begun < 2:
+            steps, is_over = torch.zeros(1), False
+            while not is_over:
                 training.step()
                 steps += 1
+                over = torch.tensor([float(time.perf_counter() - begun >= 2)])
                 if name != "pair":  # all must do as many steps
-                    over = torch.tensor([float(time.perf_counter() - begun >= 2)])
                     distributed.all_reduce(over, distributed.ReduceOp.MAX)
-                    if over:
-                        break
+                is_over = bool(over)
             took = time.perf_counter() - begun
             distributed.all_reduce(steps)
             result = steps.item() / took
