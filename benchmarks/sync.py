@@ -60,7 +60,7 @@ import torch
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 from zeusrun.jobfile.sync_section import Sync
-from zeusrun.worker.sync.control import SyncedModel, SyncedModels
+from zeusrun.worker.sync.control import SyncedModels
 
 torch.set_num_threads(1)
 distributed.init_process_group("gloo")
@@ -86,9 +86,8 @@ class Training:
         layers = nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10))
         self.model = DistributedDataParallel(layers)
         self.owner = SyncedModels(Environment, Sync(**section).model_dump())
-        self.synced = self.owner.build(self.model)
-        distributed._register_comm_hook(self.model.reducer, self.synced, SyncedModel.hook)
-        self.owner.add(self.model, self.synced)
+        self.owner.attach(self.model, lambda _: None)
+        self.synced = self.owner._models[self.model]
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
 
     def step(self):

@@ -98,6 +98,11 @@ class Sync(Section):
         description="compress: where most ranks find the network slow, they exchange bf16, then "
         "average parameters after every 8 backward passes, until it is calm again.",
     )
+    buckets: Literal["keep", "tune"] = Field(
+        "keep",
+        description="tune: in the first 150 steps, the ranks try smaller buckets of gradients, and "
+        "keep the size with the shortest steps.",
+    )
     nccl: Annotated[Mapping[str, str | int | bool], AfterValidator(_check_nccl)] = Field(
         default_factory=dict,
         description="Variables of NCCL for the ranks, such as {NCCL_ALGO: Ring}; allow_nvlink: "
@@ -112,6 +117,17 @@ class Sync(Section):
             own["NCCL_P2P_DISABLE"] = True
         return {n: str(int(v) if isinstance(v, bool) else v) for n, v in own.items()}
 
+    @property
+    def needs_hooks(self) -> bool:
+        """Whether the ranks need more than variables of NCCL."""
+        return self.variant is not None or self.buckets != "keep"
+
+    @property
+    def _all_reduces(self) -> bool:
+        """Whether all gradients go through one all-reduce, in the whole run."""
+        others = self.every, self.method, self.topology
+        return self.compress != "powersgd" and self.on_slow == "keep" and not any(others)
+
     def check_keys(self) -> None:
         """Raise ``ValueError`` if a key is set that has no effect without another one."""
         powers, sma = self.compress == "powersgd", self.method == "sma"
@@ -121,6 +137,7 @@ class Sync(Section):
             ("alpha", sma, "method: sma"),
             ("switch_at", sma, "method: sma"),
             ("vote", self.topology is not None, "topology"),
+            ("buckets", self._all_reduces, "an all-reduce of all gradients"),
         ):
             if name in self.model_fields_set and not has_effect:
                 raise ValueError(f"{name}: needs {other}; remove {name!r}, or add that")
@@ -153,7 +170,7 @@ def check_sync(sync: Sync | None, info: ValidationInfo) -> Sync | None:
         raise ValueError("needs launch.distributed: true, for ranks that train together")
     if count_ranks(data) == 1:
         raise ValueError("needs at least two ranks: set launch.nproc_per_node")
-    if sync.variant is None:
+    if not sync.needs_hooks:
         return sync
     if data.get("instrument") is False:
         raise ValueError("needs the hooks of zeusrun; remove instrument: false")

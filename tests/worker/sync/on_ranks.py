@@ -5,6 +5,8 @@ A case raises if a value differs from one that is computed by hand, on any rank.
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import gc
 import itertools
 import os
@@ -357,24 +359,30 @@ def case_gradients_are_measured_where_their_mean_is_known():
     assert measured["ring"][0].each > measured["ring"][0].mean > 0
 
 
-def case_a_slow_network_is_answered_in_the_same_step_on_all_ranks_and_left_when_it_is_calm():
-    all_reduce, is_slow = distributed.all_reduce, False
+@contextlib.contextmanager
+def network(is_slow):
+    """Let an all-reduce take a time by its bytes; eight times as long where ``is_slow``."""
+    all_reduce = distributed.all_reduce
 
-    def slowly(tensor, *args, **options):
+    def take_time(tensor, *args, **options):
         if tensor.numel() > 1:
-            time.sleep((8e-6 if is_slow else 1e-6) * tensor.nbytes)
+            time.sleep((8e-6 if is_slow() else 1e-6) * tensor.nbytes)
         return all_reduce(tensor, *args, **options)
 
-    distributed.all_reduce = slowly
+    distributed.all_reduce = take_time
+    yield
+    distributed.all_reduce = all_reduce
+
+
+def case_a_slow_network_is_answered_in_the_same_step_on_all_ranks_and_left_when_it_is_calm():
     model, _ = build(deep, on_slow="compress")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.001, momentum=0.9)
     synced = installed_hooks().sync._models[model]
     names = []
-    for step in range(30 * CHECK):
-        is_slow = 5 * CHECK <= step < 15 * CHECK
-        train(model, optimizer, 1, first=step)
-        names.append(synced._way.name)
-    distributed.all_reduce = all_reduce
+    with network(lambda: 5 * CHECK <= len(names) < 15 * CHECK):
+        for step in range(30 * CHECK):
+            train(model, optimizer, 1, first=step)
+            names.append(synced._way.name)
     of_all_ranks = [None] * RANKS
     distributed.all_gather_object(of_all_ranks, names)
     assert all(each == names for each in of_all_ranks)
@@ -389,10 +397,42 @@ def case_a_slow_network_is_answered_in_the_same_step_on_all_ranks_and_left_when_
 def case_a_slow_rank_is_no_slow_network():
     model, optimizer = build(deep, on_slow="compress")
     synced = installed_hooks().sync._models[model]
-    for step in range(12 * CHECK):
-        time.sleep(0.05 if RANK == 0 and step > 4 * CHECK else 0.005)
-        train(model, optimizer, 1, first=step)
-        assert synced._way.name == "all-reduce", step
+    with network(lambda: False):
+        for step in range(12 * CHECK):
+            time.sleep(0.05 if RANK == 0 and step > 4 * CHECK else 0.005)
+            train(model, optimizer, 1, first=step)
+            assert synced._way.name == "all-reduce", step
+
+
+def case_buckets_are_tuned_and_gradients_stay_right():
+    def layers():
+        return torch.nn.Sequential(*(torch.nn.Linear(400, 400) for _ in range(10)))
+
+    installed_hooks().sync._given = Sync(buckets="tune").model_dump()
+    torch.manual_seed(0)
+    model = DistributedDataParallel(layers())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    synced, layouts, calls = installed_hooks().sync._models[model], set(), []
+    reduce = synced._way.reduce
+    synced._way = synced._way._replace(reduce=lambda bucket: calls.append(1) or reduce(bucket))
+    for step in range(200):
+        generator = torch.Generator().manual_seed(1000 * step + RANK)
+        inputs = torch.randn(4, 400, generator=generator)
+        optimizer.zero_grad()
+        calls.clear()
+        model(inputs).square().mean().backward()
+        layouts.add(len(calls))
+        if step % 10 == 0:
+            own = copy.deepcopy(model.module)
+            own.zero_grad()
+            own(inputs).square().mean().backward()
+            for each, alone in zip(model.parameters(), own.parameters(), strict=True):
+                distributed.all_reduce(alone.grad)
+                assert torch.allclose(each.grad, alone.grad / RANKS, atol=1e-6), step
+        optimizer.step()
+    assert synced._search is None
+    assert {1, 10} <= layouts
+    assert np.ptp(of_all(model), axis=0).max() == 0
 
 
 def case_a_vote_changes_the_topology():
@@ -410,7 +450,7 @@ def case_a_vote_changes_the_topology():
     assert synced._way.name == "star"
     train_slowly = True
     names = []
-    for _ in range(3 * CHECK):
+    for _ in range(4 * CHECK):
         train(model, optimizer, 1)
         names.append(synced._way.name)
     assert "auto" in names

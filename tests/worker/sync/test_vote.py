@@ -89,6 +89,17 @@ def test_a_rank_that_computes_slowly_is_no_slow_network(monkeypatch):
     assert ranks.changes == []
 
 
+def test_one_slow_check_is_not_enough(monkeypatch):
+    factor = 1.0
+    ranks = Ranks(monkeypatch, lambda *_: 0.05 * factor)
+    for _ in range(10):
+        factor = 1.0
+        ranks.run(4 * CHECK)
+        factor = 8.0
+        ranks.run(CHECK)
+    assert ranks.changes == []
+
+
 def test_what_is_longer_but_matters_little_is_not_slow(monkeypatch):
     factor = 1.0
     ranks = Ranks(monkeypatch, lambda *_: 0.001 * factor, compute_s=1.0)

@@ -324,7 +324,7 @@ def _to_sync(spec: JobSpec) -> dict[str, str]:
     sync = spec.sync
     if sync is None:
         return {}
-    if sync.variant is None:
+    if not sync.needs_hooks:
         return sync.variables
     return {**sync.variables, "ZEUSRUN_SYNC": json.dumps(sync.model_dump(exclude={"nccl"}))}
 

@@ -206,12 +206,8 @@ def models(distributed: ModuleType, hooks: Hooks) -> None:
         @functools.wraps(begin)
         def __init__(ddp: Any, *args: Any, **options: Any) -> None:
             begin(ddp, *args, **options)
-            if (synced := sync.build(ddp)) is None:
-                return
-            if watch is None or not watch.follow(ddp, synced):
-                # As in ``GradientWatch``: DDP's own method would add it to what is pickled.
-                distributed.dist._register_comm_hook(ddp.reducer, synced, type(synced).hook)
-            sync.add(ddp, synced)
+            watched = functools.partial(watch.follow, ddp) if watch else lambda _: None
+            sync.attach(ddp, watched)
 
         cls.__init__ = __init__  # an error is raised: the ranks would agree in another way
         _look_before_forward(cls, sync)

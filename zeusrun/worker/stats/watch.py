@@ -280,13 +280,13 @@ class WatchedModels:
             model.report_problem(problem)
         return True
 
-    def follow(self, ddp: Any, synced: SyncedModel) -> bool:
-        """Average as the job file says; return ``False`` if its model is not watched."""
+    def follow(self, ddp: Any, synced: SyncedModel) -> Any:
+        """Average as the job file says; return what measures, or ``None`` if nothing does."""
         model = self._models.get(ddp)
         if model is None or not hasattr(model.watch, "follow"):
-            return False
+            return None
         model.watch.follow(synced)
-        return True
+        return model.watch
 
     def _read_scale(self) -> Any:
         return self.scale if isinstance(self.scale, float) else self.scale.clone()

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from zeusrun.files.private import read_file, replace_file
 from zeusrun.sidecar.events import SYNC_STATE, Synced
+from zeusrun.worker.sync.buckets import MB, BucketSearch, build_buckets, is_fixed
 from zeusrun.worker.sync.vote import Seconds, Vote
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from zeusrun.worker.environment import WorkerEnvironment
     from zeusrun.worker.sync.vote import Change
@@ -53,11 +54,20 @@ class SyncedModel:
         self._passes = round(ways.gather([known])[0][0])  # as the first rank knows it
         self._way = self._first = self._next_way()
         self._is_new = False  # whether a backward pass has begun since the last look
+        self._bucket = ddp.bucket_bytes_cap
         self._seconds = Seconds()
         self._others = ways.others()
         self._vote = Vote(1 + len(self._others), ways.gather) if self._others else None
+        self._search = self._begin_search(ddp) if given["buckets"] == "tune" else None
         self._thread = threading.get_ident()
         self._send_buffers()
+
+    def _begin_search(self, ddp: Any) -> BucketSearch | None:
+        if is_fixed(ddp):
+            self._owner.warn("the model has a static graph or copies, so its buckets stay")
+            return None
+        gradients = sum(each.numel() * each.element_size() for each in self.ways.parameters.trained)
+        return BucketSearch(ddp.bucket_bytes_cap, gradients, self.ways.gather)
 
     @property
     def is_mean(self) -> bool:
@@ -93,12 +103,24 @@ class SyncedModel:
             self._go_on(self._next_way(), f"after {self._passes} backward passes")
         if self._counts and ends and self._is_first:
             self._owner.save(self._index, self._passes)
+        if self._search is not None:
+            self._try_buckets(self._search)
         if self._vote is not None:
             # ``None`` on all ranks or on none: each pass counts, however short it was on this one.
             seconds = self._seconds.take()
             change = None if seconds is None else self._vote.after_pass(seconds)
             if change is not None:
                 self._follow(change)
+
+    def _try_buckets(self, search: BucketSearch) -> None:
+        size, ddp = search.after_pass(), self._ddp()
+        if size is not None and ddp is not None:
+            build_buckets(ddp, size)
+            self._owner.register(ddp)
+            self._bucket = size
+        if search.why:
+            self._search = None
+            self._owner.record(f"buckets of {self._bucket / MB:g} MB", search.why)
 
     def _next_way(self) -> Way:
         """Return the last planned way whose number of passes is reached."""
@@ -141,20 +163,36 @@ class SyncedModels:
     def __init__(self, environment: WorkerEnvironment, given: Mapping[str, Any]) -> None:
         self._environment, self._given, self._steps = environment, given, 0
         self._models: weakref.WeakKeyDictionary[Any, SyncedModel] = weakref.WeakKeyDictionary()
+        self._hooks: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self._optimizers: list[weakref.ref[Any]] = []  # in the order of their first steps
         self._built = 0
         self.scaler: Any = None
 
-    def build(self, ddp: Any) -> SyncedModel | None:
-        """Return how a ``DistributedDataParallel`` agrees; ``None`` if it has a single rank."""
-        if ddp.process_group.size() == 1:
-            return None
-        self._built += 1
-        return SyncedModel(ddp, self._given, self, self._built - 1)
+    def attach(self, ddp: Any, follow: Callable[[SyncedModel], Any]) -> None:
+        """Let a ``DistributedDataParallel`` agree as the job file says, if it has several ranks.
 
-    def add(self, ddp: Any, model: SyncedModel) -> None:
-        """Keep a model whose communication hook is registered."""
+        Args:
+            ddp: The model.
+            follow: Returns what has a communication hook that goes on to that of a synced model;
+                ``None``: there is none.
+        """
+        if ddp.process_group.size() == 1:
+            return
+        self._built += 1
+        model = SyncedModel(ddp, self._given, self, self._built - 1)
+        watcher = follow(model)
+        self._hooks[ddp] = model if watcher is None else watcher
+        if watcher is None:
+            self.register(ddp)
         self._models[ddp] = model
+
+    def register(self, ddp: Any) -> None:
+        """Register the communication hook of a model whose buckets are new."""
+        from torch import distributed  # noqa: PLC0415 - is imported
+
+        # As in ``GradientWatch``: DDP's own method would add it to what is pickled.
+        owner, register = self._hooks[ddp], vars(distributed)["_register_comm_hook"]
+        register(ddp.reducer, owner, type(owner).hook)
 
     def has(self, ddp: Any) -> bool:
         """Whether a ``DistributedDataParallel`` agrees so."""

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 CHECK = 16  # backward passes between two votes
+_AGAIN = 2  # slow votes in a row after which the first way is left; then each one counts
 _PATIENCE = 5  # votes without a change, after which the first way is tried again
 _PROBE = 3  # passes of that
 _SLOW = 1.5  # times the reference
@@ -70,6 +71,7 @@ class Vote:
         self._seconds: list[float] = []  # of the all-reduces of each step since the last vote
         self._began_t = time.perf_counter()
         self._votes = 0  # since the last change
+        self._slow = 0  # in a row, that found it slow
         self._is_first = True  # its passes also allocate memory and connect
         self._probed: int | None = None  # the way to which a probe goes back
 
@@ -100,7 +102,8 @@ class Vote:
             if is_slow:
                 return self._change(before, "")
             return self._change(0, f"{len(votes) - slow} {of} calm")
-        if is_slow and self.way + 1 < self._ways:
+        self._slow = self._slow + 1 if is_slow else 0
+        if self._slow >= (1 if self.way else _AGAIN) and self.way + 1 < self._ways:
             return self._change(self.way + 1, f"{slow} {of} slow")
         if self.way == 0 and not is_slow:
             self._refresh(own_s)
@@ -121,7 +124,7 @@ class Vote:
             self._reference_s = before + _REFRESH * (own_s - before)
 
     def _change(self, way: int, why: str) -> Change:
-        self.way, self._votes = way, 0
+        self.way, self._votes, self._slow = way, 0, 0
         return Change(way, why)
 
 
