@@ -10,7 +10,8 @@ sleeps for 20 ms, on the last rank for 80, and the steps of all ranks together a
 joules.
 
 Then ``on_slow: compress`` and ``vote`` train on, while the cable of rank 0 becomes slow and calm
-again: steps a second after each check, over those before.
+again: steps a second after each check, over those before. At last ``buckets: tune`` beside fixed
+sizes: 14 layers of 590 kB, with 8 ms of sleep for each in the backward pass, at 1 Gbit/s.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ WAYS = {
         )
     },
 }
+FIRST = {"powersgd": WARMUP + 4, "every 8": WARMUP + 4}  # steps before a round is measured
 CHECKS = {"before": 6, "slow": 12, "calm again": 12}  # of sixteen steps each
 TRAINS = """
 import json, os, sys, time
@@ -80,11 +82,34 @@ class Environment:
     record_on_0 = record
 
 
+class Pause(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, values):
+        return values.clone()
+
+    @staticmethod
+    def backward(ctx, gradients):
+        time.sleep(0.008)
+        return gradients
+
+
+class Deep(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(384, 384) for _ in range(14))
+
+    def forward(self, values):
+        for layer in self.layers:
+            values = torch.relu(Pause.apply(layer(values[:, :384])))
+        return values
+
+
 class Training:
     def __init__(self, section):
         torch.manual_seed(0)
+        cap = section.pop("cap_mb", None)
         layers = nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10))
-        self.model = DistributedDataParallel(layers)
+        self.model = DistributedDataParallel(Deep() if cap else layers, bucket_cap_mb=cap)
         self.owner = SyncedModels(Environment, Sync(**section).model_dump())
         self.owner.attach(self.model, lambda _: None)
         self.synced = self.owner._models[self.model]
@@ -128,7 +153,7 @@ for number in range(-1, given["rounds"] if given["steps"] else -1):
             distributed.all_reduce(steps)
             result = steps.item() / took
         else:
-            for _ in range(given["steps"] if number >= 0 else given["first"]):
+            for _ in range(given["steps"] if number >= 0 else given["first"].get(name, 4)):
                 training.step()
             result = 1000 * (time.perf_counter() - begun) / given["steps"]
         if number >= 0:
@@ -181,7 +206,7 @@ def shape(rank: int, mbit: int | None) -> None:
             continue
         run(
             *("tc", "-n", name, "qdisc", "replace", "dev", device, "root", "tbf"),
-            *("rate", f"{mbit}mbit", "burst", "64kb", "latency", "400ms"),
+            *("rate", f"{mbit}mbit", "burst", f"{max(64, mbit // 2)}kb", "latency", "400ms"),
         )
 
 
@@ -210,7 +235,7 @@ def start(code: str, *arguments: str) -> list[subprocess.Popen[str]]:
 
 def train(ways: dict[str, dict[str, object]], **more: object) -> Iterator[list[object]]:
     """Train on all hosts; yield what rank 0 prints."""
-    given = {"ways": ways, "sleeps_s": [0] * RANKS, "steps": 16, "first": WARMUP + 4, **more}
+    given = {"ways": ways, "sleeps_s": [0] * RANKS, "steps": 16, "first": FIRST, **more}
     ranks = start(TRAINS, json.dumps(given))
     assert ranks[0].stdout is not None
     for line in ranks[0].stdout:
@@ -248,6 +273,16 @@ def answer(section: dict[str, object], mbit: int, slow: int) -> list[tuple[str, 
     return found
 
 
+def tune(rounds: int) -> dict[str, list[float]]:
+    """Return the milliseconds of a step with fixed and with tuned buckets."""
+    fixed = {f"{size:g} MB": {"cap_mb": size} for size in (25, 4, 1, 0.25)}
+    ways = {**fixed, "tuned": {"cap_mb": 25, "buckets": "tune"}}
+    found: dict[str, list[float]] = {name: [] for name in ways}
+    for name, number in train(ways, rounds=rounds, steps=10, first={"tuned": 160}):
+        found[name].append(number)
+    return found
+
+
 def learn(section: dict[str, object], seed: int) -> tuple[bool, int, float]:
     """Submit the digits; return whether they reach the target, in how many epochs and joules."""
     with tempfile.TemporaryDirectory() as home:
@@ -266,7 +301,7 @@ def learn(section: dict[str, object], seed: int) -> tuple[bool, int, float]:
             text=True,
         )
     (trial,) = json.loads(result.stdout)["trials"]
-    return trial["status"] == "reached", trial["epochs"], trial["energy_j"]
+    return trial["status"] == "REACHED", trial["epochs"], trial["energy_j"]
 
 
 def spread(numbers: Sequence[float], digits: int = 0) -> str:
@@ -308,6 +343,9 @@ def main() -> None:
         sections = {"on_slow: compress": {"on_slow": "compress"}}
         sections["star, vote"] = {"topology": "star", "vote": True}
         answers = {name: answer(section, calm, slow) for name, section in sections.items()}
+        for rank in range(RANKS):
+            shape(rank, 1000)
+        buckets = tune(options.rounds)
     learned = {
         name: [learn(section, seed) for seed in range(options.seeds)]
         for name, section in WAYS.items()
@@ -328,6 +366,9 @@ def main() -> None:
         for phase in CHECKS:
             own = [(ways, rate / before) for each, ways, rate in checks if each == phase]
             print(f"{phase:12}" + "; ".join(f"{share:.0%} {ways}" for ways, share in own))
+    print("\nms a step by the size of buckets")
+    for name, numbers in buckets.items():
+        print(f"{name:12}{spread(numbers)}")
 
 
 if __name__ == "__main__":
