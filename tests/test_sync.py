@@ -39,6 +39,7 @@ def test_a_run_says_how_its_ranks_agree_and_only_such_runs_are_compared(zeusrun)
     assert trial["syncs"] == [[0, "after 2 backward passes", "average every 3"]]
     shown = zeusrun("show", "job").stdout
     assert "average every 3 from epoch 1 on: after 2 backward passes" in shown
+    assert "NCCL_ALGO: Ring" in (zeusrun.run_dir() / "job.yaml").read_text()
     first, second = ends(zeusrun.run_dir())
     assert first == second
     plain = zeusrun("submit", sync_job(zeusrun), "--dry-run").stdout

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 MB = 1 << 20
 _SIZES = (4 * MB, MB, MB // 4)  # bytes, tried beside the model's own size
-_SKIPPED = 4  # passes after a change, in which DDP puts its buckets in order
-_MEASURED = 8  # passes after those
-_ROUNDS = 3
+_SKIPPED = 3  # passes after a change, in which DDP puts its buckets in order
+_MEASURED = 6  # passes after those
+_ROUNDS = 4  # forth and back, so that a machine that becomes slower favours no size
 _BETTER = 0.97  # of the seconds with the model's own size, that another one must beat
 
 
@@ -41,7 +41,8 @@ class BucketSearch:
         self._sizes = [own, *others]
         turns = [self._sizes[:: -1 if turn % 2 else 1] for turn in range(_ROUNDS)] if others else []
         self._plan = [size for turn in turns for size in turn]
-        self._seconds: dict[int, list[float]] = {size: [] for size in self._sizes}
+        self._typical_s: dict[int, list[float]] = {size: [] for size in self._sizes}
+        self._seconds: list[float] = []  # of the passes in this turn
         self._gather, self._passes, self._last_t = gather, 0, 0.0
         self.why = ""
 
@@ -53,17 +54,18 @@ class BucketSearch:
         took_s, self._last_t = now_t - self._last_t, now_t
         self._passes += 1
         if self._passes > _SKIPPED:
-            self._seconds[self._plan[0]].append(took_s)
+            self._seconds.append(took_s)
         if self._passes < _SKIPPED + _MEASURED:
             return None
-        self._passes = 0
         before = self._plan.pop(0)
+        self._typical_s[before].append(statistics.median(self._seconds))
+        self._seconds, self._passes = [], 0
         after = self._plan[0] if self._plan else self._choose()
         return None if after == before else after
 
     def _choose(self) -> int:
-        typical = [statistics.median(self._seconds[size]) for size in self._sizes]
-        means = [statistics.fmean(numbers) for numbers in zip(*self._gather(typical), strict=True)]
+        own = [statistics.fmean(self._typical_s[size]) for size in self._sizes]
+        means = [statistics.fmean(numbers) for numbers in zip(*self._gather(own), strict=True)]
         best = min(range(len(means)), key=means.__getitem__)
         best = best if means[best] < _BETTER * means[0] else 0
         faster = max(means) / means[best] - 1
