@@ -110,7 +110,7 @@ class Training:
         cap = section.pop("cap_mb", None)
         layers = nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10))
         self.model = DistributedDataParallel(Deep() if cap else layers, bucket_cap_mb=cap)
-        self.owner = SyncedModels(Environment, Sync(**section).model_dump())
+        self.owner = SyncedModels(Environment, Sync(**section).model_dump(), lambda: None)
         self.owner.attach(self.model, lambda _: None)
         self.synced = self.owner._models[self.model]
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
@@ -121,7 +121,7 @@ class Training:
         nn.functional.cross_entropy(self.model(inputs), wanted).backward()
         time.sleep(slept_s)
         self.optimizer.step()
-        self.owner.after_step(self.optimizer)
+        self.owner.after_step()
 
 
 def write(*values):

@@ -43,7 +43,7 @@ def _check_nccl(given: Mapping[str, str | int | bool]) -> Mapping[str, str | int
                 f"{name}: is no variable of NCCL, such as NCCL_ALGO, and not {_NVLINK}; other "
                 "variables go to env"
             )
-    if given.get(_NVLINK, True) not in {True, False}:
+    if type(given.get(_NVLINK, True)) is not bool:
         raise ValueError(f"{_NVLINK}: must be true or false")
     return given
 

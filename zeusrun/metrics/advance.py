@@ -14,7 +14,7 @@ from zeusrun.metrics.seen import names_an_evaluation, precedes, see
 from zeusrun.sidecar import events
 from zeusrun.target import better_value, meets_target
 from zeusrun.trial import MOST_POINTS, CurvePoint, counts_from_zero, is_baseline, thin_curve
-from zeusrun.trial.values import NoisePoint, SyncChange, add_point
+from zeusrun.trial.values import NoisePoint, SyncChange, add_point, join_syncs
 
 if TYPE_CHECKING:
     from zeusrun.metrics.progress import EnergyBetween
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 _FIRST = 4  # points, which show how a loop counts
 _OTHERS = 10  # epochs without the metric to remember
-_MAX_SYNCS = 100  # changes of how the ranks agree, on a network that comes and goes
 
 
 def advance(
@@ -56,7 +55,7 @@ def advance(
         changes = {"adapted": (*progress.adapted, event)}
     elif isinstance(event, events.Synced):
         change = SyncChange(progress.epochs, event.why, event.how)
-        changes = {"syncs": (*progress.syncs, change)[-_MAX_SYNCS:]}
+        changes = {"syncs": join_syncs(progress.syncs, [change])}
     elif isinstance(event, events.Watched):
         changes = _watch(progress, event)
     else:

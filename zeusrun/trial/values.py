@@ -18,6 +18,7 @@ from zeusrun.target import meets_target
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+_MOST_SYNCS = 100  # changes, on a network that comes and goes
 _Amount = TypeVar("_Amount", int, float)
 
 
@@ -283,6 +284,14 @@ def join_worlds(
                 change._replace(time_s=time_s + change.time_s, epochs=change.epochs or epochs)
             )
     return tuple(joined) if len(joined) > 1 else ()
+
+
+def join_syncs(
+    before: Sequence[SyncChange], since: Sequence[SyncChange], epochs: int = 0
+) -> tuple[SyncChange, ...]:
+    """Return both parts, of which the first has trained so many epochs; only the newest changes."""
+    later = [change._replace(epochs=change.epochs or epochs) for change in since]
+    return (*before, *later)[-_MOST_SYNCS:]
 
 
 def join_changes(

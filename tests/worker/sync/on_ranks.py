@@ -24,7 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from zeusrun.jobfile.sync_section import Sync
 from zeusrun.worker.hooks.install import installed_hooks
-from zeusrun.worker.sync import vote
+from zeusrun.worker.sync import control, vote
 
 torch.set_num_threads(1)
 RANK, RANKS = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -33,6 +33,7 @@ TOPOLOGIES = [
     "multi-binary-tree-star",
 ]
 RATE, FEATURES = 0.1, 6
+control._SAVED = 5
 CHECK = vote.CHECK = 8  # shorter, and as long as the steps between two averages
 
 
@@ -153,20 +154,87 @@ def case_post_local_sgd_is_that_of_numpy():
 
 def case_the_end_of_a_pass_over_the_training_data_averages():
     loader = torch.utils.data.DataLoader(range(5))
-    model, optimizer = build(every=100, warmup=2)
-    for _ in range(2):
+    model, optimizer = build(every=4, warmup=2)
+    for epoch in range(3):
         for step in loader:
             train(model, optimizer, 1, first=int(step))
-        assert np.ptp(of_all(model), axis=0).max() == 0
-    if RANK == 0:  # an evaluation on one rank: the others do not wait
-        train(model, optimizer, 0)
-        list(loader)
+        apart = np.ptp(of_all(model), axis=0).max()
+        assert (apart == 0) == (epoch > 0)  # once they have averaged, they know their loaders
     train(model, optimizer, 1)
     assert np.ptp(of_all(model), axis=0).max() > 1e-4
-    if RANK == 0:
+    if RANK == 0:  # evaluations on one rank, which the others do not wait for
         list(loader)
+        list(torch.utils.data.DataLoader(range(3)))
         with torch.no_grad():
             model(batch(0)[0])
+        model.eval()
+        model(batch(0)[0])
+        model.train()
+
+
+def case_ranks_that_read_other_data_do_not_wait_at_their_end():
+    model, optimizer = build(every=2, warmup=2)
+    loader = torch.utils.data.DataLoader(range(6 if RANK == 0 else 9))
+    batches = iter(loader)
+    for step in range(6):
+        next(batches)
+        train(model, optimizer, 1, first=step)
+    if RANK == 0:
+        assert list(batches) == []
+
+
+def case_an_earlier_model_is_left_alone():
+    """As in folds: the first ends by a break, and lives on at the first rank."""
+    loader, kept = torch.utils.data.DataLoader(range(12)), []
+    for fold in range(2):
+        model, optimizer = build(every=2, warmup=2)
+        if RANK == 0:
+            kept.append(model)
+        for step in loader:
+            train(model, optimizer, 1, first=int(step))
+            if fold == 0 and step == 6:
+                break
+    assert np.ptp(of_all(model), axis=0).max() == 0
+
+
+def case_an_evaluation_with_gradients_on_one_rank_waits_for_nobody():
+    model, optimizer = build(every=2, warmup=2)
+    train(model, optimizer, 4)
+    if RANK == 0:
+        model.eval()
+        model(batch(0)[0])
+        model.train()
+    distributed.barrier()
+    model.eval()  # as with frozen layers
+    train(model, optimizer, 9, first=4)  # the one before ``eval`` counts with the next one
+    settle(model)
+    assert np.ptp(of_all(model), axis=0).max() == 0
+
+
+def case_training_in_another_thread_agrees():
+    model, optimizer = build(method="sma", alpha=1)
+    thread = threading.Thread(target=train, args=(model, optimizer, 3))
+    thread.start()
+    thread.join()
+    settle(model)
+    assert np.ptp(of_all(model), axis=0).max() == 0
+
+
+def case_numbers_that_never_change_stay_as_they_are():
+    class Masked(torch.nn.Linear):
+        def __init__(self):
+            super().__init__(FEATURES, 1, bias=False)
+            self.register_buffer("mask", torch.full((3,), -torch.inf))
+            self.register_buffer("scale", torch.tensor([0.1, 1 / 3, 7e-5]))
+
+        def forward(self, inputs):
+            return super().forward(inputs) + self.mask.exp().sum() + 0 * self.scale.sum()
+
+    for section in ({"method": "sma"}, {"method": "pair"}, {"every": 2, "warmup": 2}):
+        model, optimizer = build(Masked, **section)
+        train(model, optimizer, 8)
+        assert model.module.mask.tolist() == [-np.inf] * 3, section
+        assert model.module.scale.tolist() == torch.tensor([0.1, 1 / 3, 7e-5]).tolist(), section
 
 
 def case_sma_is_that_of_numpy_and_its_end_is_synchronous():
@@ -193,12 +261,19 @@ def case_optimizers_have_one_state_when_gradients_are_exchanged_again():
         "adafactor": lambda own: torch.optim.Adafactor(own, lr=0.01),
     }
     for name, make in kinds.items():
-        model, _ = build(deep, method="sma", switch_at=4)
-        optimizer = make(model.parameters())
-        train(model, optimizer, 3)
-        assert np.ptp(of_all(model), axis=0).max() > 1e-5, name
-        train(model, optimizer, 5, first=3)
-        assert np.ptp(of_all(model), axis=0).max() == 0, name
+        for skips in (False, True):
+            model, _ = build(deep, method="sma", switch_at=4)
+            optimizer = make(model.parameters())
+            step = optimizer.step
+            if skips and RANK == 1:  # it has no state yet when the others have
+                optimizer.step = lambda: None
+            train(model, optimizer, 3)
+            assert np.ptp(of_all(model), axis=0).max() > 1e-5, name
+            train(model, optimizer, 1, first=3)
+            settle(model)
+            optimizer.step = step
+            train(model, optimizer, 5, first=4)
+            assert np.ptp(of_all(model), axis=0).max() == 0, name
 
 
 def case_a_pair_moves_to_the_middle_and_keeps_the_mean_of_all():
@@ -301,27 +376,20 @@ def case_several_types_and_buffers_are_averaged():
 
 def case_a_restart_goes_on_counting():
     sync = installed_hooks().sync
-    loader = torch.utils.data.DataLoader(range(5))
 
     def way_after(passes):
         sync._built = 1000  # the number of this model in ``sync.json``
         model, optimizer = build(method="sma", switch_at=8)
-        for step in itertools.islice(itertools.cycle([*loader, None]), passes):
-            if step is not None:
-                train(model, optimizer, 1, first=int(step))
-        return sync._models[model]._way.name, model, optimizer
+        train(model, optimizer, passes)
+        settle(model)
+        distributed.barrier()
+        return sync._models[model]._way.name
 
-    name, model, optimizer = way_after(0)
-    assert name == "sma"
-    for step in loader:
-        train(model, optimizer, 1, first=int(step))
-    distributed.barrier()
-    name, model, optimizer = way_after(0)
-    for step in loader:  # five of them before the restart
-        train(model, optimizer, 1, first=int(step))
-    assert sync._models[model]._way.name == "all-reduce"
-    distributed.barrier()
-    assert way_after(0)[0] == "all-reduce"
+    assert way_after(5) == "sma"
+    assert way_after(3) == "all-reduce"  # with five before the restart
+    assert way_after(0) == "sma"
+    assert way_after(5) == "all-reduce"
+    assert way_after(0) == "all-reduce"
 
 
 def case_a_shard_of_an_optimizer_is_refused():
@@ -335,6 +403,7 @@ def case_a_shard_of_an_optimizer_is_refused():
         assert "take 'every', 'method' or 'on_slow' out of sync" in str(error)
     else:
         raise AssertionError("it was taken")
+    installed_hooks().sync._has_shards = False
 
 
 def case_gradients_are_measured_where_their_mean_is_known():

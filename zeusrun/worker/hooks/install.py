@@ -71,7 +71,7 @@ class Hooks:
         reporter: Records the metrics that hooks see.
         watch: The statistics of gradients; ``None`` if the job file asks for none.
         sync: The models whose ranks agree in another way than by an all-reduce; else ``None``.
-        agree: Called after each optimizer step, with the optimizer.
+        agree: Called after each optimizer step.
         control: Changes the batch size; ``None`` if it is fixed.
         rates: Changes the learning rate with it; ``None`` if that is not needed.
         elastic: This process in an elastic training; ``None`` if the ranks stay the same.
@@ -93,7 +93,8 @@ class Hooks:
         if environment.sync is not None:
             from zeusrun.worker.sync.control import SyncedModels  # noqa: PLC0415 - few need it
 
-            self.sync = SyncedModels(environment, environment.sync)
+            training = lambda: self.observer.training  # noqa: E731 - it changes
+            self.sync = SyncedModels(environment, environment.sync, training)
         self.agree: Callable[..., None] = lambda *_: None
         if self.sync is not None:
             self.agree = self.sync.after_step
@@ -130,11 +131,21 @@ class Hooks:
         if problem is not None or place not in _OF_TORCH:
             self.record_hook((function or place) if library == "torch" else library, problem)
 
+    def add_optimizer(self, optimizer: Any) -> None:
+        """Keep an optimizer that the script has built, if the ranks may have to share its state."""
+        if self.sync is not None:
+            self.sync.add_optimizer(optimizer)
+
     def end_pass(self, part: Pass) -> None:
-        """Let the ranks agree after a pass that fed steps; another one may be on one rank alone."""
-        if self.sync is not None and part.steps and self.observer.trains_on(part.feed):
-            self.sync.end_pass()
+        """Let the ranks agree after a pass of the training."""
+        if self.sync is not None:
+            self.sync.end_pass(part)
         self.observer.end_pass(part)
+
+    def end_epoch(self) -> None:
+        """Let the ranks agree where all of them end an epoch, or are about to evaluate."""
+        if self.sync is not None:
+            self.sync.end_epoch()
 
     def flush(self) -> None:
         """Record what has been seen and not recorded yet, at the end of the script."""

@@ -79,6 +79,10 @@ class _LightningCallback(_Spawnable):
         if self.poll is not None and self.poll.after_step():
             trainer.should_stop = True
 
+    def on_validation_start(self, trainer: Any, _module: Any) -> None:
+        if self.poll is not None and not trainer.sanity_checking:
+            self.hooks.end_epoch()
+
     def on_validation_end(self, trainer: Any, _module: Any) -> None:
         if trainer.sanity_checking:  # before training, so it does not count
             return
@@ -86,6 +90,7 @@ class _LightningCallback(_Spawnable):
         self._log(trainer, trainer.current_epoch + (self.poll is not None))
 
     def on_train_epoch_end(self, trainer: Any, _module: Any) -> None:
+        self.hooks.end_epoch()
         self._log(trainer, trainer.current_epoch + 1)
         last = self.hooks.environment.max_epochs
         stop = self.poll is not None and self.poll.now()

@@ -66,6 +66,7 @@ class Pass:
     queued: deque[int | None] = field(default_factory=lambda: deque(maxlen=_MAX_QUEUED))
     limit: int | None = None  # batches that it still has; ``None``: all
     samples: int = 0  # in the batches since the last step; ``queued``: of those on their way
+    backwards: int = 0  # backward passes of models that agree, before it began
 
     def check_limit(self) -> None:
         """Raise ``StopIteration`` if no batch is left."""
@@ -178,6 +179,11 @@ class Observer:
         self.on_end(ended)
         if ended.steps:
             self._look()
+
+    @property
+    def training(self) -> Feed | None:
+        """The loader that feeds the optimizer steps; ``None`` before the first one."""
+        return self._training
 
     def exchange(self, part: tuple[int | None, int | None] | None) -> tuple[int | None, int | None]:
         """Return the samples and the passes so far; with ``part``, continue from those."""

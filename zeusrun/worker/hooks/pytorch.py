@@ -47,7 +47,7 @@ def optimizer(module: ModuleType, hooks: Hooks) -> None:
             outermost, first, entered = first, None, False
             if rates is not None:
                 rates.after()  # before anything looks at them
-            agree(outermost)
+            agree()
             if not counts():
                 return
             counted = True
@@ -62,6 +62,7 @@ def optimizer(module: ModuleType, hooks: Hooks) -> None:
 
     def added(owner: Any, param_group: dict[str, Any]) -> None:
         rate = param_group.get("lr")  # Adafactor may have none
+        hooks.add_optimizer(owner)
         seen = hooks.member.tick is not None
         observer.build(owner, None if rate is None else float(rate), steps_are_seen=seen)
 
@@ -160,7 +161,15 @@ def loader(dataloader: ModuleType, hooks: Hooks) -> None:
 
 def _passes(hooks: Hooks) -> Callable[[Any], Pass]:
     """Return a function that begins a pass over a loader; in it, the ranks may change."""
-    observer, member = hooks.observer, hooks.elastic
+    observer, member, sync = hooks.observer, hooks.elastic, hooks.sync
+    if sync is not None:
+
+        def mark_pass(loader: Any) -> Pass:
+            part = observer.begin_pass(loader)
+            part.backwards = sync.backwards
+            return part
+
+        return mark_pass
     if member is None:
         return observer.begin_pass
     epochs = Epochs(hooks.environment, member)

@@ -84,6 +84,7 @@ class _TransformersCallback(Copyable):
             _stop(args, control)
 
     def on_epoch_end(self, _args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.hooks.end_epoch()
         last = self.hooks.environment.max_epochs
         if last is not None and _epochs(state) >= last:
             control.should_training_stop = True

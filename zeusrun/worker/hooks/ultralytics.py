@@ -73,6 +73,7 @@ class _Follower:
     def on_train_epoch_end(self, trainer: Any) -> None:
         """Begin another pass: one iterator of the loader yields all epochs."""
         observer, loader = self._hooks.observer, trainer.train_loader
+        self._hooks.end_epoch()
         ended = loader.iterator._zeusrun
         observer.end_pass(ended)
         loader.iterator._zeusrun = observer.begin_pass(loader)

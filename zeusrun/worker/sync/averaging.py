@@ -73,14 +73,15 @@ class Parameters:
             at += each.numel()
             if part < 1:
                 own = each.to(other)
-                other = own.lerp(other, part)
+                # The half of two infinities is no number.
+                other = torch.where(own == other, own, own.lerp(other, part))
             each.copy_(other)
 
     def average(self, group: Any, part: float = 1.0) -> None:
         """Move them towards their mean over the ranks; a collective call."""
         flat = self.read()
-        flat.div_(group.size())
         distributed.all_reduce(flat, group=group)
+        flat.div_(group.size())  # after the sum: buffers that never change stay as they are
         self.move(flat, part)
 
 
@@ -89,18 +90,19 @@ def share_states(optimizers: Iterable[Any], trained: Sequence[Tensor], group: An
     """Give all ranks one state of their optimizers, such as momentum; a collective call.
 
     It is the mean. Where a parameter has numbers of another type, as of a quantized optimizer, it
-    is that of the first rank. Returns ``False``, and changes nothing, if the ranks have others.
+    is that of the first rank. If the ranks have others, because one has not taken a step yet, all
+    begin anew: returns ``False``.
     """
+    owners = [(each.state, own) for each in optimizers for own in trained if own in each.state]
     states = [
-        [each for _, each in sorted(optimizer.state[parameter].items()) if torch.is_tensor(each)]
-        for optimizer in optimizers
-        for parameter in trained
-        if parameter in optimizer.state
+        [each for _, each in sorted(state[own].items()) if torch.is_tensor(each)]
+        for state, own in owners
     ]
     shapes = [[(str(each.dtype), tuple(each.shape)) for each in state] for state in states]
-    of_all: list[Any] = [None] * group.size()
-    distributed.all_gather_object(of_all, shapes, group=group)
+    of_all = gather_objects(shapes, group, trained[0].device)
     if any(other != shapes for other in of_all):
+        for state, own in owners:
+            del state[own]
         return False
     device, first = trained[0].device, distributed.get_global_rank(group, 0)
     for state in states:
@@ -114,6 +116,15 @@ def share_states(optimizers: Iterable[Any], trained: Sequence[Tensor], group: An
                 distributed.broadcast(shared, first, group=group)
             each.copy_(shared)
     return True
+
+
+def gather_objects(own: Any, group: Any, device: torch.device) -> list[Any]:
+    """Return the object of each rank; NCCL would use the current GPU, which may be 0 on all."""
+    found: list[Any] = [None] * group.size()
+    on_gpu = torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
+    with on_gpu:
+        distributed.all_gather_object(found, own, group=group)
+    return found
 
 
 class Pairs:
@@ -142,11 +153,9 @@ class Pairs:
         self._has_ended = False
         size, rank = group.size(), group.rank()
         self._rank = rank
-        address, family = _own_address()
-        self._listener = socket.create_server((address, 0), family=family, backlog=size)
-        known: list[Any] = [None] * size
-        own = _name_for_others(address), self._listener.getsockname()[1], secrets.token_bytes(16)
-        distributed.all_gather_object(known, own, group=group)
+        address, self._listener = _listen(size)
+        own = address, self._listener.getsockname()[1], secrets.token_bytes(16)
+        known = gather_objects(own, group, parameters.trained[0].device)
         self._token: bytes = known[0][2]
         self._others = [each[:2] for number, each in enumerate(known) if number != rank]
         self._order = random.Random(seed * size + rank)  # noqa: S311 - no secret
@@ -183,17 +192,23 @@ class Pairs:
 
     def _serve(self) -> None:
         while not self._has_ended:
-            with contextlib.suppress(OSError), self._listener.accept()[0] as peer:
-                peer.settimeout(_PATIENCE_S)
-                token = bytearray(len(self._token))
-                _receive(peer, memoryview(token))
-                if not hmac.compare_digest(token, self._token):
-                    continue
-                with self._lock:
-                    own = self._own
-                content = _as_bytes(own)
-                while content:  # ``sendall`` would have to send all in time
-                    content = content[peer.send(content) :]
+            try:
+                with self._listener.accept()[0] as peer:
+                    self._answer(peer)
+            except OSError:  # the other rank has ended, or there are too many files
+                time.sleep(_PAUSE_S)
+
+    def _answer(self, peer: socket.socket) -> None:
+        peer.settimeout(_PATIENCE_S)
+        token = bytearray(len(self._token))
+        _receive(peer, memoryview(token))
+        if not hmac.compare_digest(token, self._token):
+            return
+        with self._lock:
+            own = self._own
+        content = _as_bytes(own)
+        while content:  # ``sendall`` would have to send all in time
+            content = content[peer.send(content) :]
 
     def _fetch(self) -> None:
         while True:
@@ -228,26 +243,27 @@ def _receive(peer: socket.socket, content: memoryview) -> None:
         content = content[count:]
 
 
-def _own_address() -> tuple[str, socket.AddressFamily]:
-    """Return where this rank listens: on this host, or at all of its addresses."""
+def _listen(backlog: int) -> tuple[str, socket.socket]:
+    """Return by what the other ranks reach this one, and the socket."""
     if os.environ.get("GROUP_WORLD_SIZE", "1") == "1":
-        return "127.0.0.1", socket.AF_INET
-    family = socket.getaddrinfo(os.environ["MASTER_ADDR"], None)[0][0]
-    return "", family
+        return "127.0.0.1", socket.create_server(("127.0.0.1", 0), backlog=backlog)
+    both = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if both else socket.AF_INET
+    listener = socket.create_server(("", 0), family=family, backlog=backlog, dualstack_ipv6=both)
+    return _name_for_others(), listener
 
 
-def _name_for_others(address: str) -> str:
-    """Return by what the other ranks reach this one.
+def _name_for_others() -> str:
+    """Return the address from which this host reaches the master.
 
-    On the master's host, that is the name by which they have found it: there, the name may stand
-    for 127.0.1.1.
+    On the master's host, it is the name by which the others have found it: there, that name may
+    stand for 127.0.1.1.
     """
-    if address:
-        return address
     master = os.environ["MASTER_ADDR"]
-    family, kind, *_, at = socket.getaddrinfo(master, 1, type=socket.SOCK_DGRAM)[0]
-    with socket.socket(family, kind) as probe:
-        probe.connect(at)  # sends nothing
-        own, peer = probe.getsockname()[0], probe.getpeername()[0]
-    is_master = own == peer or ipaddress.ip_address(own).is_loopback
-    return master if is_master else str(own)
+    for family, kind, *_, at in socket.getaddrinfo(master, 1, type=socket.SOCK_DGRAM):
+        with contextlib.suppress(OSError), socket.socket(family, kind) as probe:
+            probe.connect(at)  # sends nothing
+            own, peer = probe.getsockname()[0], probe.getpeername()[0]
+            is_master = own == peer or ipaddress.ip_address(own).is_loopback
+            return master if is_master else str(own)
+    return master

@@ -19,10 +19,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from zeusrun.worker.environment import WorkerEnvironment
+    from zeusrun.worker.hooks.observer import Feed, Pass
     from zeusrun.worker.sync.vote import Change
     from zeusrun.worker.sync.ways import Way, Ways
 
 _MAX_STEPS = 10  # optimizer steps without a model, after which the user is warned
+_SAVED = 50  # passes, after which their number is kept for a restart
+_RECENT = 8  # looks at models, after which one without a backward pass is no longer trained
 
 
 class SyncedModel:
@@ -54,12 +57,14 @@ class SyncedModel:
         self._passes = round(ways.gather([known])[0][0])  # as the first rank knows it
         self._way = self._first = self._next_way()
         self._is_new = False  # whether a backward pass has begun since the last look
+        self._turn = 0  # looks at any model before it
+        self._mode = self._trains_as = False  # ``ddp.training`` in the last forward pass; and in
+        # the last one that a backward pass followed
         self._bucket = ddp.bucket_bytes_cap
         self._seconds = Seconds()
         self._others = ways.others()
         self._vote = Vote(1 + len(self._others), ways.gather) if self._others else None
         self._search = self._begin_search(ddp) if given["buckets"] == "tune" else None
-        self._thread = threading.get_ident()
         self._send_buffers()
 
     def _begin_search(self, ddp: Any) -> BucketSearch | None:
@@ -76,7 +81,10 @@ class SyncedModel:
 
     def hook(self, bucket: Any) -> Any:
         """Average a bucket; the communication hook of the model."""
-        self._is_new = True
+        self._trains_as, self._turn = self._mode, self._owner.turn
+        if not self._is_new:
+            self._is_new = True
+            self._owner.backwards += 1
         if self._vote is None:
             return self._way.reduce(bucket)
         self._seconds.begin()
@@ -86,22 +94,33 @@ class SyncedModel:
         self._seconds.end()
         return future.value()
 
+    def before_forward(self, ddp: Any) -> None:
+        """Look before a forward pass that keeps gradients; an evaluation may be on one rank."""
+        self._mode, evaluates = ddp.training, self._trains_as and not ddp.training
+        if not evaluates:
+            self.between_steps()
+
+    @property
+    def meets(self) -> bool:
+        """Whether it averages where an epoch ends."""
+        return self._way.meets and self._owner.turn - self._turn <= _RECENT
+
     def between_steps(self, *, ends: bool = False) -> None:
         """Average parameters and vote, if a backward pass has been since the last time.
 
-        All ranks call this at the same place: before a forward pass that keeps gradients, or where
-        a pass over the training data ends. They count backward passes and no steps of an optimizer,
-        which a ``GradScaler`` skips on a rank whose gradients are infinite.
+        All ranks call this at the same place. They count backward passes and no steps of an
+        optimizer, which a ``GradScaler`` skips on a rank whose gradients are infinite.
         """
-        if not self._is_new or threading.get_ident() != self._thread:
+        if not self._is_new:
             return
         self._is_new = False
         self._passes += 1
-        if self._way.average is not None:
-            self._way.average(ends)
+        self._owner.turn += 1
+        if self._way.average is not None and self._way.average(ends) and not ends:
+            self._owner.agree_on_data(self.ways.gather)
         if self._planned and self._passes >= self._planned[0][0]:
             self._go_on(self._next_way(), f"after {self._passes} backward passes")
-        if self._counts and ends and self._is_first:
+        if self._counts and self._passes % _SAVED == 0 and self._is_first:
             self._owner.save(self._index, self._passes)
         if self._search is not None:
             self._try_buckets(self._search)
@@ -155,17 +174,28 @@ class SyncedModels:
     Args:
         environment: This rank.
         given: The section ``sync``.
+        training: Returns the loader that feeds the steps of this rank; ``None`` if unknown.
 
     Attributes:
         scaler: The script's ``GradScaler``, if it has one.
+        backwards: Backward passes so far.
+        turn: How often a model was looked at after one.
     """
 
-    def __init__(self, environment: WorkerEnvironment, given: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        environment: WorkerEnvironment,
+        given: Mapping[str, Any],
+        training: Callable[[], Feed | None],
+    ) -> None:
         self._environment, self._given, self._steps = environment, given, 0
+        self._training, self._thread = training, 0
+        self._data: Feed | None = None  # the loader of ``agree_on_data``
+        self.backwards = self.turn = 0
         self._models: weakref.WeakKeyDictionary[Any, SyncedModel] = weakref.WeakKeyDictionary()
         self._hooks: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
-        self._optimizers: list[weakref.ref[Any]] = []  # in the order of their first steps
-        self._built = 0
+        self._optimizers: list[weakref.ref[Any]] = []  # as they were built
+        self._built, self._has_shards = 0, False
         self.scaler: Any = None
 
     def attach(self, ddp: Any, follow: Callable[[SyncedModel], Any]) -> None:
@@ -201,44 +231,72 @@ class SyncedModels:
     def before_forward(self, ddp: Any) -> None:
         """Let a model agree, if it should, before a forward pass that keeps gradients."""
         if (model := self._models.get(ddp)) is not None:
-            model.between_steps()
+            self._thread = threading.get_ident()
+            model.before_forward(ddp)
 
-    def end_pass(self) -> None:
-        """Let all models agree, if they should, where a pass over the training data ends."""
-        for model in list(self._models.values()):
+    def agree_on_data(self, gather: Callable[[list[float]], list[list[float]]]) -> None:
+        """Find out whether the ranks train on like loaders, whose passes end at the same place.
+
+        They do not where one rank reads all data, or counts another loader as that of its training.
+        """
+        own = self._training()
+        size = (0, 0, 0) if own is None else (own.length, own.data, own.nominal)
+        rows = gather([float(each or 0) for each in size])
+        self._data = own if rows[0][0] and all(row == rows[0] for row in rows) else None
+
+    def end_pass(self, part: Pass) -> None:
+        """Let models agree where a pass over the training data ends, if it has trained them."""
+        is_own = part.feed is self._data and threading.get_ident() == self._thread
+        if is_own and self.backwards > part.backwards:
+            self.end_epoch()
+
+    def end_epoch(self) -> None:
+        """Let models agree where all ranks end an epoch, or are about to evaluate."""
+        for model in [each for each in self._models.values() if each.meets]:
             model.between_steps(ends=True)
 
-    def after_step(self, optimizer: Any) -> None:
-        """Take in an optimizer step.
+    def add_optimizer(self, optimizer: Any) -> None:
+        """Keep an optimizer, whose states all ranks may have to share."""
+        others = [each for each in self._living() if each is not optimizer]
+        self._optimizers = [weakref.ref(each) for each in (*others, optimizer)]
+        classes = {each.__name__ for each in type(optimizer).__mro__}
+        self._has_shards = self._has_shards or "ZeroRedundancyOptimizer" in classes
+
+    def after_step(self) -> None:
+        """Take in an optimizer step; after some, warn of a model that cannot agree.
 
         Raises:
             RuntimeError: If each rank's optimizer has only a part of the parameters, and the ranks
                 do not exchange gradients.
         """
         self._steps += 1
-        if all(known() is not optimizer for known in self._optimizers):
-            self._take_optimizer(optimizer)
-        if self._steps == _MAX_STEPS and not self._models:
-            self.warn("sync needs DistributedDataParallel, which the script does not use")
-
-    def _take_optimizer(self, optimizer: Any) -> None:
-        self._optimizers = [each for each in self._optimizers if each() is not None]
-        self._optimizers.append(weakref.ref(optimizer))
-        apart = [each.ways for each in self._models.values() if each.ways.averages]
-        if not apart:
+        if self._steps != _MAX_STEPS and not self._has_shards:
             return
-        if any(each.__name__ == "ZeroRedundancyOptimizer" for each in type(optimizer).__mro__):
+        apart = [each.ways for each in self._models.values() if each.ways.averages]
+        if apart and self._has_shards:
             raise RuntimeError(
                 "zeusrun: each rank of ZeroRedundancyOptimizer trains a part of the parameters, so "
                 "the ranks must exchange gradients: take 'every', 'method' or 'on_slow' out of "
                 "sync in the job file"
             )
-        own = {id(each) for group in optimizer.param_groups for each in group["params"]}
-        if not any(id(each) in own for ways in apart for each in ways.parameters.trained):
+        if self._steps != _MAX_STEPS:
+            return
+        if not self._models:
+            self.warn("sync needs DistributedDataParallel, which the script does not use")
+        known = {
+            id(parameter)
+            for each in self._living()
+            for group in each.param_groups
+            for parameter in group["params"]
+        }
+        if any(all(id(each) not in known for each in ways.parameters.trained) for ways in apart):
             self.warn(
                 "the optimizer trains copies of the parameters, which sync cannot average: use "
                 "'compress', or an optimizer with the parameters themselves"
             )
+
+    def _living(self) -> list[Any]:
+        return [each for known in self._optimizers if (each := known()) is not None]
 
     def share_states(self, ways: Ways) -> None:
         """Give all ranks one state of what trains a model, before they exchange gradients again."""
@@ -246,9 +304,8 @@ class SyncedModels:
 
         from zeusrun.worker.sync.averaging import share_states  # noqa: PLC0415 - imports torch
 
-        optimizers = [each for known in self._optimizers if (each := known()) is not None]
-        if not share_states(optimizers, ways.parameters.trained, ways.group):
-            self.warn("the optimizers of the ranks have other states, which were not averaged")
+        if not share_states(self._living(), ways.parameters.trained, ways.group):
+            self.warn("the optimizers of the ranks had other states, so all began anew")
         if self.scaler is not None:  # each rank's has found infinite gradients of its own
             for number in (self.scaler._scale, self.scaler._growth_tracker):
                 distributed.all_reduce(number, distributed.ReduceOp.MIN, group=ways.group)

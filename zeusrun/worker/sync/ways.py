@@ -30,14 +30,16 @@ class Way(NamedTuple):
         name: For people.
         reduce: Returns a future of what becomes the gradient on all ranks.
         is_mean: Whether that is the mean over the ranks.
-        average: Called between two steps, with whether a pass over the data has ended; each rank
-            has parameters of its own. ``None``: they are equal.
+        average: Called between two steps, with whether an epoch has ended; each rank has parameters
+            of its own. Returns whether all of them are equal now. ``None``: they always are.
+        meets: Whether it averages where an epoch ends.
     """
 
     name: str
     reduce: Reduce
     is_mean: bool = True
-    average: Callable[[bool], None] | None = None
+    average: Callable[[bool], bool] | None = None
+    meets: bool = False
 
 
 class Ways:
@@ -118,24 +120,37 @@ class Ways:
     def _every(self, every: int) -> Way:
         parameters, group, passes = self.parameters, self.group, 0
 
-        def average(ends: bool) -> None:
+        def average(ends: bool) -> bool:
             nonlocal passes
             passes += 1
-            if ends or passes >= every:
+            if is_due := ends or passes >= every:
                 passes = 0
                 parameters.average(group)
+            return is_due
 
-        return Way(f"average every {every}", reduce.local, is_mean=False, average=average)
+        return Way(f"average every {every}", reduce.local, False, average, meets=True)
 
     def _sma(self, alpha: float) -> Way:
         parameters, group = self.parameters, self.group
-        move = functools.partial(parameters.average, group, alpha)
-        return Way("sma", reduce.local, is_mean=False, average=lambda _: move())
+
+        def average(_ends: bool) -> bool:
+            parameters.average(group, alpha)
+            return False
+
+        return Way("sma", reduce.local, False, average)
 
     def _pair(self) -> Way:
+        ddp: Any = self._ddp()
         pairs = Pairs(self.parameters, self.group, self._warn)
-        weakref.finalize(self._ddp(), pairs.close)
-        return Way("pair", reduce.local, is_mean=False, average=lambda _: pairs.step())
+        if ddp.find_unused_parameters:
+            self._warn("with find_unused_parameters, ranks wait for each other in each step")
+        weakref.finalize(ddp, pairs.close)
+
+        def average(_ends: bool) -> bool:
+            pairs.step()
+            return False
+
+        return Way("pair", reduce.local, False, average)
 
 
 def _is_on_cpus(ddp: Any) -> bool:
