@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from typing import TypeVar
 
+_Amount = TypeVar("_Amount", int, float)
 _MOST = 1e6  # more gigajoules come from a damaged record, and would fill a line with digits
 
 
@@ -50,3 +52,15 @@ def _three_digits(number: float) -> str:
         return f"{number:.3g}"
     digits = 2 if abs(number) < 9.995 else 1 if abs(number) < 99.95 else 0
     return f"{number:.{digits}f}"
+
+
+def add(first: float | None, second: float | None) -> float | None:
+    """Add two amounts; unknown if one of them is."""
+    return None if first is None or second is None else first + second
+
+
+def add_known(first: _Amount | None, second: _Amount | None) -> _Amount | None:
+    """Add two amounts; an unknown one counts as zero."""
+    if first is None or second is None:
+        return second if first is None else first
+    return first + second

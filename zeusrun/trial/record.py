@@ -6,7 +6,7 @@ import itertools
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from zeusrun.cost import cost_j
+from zeusrun.cost import add, add_known, cost_j
 from zeusrun.reasons import ReasonCode, Stall  # noqa: TC001 - read_fields needs it
 from zeusrun.record_json import read_fields, write_fields
 from zeusrun.trial.values import (
@@ -23,8 +23,6 @@ from zeusrun.trial.values import (
     SyncChange,
     TrialStatus,
     WorldChange,
-    add,
-    add_known,
     is_baseline,
     join_changes,
     join_curves,

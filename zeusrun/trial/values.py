@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 from zeusrun.lever import Lever, power_lever
 from zeusrun.target import meets_target
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _MOST_SYNCS = 100  # changes, on a network that comes and goes
-_Amount = TypeVar("_Amount", int, float)
 
 
 class Stage(str, Enum):
@@ -389,15 +388,3 @@ def _part(point: NoisePoint) -> int:
     if point.epoch is not None:
         return math.ceil(point.epoch)
     return int(_PER_E_FOLD * math.log(max(1, point.samples)))
-
-
-def add(first: float | None, second: float | None) -> float | None:
-    """Add two amounts; unknown if one of them is."""
-    return None if first is None or second is None else first + second
-
-
-def add_known(first: _Amount | None, second: _Amount | None) -> _Amount | None:
-    """Add two amounts; an unknown one counts as zero."""
-    if first is None or second is None:
-        return second if first is None else first
-    return first + second
