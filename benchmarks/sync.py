@@ -55,7 +55,7 @@ WAYS = {
     },
 }
 FIRST = {"powersgd": WARMUP + 4, "every 8": WARMUP + 4}  # steps before a round is measured
-CHECKS = {"before": 6, "slow": 12, "calm again": 12}  # of sixteen steps each
+CHECKS = {"before": 5, "slow": 10, "calm again": 7}  # of sixteen steps each
 TRAINS = """
 import json, os, sys, time
 import torch
@@ -235,7 +235,7 @@ def start(code: str, *arguments: str) -> list[subprocess.Popen[str]]:
 
 def train(ways: dict[str, dict[str, object]], **more: object) -> Iterator[list[object]]:
     """Train on all hosts; yield what rank 0 prints."""
-    given = {"ways": ways, "sleeps_s": [0] * RANKS, "steps": 16, "first": FIRST, **more}
+    given = {"ways": ways, "sleeps_s": [0] * RANKS, "steps": 8, "first": FIRST, **more}
     ranks = start(TRAINS, json.dumps(given))
     assert ranks[0].stdout is not None
     for line in ranks[0].stdout:

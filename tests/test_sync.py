@@ -6,6 +6,8 @@ import re
 
 import pytest
 
+from tests.runs import check_that_it_imports
+
 PRINTED = {"source": "stdout", "pattern": r"epoch: (?P<epoch>\d+) accuracy: (?P<accuracy>[\d.]+)"}
 
 
@@ -71,3 +73,21 @@ def test_a_script_without_data_parallel_training_is_warned_about(zeusrun):
     _, result, _ = zeusrun.submit(job)
     warnings = " ".join(result["trials"][0]["warnings"])
     assert "sync needs DistributedDataParallel, which the script does not use" in warnings
+
+
+@pytest.mark.torchrun
+@pytest.mark.long
+def test_lightning_evaluates_with_equal_parameters(zeusrun):
+    check_that_it_imports("lightning")
+    job = zeusrun.job(
+        "sync_lightning.py",
+        launch={"nproc_per_node": 2},
+        sync={"every": 100, "warmup": 2},
+        objective={"max_epochs": 2, "target": 10},
+        attempts=1,
+    )
+    code, result, seen = zeusrun.submit(job)
+    assert code == 4, seen
+    assert result["trials"][0]["syncs"], seen
+    log = zeusrun.run_dir().joinpath("logs/rank0.log").read_text()
+    assert re.findall(r"apart (\S+)", log) == ["0.0", "0.0"], log
