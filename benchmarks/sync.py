@@ -26,7 +26,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import yaml
 from timing import describe_machine
@@ -35,6 +35,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 ROOT = Path(__file__).resolve().parents[1]
+SCRIPT = ROOT / "benchmarks/scripts/sync_ranks.py"
+sys.path.append(str(ROOT))
+
+from zeusrun.jobfile.sync_section import Topology  # noqa: E402 - see above
+from zeusrun.worker.sync.vote import CHECK  # noqa: E402
+
 RANKS, NIC = 4, "eth0"
 WARMUP = 20  # passes, which are over before a round begins, and an epoch of the digits
 WAYS = {
@@ -46,121 +52,10 @@ WAYS = {
     "sma": {"method": "sma"},
     "sma, then all-reduce": {"method": "sma", "switch_at": 60},
     "pair": {"method": "pair"},
-    **{
-        name: {"topology": name}
-        for name in (
-            *("auto", "ring", "star", "multi-star", "clique", "tree", "binary-tree"),
-            *("binary-tree-star", "multi-binary-tree-star"),
-        )
-    },
+    **{name: {"topology": name} for name in get_args(Topology)},
 }
 FIRST = {"powersgd": WARMUP + 4, "every 8": WARMUP + 4}  # steps before a round is measured
 CHECKS = {"before": 5, "slow": 10, "calm again": 7}  # of sixteen steps each
-TRAINS = """
-import json, os, sys, time
-import torch
-from torch import distributed, nn
-from torch.nn.parallel import DistributedDataParallel
-from zeusrun.jobfile.sync_section import Sync
-from zeusrun.worker.sync.control import SyncedModels
-
-torch.set_num_threads(1)
-distributed.init_process_group("gloo")
-given = json.loads(sys.argv[1])
-rank = distributed.get_rank()
-inputs, wanted = torch.randn(32, 512), torch.randint(0, 10, (32,))
-slept_s = given["sleeps_s"][rank]
-
-
-class Environment:
-    run_dir = None
-    @staticmethod
-    def record(event):
-        if event.problem:
-            raise SystemExit(event.problem)
-
-    record_on_0 = record
-
-
-class Pause(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, values):
-        return values.clone()
-
-    @staticmethod
-    def backward(ctx, gradients):
-        time.sleep(0.008)
-        return gradients
-
-
-class Deep(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(384, 384) for _ in range(14))
-
-    def forward(self, values):
-        for layer in self.layers:
-            values = torch.relu(Pause.apply(layer(values[:, :384])))
-        return values
-
-
-class Training:
-    def __init__(self, section):
-        torch.manual_seed(0)
-        cap = section.pop("cap_mb", None)
-        layers = nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10))
-        self.model = DistributedDataParallel(Deep() if cap else layers, bucket_cap_mb=cap)
-        self.owner = SyncedModels(Environment, Sync(**section).model_dump(), lambda: None)
-        self.owner.attach(self.model, lambda _: None)
-        self.synced = self.owner._models[self.model]
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
-
-    def step(self):
-        self.owner.before_forward(self.model)
-        self.optimizer.zero_grad()
-        nn.functional.cross_entropy(self.model(inputs), wanted).backward()
-        time.sleep(slept_s)
-        self.optimizer.step()
-        self.owner.after_step()
-
-
-def write(*values):
-    if rank == 0:
-        print(json.dumps(values), flush=True)
-
-
-built = {name: Training(section) for name, section in given["ways"].items()}
-if given["steps"] is None:  # one way, for as long as the other side wants
-    ((name, training),) = built.items()
-    for number in range(given["rounds"]):
-        begun = time.perf_counter()
-        training.step()
-        write(training.synced._way.name, time.perf_counter() - begun)
-for number in range(-1, given["rounds"] if given["steps"] else -1):
-    for name, training in built.items():
-        distributed.barrier()
-        begun = time.perf_counter()
-        if slept_s:  # a time, as ranks need not wait for one another
-            steps, is_over = torch.zeros(1), False
-            while not is_over:
-                training.step()
-                steps += 1
-                over = torch.tensor([float(time.perf_counter() - begun >= 2)])
-                if name != "pair":  # all must do as many steps
-                    distributed.all_reduce(over, distributed.ReduceOp.MAX)
-                is_over = bool(over)
-            took = time.perf_counter() - begun
-            distributed.all_reduce(steps)
-            result = steps.item() / took
-        else:
-            for _ in range(given["steps"] if number >= 0 else given["first"].get(name, 4)):
-                training.step()
-            result = 1000 * (time.perf_counter() - begun) / given["steps"]
-        if number >= 0:
-            write(name, result)
-distributed.barrier()
-os._exit(0)
-"""
 
 
 def run(*command: str) -> None:
@@ -210,7 +105,7 @@ def shape(rank: int, mbit: int | None) -> None:
         )
 
 
-def start(code: str, *arguments: str) -> list[subprocess.Popen[str]]:
+def start(given: dict[str, object]) -> list[subprocess.Popen[str]]:
     """Start a rank on each host; only the first one's output is read."""
     ranks = []
     for rank in range(RANKS):
@@ -227,7 +122,8 @@ def start(code: str, *arguments: str) -> list[subprocess.Popen[str]]:
             "GLOO_SOCKET_IFNAME": NIC,
             "PYTHONPATH": str(ROOT),
         }
-        command = ["ip", "netns", "exec", f"zs{rank}", sys.executable, "-c", code, *arguments]
+        own = ("ip", "netns", "exec", f"zs{rank}")
+        command = [*own, sys.executable, str(SCRIPT), json.dumps(given)]
         output = subprocess.PIPE if rank == 0 else subprocess.DEVNULL
         ranks.append(subprocess.Popen(command, env=env, stdout=output, text=True))
     return ranks
@@ -236,7 +132,7 @@ def start(code: str, *arguments: str) -> list[subprocess.Popen[str]]:
 def train(ways: dict[str, dict[str, object]], **more: object) -> Iterator[list[object]]:
     """Train on all hosts; yield what rank 0 prints."""
     given = {"ways": ways, "sleeps_s": [0] * RANKS, "steps": 8, "first": FIRST, **more}
-    ranks = start(TRAINS, json.dumps(given))
+    ranks = start(given)
     assert ranks[0].stdout is not None
     for line in ranks[0].stdout:
         yield json.loads(line)
@@ -256,18 +152,20 @@ def measure(**more: object) -> dict[str, list[float]]:
 
 def answer(section: dict[str, object], mbit: int, slow: int) -> list[tuple[str, str, float]]:
     """Return a phase, the ways and the steps a second for each check of a training."""
-    check, checks = 16, [phase for phase, count in CHECKS.items() for _ in range(count)]
+    checks = [phase for phase, count in CHECKS.items() for _ in range(count)]
     found: list[tuple[str, str, float]] = []
     ways: list[str] = []
     seconds = 0.0
-    for number, (way, took) in enumerate(train({"": section}, steps=None, rounds=16 * len(checks))):
+    for number, (way, took) in enumerate(
+        train({"": section}, steps=None, rounds=CHECK * len(checks))
+    ):
         ways.append(way)
         seconds += took
-        if (number + 1) % check == 0:
+        if (number + 1) % CHECK == 0:
             names = ", ".join(dict.fromkeys(ways))
-            found.append((checks[number // check], names, check / seconds))
+            found.append((checks[number // CHECK], names, CHECK / seconds))
             ways, seconds = [], 0.0
-            after = (number + 1) // check
+            after = (number + 1) // CHECK
             if after < len(checks) and checks[after] != checks[after - 1]:
                 shape(0, slow if checks[after] == "slow" else mbit)
     return found

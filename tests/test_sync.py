@@ -72,7 +72,7 @@ def test_a_script_without_data_parallel_training_is_warned_about(zeusrun):
     job = sync_job(zeusrun, "elastic_alone.py", topology="ring")
     _, result, _ = zeusrun.submit(job)
     warnings = " ".join(result["trials"][0]["warnings"])
-    assert "sync needs DistributedDataParallel, which the script does not use" in warnings
+    assert "sync has no effect, because the script does not use DistributedDataParallel" in warnings
 
 
 @pytest.mark.torchrun

@@ -24,15 +24,7 @@ Topology = Literal[
 ]
 _NVLINK = "allow_nvlink"
 
-_WAYS = {"compress": "none", "every": None, "method": None, "topology": None}
-
-
-def _check_alone(value: Any, info: ValidationInfo) -> Any:  # noqa: ANN401 - any key's
-    """Raise ``ValueError`` if another key says already how the ranks agree."""
-    others = [name for name, nothing in _WAYS.items() if info.data.get(name, nothing) != nothing]
-    if value not in {None, "keep"} and others:
-        raise ValueError(f"cannot be used together with {others[0]!r}; keep one of them")
-    return value
+_WAYS = {"compress": "none", "every": None, "method": None, "topology": None, "on_slow": "keep"}
 
 
 def _check_nccl(given: Mapping[str, str | int | bool]) -> Mapping[str, str | int | bool]:
@@ -40,8 +32,8 @@ def _check_nccl(given: Mapping[str, str | int | bool]) -> Mapping[str, str | int
     for name in given:
         if name != _NVLINK and not re.fullmatch("NCCL_[A-Z0-9_]+", name):
             raise ValueError(
-                f"{name}: is no variable of NCCL, such as NCCL_ALGO, and not {_NVLINK}; other "
-                "variables go to env"
+                f"{name}: is no variable of NCCL (such as NCCL_ALGO); put other variables under "
+                "'env'"
             )
     if type(given.get(_NVLINK, True)) is not bool:
         raise ValueError(f"{_NVLINK}: must be true or false")
@@ -53,11 +45,11 @@ class Sync(Section):
 
     compress: Literal["none", "bf16", "fp16", "powersgd"] = Field(
         "none",
-        description="bf16, fp16: gradients are exchanged as numbers of 16 bits; powersgd: as "
-        "products of two small matrices.",
+        description="bf16, fp16: gradients are exchanged as 16-bit numbers; powersgd: as low-rank "
+        "approximations (products of two small matrices).",
     )
     rank: int = Field(2, ge=1, le=64, description="With powersgd: the columns of these matrices.")
-    every: Annotated[int | None, AfterValidator(_check_alone)] = Field(
+    every: int | None = Field(
         None,
         ge=2,
         description="Exchange no gradients; average the parameters after every so many backward "
@@ -69,7 +61,7 @@ class Sync(Section):
         description="With every and powersgd: backward passes before it, in which gradients are "
         "all-reduced as usual.",
     )
-    method: Annotated[Literal["sma", "pair"] | None, AfterValidator(_check_alone)] = Field(
+    method: Literal["sma", "pair"] | None = Field(
         None,
         description="Each rank trains a model of its own. sma: after each backward pass and its "
         "step, it moves towards the mean of all; pair: to the middle between it and that of one "
@@ -83,30 +75,30 @@ class Sync(Section):
         ge=1,
         description="With sma: after so many backward passes, gradients are all-reduced (AdaSGD).",
     )
-    topology: Annotated[Topology | None, AfterValidator(_check_alone)] = Field(
+    topology: Topology | None = Field(
         None,
-        description="The way gradients take, on gloo: one of KungFu's; auto: the tree with the "
-        "least latencies, as measured at the start. null: the all-reduce of the backend.",
+        description="The way gradients take, on gloo: one of KungFu's; auto: the minimum "
+        "spanning tree of the latencies measured at the start. null: the backend's all-reduce.",
     )
     vote: bool = Field(
         False,
-        description="With topology: where most ranks find the network slow, they use the tree with "
-        "the least latencies, then the all-reduce of the backend, until it is calm again.",
+        description="With topology: where most ranks find the network slow, they use auto, "
+        "measured anew, then the backend's all-reduce, until it is calm again.",
     )
-    on_slow: Annotated[Literal["keep", "compress"], AfterValidator(_check_alone)] = Field(
+    on_slow: Literal["keep", "compress"] = Field(
         "keep",
         description="compress: where most ranks find the network slow, they exchange bf16, then "
         "average parameters after every 8 backward passes, until it is calm again.",
     )
     buckets: Literal["keep", "tune"] = Field(
         "keep",
-        description="tune: in the first 150 steps, the ranks try smaller buckets of gradients, and "
-        "keep the size with the shortest steps.",
+        description="tune: in the first 150 backward passes, the ranks try smaller buckets of "
+        "gradients, and keep the size with the shortest steps.",
     )
     nccl: Annotated[Mapping[str, str | int | bool], AfterValidator(_check_nccl)] = Field(
         default_factory=dict,
         description="Variables of NCCL for the ranks, such as {NCCL_ALGO: Ring}; allow_nvlink: "
-        "false is NCCL_P2P_DISABLE=1: GPUs exchange through the memory of their host.",
+        "false sets NCCL_P2P_DISABLE=1, so that GPUs exchange through the memory of their host.",
     )
 
     @property
@@ -122,14 +114,11 @@ class Sync(Section):
         """Whether the ranks need more than variables of NCCL."""
         return self.variant is not None or self.buckets != "keep"
 
-    @property
-    def _all_reduces(self) -> bool:
-        """Whether all gradients go through one all-reduce, in the whole run."""
-        others = self.every, self.method, self.topology
-        return self.compress != "powersgd" and self.on_slow == "keep" and not any(others)
-
     def check_keys(self) -> None:
-        """Raise ``ValueError`` if a key is set that has no effect without another one."""
+        """Raise ``ValueError`` if a key excludes another one, or has no effect without it."""
+        ways = [name for name, nothing in _WAYS.items() if getattr(self, name) != nothing]
+        if len(ways) > 1:
+            raise ValueError(f"{ways[1]}: cannot be used together with {ways[0]!r}; keep one")
         powers, sma = self.compress == "powersgd", self.method == "sma"
         for name, has_effect, other in (
             ("rank", powers, "compress: powersgd"),
@@ -137,10 +126,14 @@ class Sync(Section):
             ("alpha", sma, "method: sma"),
             ("switch_at", sma, "method: sma"),
             ("vote", self.topology is not None, "topology"),
-            ("buckets", self._all_reduces, "an all-reduce of all gradients"),
+            (
+                "buckets",
+                powers is False and ways in ([], ["compress"]),
+                "an all-reduce of gradients",
+            ),
         ):
             if name in self.model_fields_set and not has_effect:
-                raise ValueError(f"{name}: needs {other}; remove {name!r}, or add that")
+                raise ValueError(f"{name}: needs {other}; without it, remove {name!r}")
 
     @property
     def variant(self) -> str | None:
@@ -160,7 +153,7 @@ class Sync(Section):
 
 
 def check_sync(sync: Sync | None, info: ValidationInfo) -> Sync | None:
-    """Raise ``ValueError`` if it says too little, or other sections do not allow it."""
+    """Raise ``ValueError`` if a key needs another one, or another section does not allow it."""
     data: dict[str, Any] = info.data
     launch = data.get("launch")
     if sync is None or launch is None:

@@ -201,7 +201,7 @@ class Adapted:
 
 @dataclass(frozen=True)
 class Synced:
-    """The ranks agree on their gradients in another way from now on.
+    """The ranks agree in another way from now on.
 
     Attributes:
         step: Optimizer steps before it.

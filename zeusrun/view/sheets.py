@@ -115,7 +115,7 @@ def trial_rows(
         *_host_rows(trial),
         ("ranks", units.path_text(trial.world_sizes, last=8)),
         ("adapted", None if adapts is None else f"{adapts}: {path}"),
-        ("sync", sync),
+        ("sync", sync or ("all-reduce" if trial.syncs else None)),
         *(("", units.sync_text(change)) for change in trial.syncs[-_SYNCS:]),
         ("observed", observed_text(trial, sight)),
         ("chosen", f"{trial.stage.value}: {trial.why}"),

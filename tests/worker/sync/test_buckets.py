@@ -60,4 +60,4 @@ def test_the_mean_of_all_ranks_decides(monkeypatch):
 
 def test_a_model_that_fits_in_the_smallest_bucket_is_left_alone(monkeypatch):
     size, used, why = search(monkeypatch, lambda _: 0.1, most=MB // 4)
-    assert (size, set(used), why) == (OWN, {OWN}, "")
+    assert (size, set(used), why) == (OWN, {OWN}, None)

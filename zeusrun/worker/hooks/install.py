@@ -72,6 +72,7 @@ class Hooks:
         watch: The statistics of gradients; ``None`` if the job file asks for none.
         sync: The models whose ranks agree in another way than by an all-reduce; else ``None``.
         agree: Called after each optimizer step.
+        keep_optimizer: Called with each new optimizer.
         control: Changes the batch size; ``None`` if it is fixed.
         rates: Changes the learning rate with it; ``None`` if that is not needed.
         elastic: This process in an elastic training; ``None`` if the ranks stay the same.
@@ -93,11 +94,11 @@ class Hooks:
         if environment.sync is not None:
             from zeusrun.worker.sync.control import SyncedModels  # noqa: PLC0415 - few need it
 
-            training = lambda: self.observer.training  # noqa: E731 - it changes
-            self.sync = SyncedModels(environment, environment.sync, training)
-        self.agree: Callable[..., None] = lambda *_: None
+            self.sync = SyncedModels(environment, environment.sync, lambda: self.observer.training)
+        self.agree: Callable[[], None] = lambda: None
+        self.keep_optimizer: Callable[[Any], None] = lambda _: None
         if self.sync is not None:
-            self.agree = self.sync.after_step
+            self.agree, self.keep_optimizer = self.sync.after_step, self.sync.add_optimizer
         self.control: Control | None = None
         if environment.adaptation is not None:
             from zeusrun.worker.adapt.control import Control  # noqa: PLC0415 - few need it
@@ -130,11 +131,6 @@ class Hooks:
         library = module.__name__.partition(".")[0]
         if problem is not None or place not in _OF_TORCH:
             self.record_hook((function or place) if library == "torch" else library, problem)
-
-    def add_optimizer(self, optimizer: Any) -> None:
-        """Keep an optimizer that the script has built, if the ranks may have to share its state."""
-        if self.sync is not None:
-            self.sync.add_optimizer(optimizer)
 
     def end_pass(self, part: Pass) -> None:
         """Let the ranks agree after a pass of the training."""

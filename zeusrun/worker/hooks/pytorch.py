@@ -62,7 +62,7 @@ def optimizer(module: ModuleType, hooks: Hooks) -> None:
 
     def added(owner: Any, param_group: dict[str, Any]) -> None:
         rate = param_group.get("lr")  # Adafactor may have none
-        hooks.add_optimizer(owner)
+        hooks.keep_optimizer(owner)
         seen = hooks.member.tick is not None
         observer.build(owner, None if rate is None else float(rate), steps_are_seen=seen)
 

@@ -1,1 +1,1 @@
-"""How the ranks of a data-parallel training agree on their gradients."""
+"""How the ranks of a data-parallel training agree on gradients or parameters."""

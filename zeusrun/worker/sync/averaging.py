@@ -30,7 +30,8 @@ distributed: Any = torch.distributed
 
 _PATIENCE_S = 10.0  # for a message
 _PAUSE_S = 0.1  # after a rank could not be asked
-_LONELY_S, _LONELY = 30.0, 50  # without any average, and steps: then the user is warned
+_UNANSWERED_S = 30.0  # a user is warned whose rank has averaged with no other in this time
+_UNANSWERED_STEPS = 50  # and in so many steps
 
 
 class Parameters:
@@ -87,11 +88,11 @@ class Parameters:
 
 @torch.no_grad()
 def share_states(optimizers: Iterable[Any], trained: Sequence[Tensor], group: Any) -> bool:
-    """Give all ranks one state of their optimizers, such as momentum; a collective call.
+    """Replace the states of optimizers, such as momentum, by their mean; a collective call.
 
-    It is the mean. Where a parameter has numbers of another type, as of a quantized optimizer, it
-    is that of the first rank. If the ranks have others, because one has not taken a step yet, all
-    begin anew: returns ``False``.
+    States that are not all floats, as of a quantized optimizer, are those of the first rank. If the
+    ranks have different ones, because one has taken no step yet, all are cleared: returns
+    ``False``.
     """
     owners = [(each.state, own) for each in optimizers for own in trained if own in each.state]
     states = [
@@ -139,18 +140,24 @@ class Pairs:
         parameters: Of the model.
         group: The ranks.
         warn: Called with a problem.
-        seed: Of the order in which the others are asked.
+
+    Attributes:
+        averages: Their number so far.
     """
 
-    def __init__(
-        self, parameters: Parameters, group: Any, warn: Callable[[str], None], seed: int = 0
-    ) -> None:
+    # The threads are daemons, and not joined at the end: a peer may take seconds to answer.
+
+    def __init__(self, parameters: Parameters, group: Any, warn: Callable[[str], None]) -> None:
         self._parameters, self._warn = parameters, warn
         self._own = self._got = torch.empty(0)
-        self._lock, self._wanted = threading.Lock(), threading.Event()
-        self.count = self._steps = 0  # of averages, and steps
+        self._lock, self._wanted, self._ended = (
+            threading.Lock(),
+            threading.Event(),
+            threading.Event(),
+        )
+        self._error: Exception | None = None  # of a thread
+        self.averages = self._steps = 0
         self._begun_t, self._problem = 0.0, "none has answered"
-        self._has_ended = False
         size, rank = group.size(), group.rank()
         self._rank = rank
         address, self._listener = _listen(size)
@@ -158,45 +165,58 @@ class Pairs:
         known = gather_objects(own, group, parameters.trained[0].device)
         self._token: bytes = known[0][2]
         self._others = [each[:2] for number, each in enumerate(known) if number != rank]
-        self._order = random.Random(seed * size + rank)  # noqa: S311 - no secret
+        self._order = random.Random(rank)  # noqa: S311 - no secret
 
     def step(self) -> None:
         """Average with what has been fetched, if anything has, and offer the result."""
+        if self._error is not None:
+            raise self._error
         with self._lock:
             other, self._got = self._got, torch.empty(0)
         if other.numel():
             self._parameters.move(other.to(self._parameters.trained[0].device), 0.5)
-            self.count += 1
+            self.averages += 1
         own = self._parameters.read().cpu()
         with self._lock:
             self._own = own
         if not self._steps:
             self._begun_t = time.monotonic()
             for run in (self._serve, self._fetch):
-                threading.Thread(target=run, name="zeusrun-pairs", daemon=True).start()
+                threading.Thread(
+                    target=self._keep_error, args=(run,), name="zeusrun-pairs", daemon=True
+                ).start()
         self._steps += 1
         if other.numel() or self._steps == 1:
             self._wanted.set()
-        is_lonely = not self.count and self._steps >= _LONELY
-        if is_lonely and time.monotonic() > self._begun_t + _LONELY_S:
+        is_alone = not self.averages and self._steps >= _UNANSWERED_STEPS
+        if is_alone and time.monotonic() > self._begun_t + _UNANSWERED_S:
             self._begun_t = float("inf")
-            self._warn(f"rank {self._rank} has averaged with no other one: {self._problem}")
+            self._warn(
+                f"method: pair: rank {self._rank} has not averaged with another rank yet: "
+                f"{self._problem}"
+            )
 
     def close(self) -> None:
         """End the threads."""
-        self._has_ended = True
+        self._ended.set()
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self._wanted.set()
 
+    def _keep_error(self, run: Callable[[], None]) -> None:
+        try:
+            run()
+        except Exception as error:  # noqa: BLE001 - ``step`` raises it
+            self._error = error
+
     def _serve(self) -> None:
-        while not self._has_ended:
+        while not self._ended.is_set():
             try:
                 with self._listener.accept()[0] as peer:
                     self._answer(peer)
             except OSError:  # the other rank has ended, or there are too many files
-                time.sleep(_PAUSE_S)
+                self._ended.wait(_PAUSE_S)
 
     def _answer(self, peer: socket.socket) -> None:
         peer.settimeout(_PATIENCE_S)
@@ -214,7 +234,7 @@ class Pairs:
         while True:
             self._wanted.wait()
             self._wanted.clear()
-            if self._has_ended:
+            if self._ended.is_set():
                 return
             got = torch.empty_like(self._own)
             try:
@@ -224,7 +244,7 @@ class Pairs:
                     _receive(peer, _as_bytes(got))
             except OSError as error:  # it has ended, or is too busy: another one
                 self._problem = str(error)
-                time.sleep(_PAUSE_S)
+                self._ended.wait(_PAUSE_S)
                 self._wanted.set()
                 continue
             with self._lock:
@@ -256,8 +276,8 @@ def _listen(backlog: int) -> tuple[str, socket.socket]:
 def _name_for_others() -> str:
     """Return the address from which this host reaches the master.
 
-    On the master's host, it is the name by which the others have found it: there, that name may
-    stand for 127.0.1.1.
+    On the master's own host, return ``MASTER_ADDR``: other hosts can resolve it, but this one may
+    resolve it to 127.0.1.1.
     """
     master = os.environ["MASTER_ADDR"]
     for family, kind, *_, at in socket.getaddrinfo(master, 1, type=socket.SOCK_DGRAM):

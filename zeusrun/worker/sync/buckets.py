@@ -31,7 +31,7 @@ class BucketSearch:
         gather: Returns the numbers of each rank; a collective call.
 
     Attributes:
-        why: Why the last size was chosen; empty while they are tried.
+        why: Why the last size was chosen; ``None`` while they are tried.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class BucketSearch:
         self._typical_s: dict[int, list[float]] = {size: [] for size in self._sizes}
         self._seconds: list[float] = []  # of the passes in this turn
         self._gather, self._passes, self._last_t = gather, 0, 0.0
-        self.why = ""
+        self.why: str | None = None
 
     def after_pass(self) -> int | None:
         """Count a pass; return the size from now on, or ``None`` if it stays."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _MAX_STEPS = 10  # optimizer steps without a model, after which the user is warned
 _SAVED = 50  # passes, after which their number is kept for a restart
-_RECENT = 8  # looks at models, after which one without a backward pass is no longer trained
+_RECENT = 8  # backward passes of other models, after which one without any is no longer trained
 
 
 class SyncedModel:
@@ -39,6 +39,8 @@ class SyncedModel:
 
     Attributes:
         ways: In which it can agree.
+        watch: Measures its gradients, and has the communication hook that is registered; else
+            ``None``.
 
     Raises:
         RuntimeError: If the model cannot agree so.
@@ -50,26 +52,29 @@ class SyncedModel:
         self._owner, self._index, self._ddp = owner, index, weakref.ref(ddp)
         self._is_first = ddp.process_group.rank() == 0
         self._shares_buffers = ddp.broadcast_buffers
-        self.ways = ways = Ways(ddp, given, owner.warn_here)
+        self.ways = ways = Ways(ddp, given, owner.warn_of_rank)
         self._planned = ways.planned()
         self._counts = len(self._planned) > 1  # whether a restart must go on counting
         known = float(owner.restore(index)) if self._counts else 0.0
         self._passes = round(ways.gather([known])[0][0])  # as the first rank knows it
-        self._way = self._first = self._next_way()
+        self._way = self._first = self._due_way()
+        self.watch: Any = None
         self._is_new = False  # whether a backward pass has begun since the last look
-        self._turn = 0  # looks at any model before it
-        self._mode = self._trains_as = False  # ``ddp.training`` in the last forward pass; and in
-        # the last one that a backward pass followed
-        self._bucket = ddp.bucket_bytes_cap
+        self._last_pass = 0  # the number of its last one among those of all models
+        self._mode = False  # ``ddp.training`` in the last forward pass
+        self._trains_as = False  # the same, in the last one that a backward pass followed
         self._seconds = Seconds()
-        self._others = ways.others()
-        self._vote = Vote(1 + len(self._others), ways.gather) if self._others else None
+        self._fallbacks = ways.fallbacks()
+        self._vote = Vote(1 + len(self._fallbacks), ways.gather) if self._fallbacks else None
         self._search = self._begin_search(ddp) if given["buckets"] == "tune" else None
         self._send_buffers()
 
     def _begin_search(self, ddp: Any) -> BucketSearch | None:
         if is_fixed(ddp):
-            self._owner.warn("the model has a static graph or copies, so its buckets stay")
+            self._owner.warn(
+                "'buckets: tune' has no effect on a model with a static graph or with DDP's mixed "
+                "precision"
+            )
             return None
         gradients = sum(each.numel() * each.element_size() for each in self.ways.parameters.trained)
         return BucketSearch(ddp.bucket_bytes_cap, gradients, self.ways.gather)
@@ -81,10 +86,10 @@ class SyncedModel:
 
     def hook(self, bucket: Any) -> Any:
         """Average a bucket; the communication hook of the model."""
-        self._trains_as, self._turn = self._mode, self._owner.turn
         if not self._is_new:
             self._is_new = True
             self._owner.backwards += 1
+        self._trains_as, self._last_pass = self._mode, self._owner.backwards
         if self._vote is None:
             return self._way.reduce(bucket)
         self._seconds.begin()
@@ -95,15 +100,19 @@ class SyncedModel:
         return future.value()
 
     def before_forward(self, ddp: Any) -> None:
-        """Look before a forward pass that keeps gradients; an evaluation may be on one rank."""
+        """Average or vote before a forward pass that keeps gradients.
+
+        Not in evaluation mode, unless it trains so: one rank may evaluate alone.
+        """
         self._mode, evaluates = ddp.training, self._trains_as and not ddp.training
         if not evaluates:
             self.between_steps()
 
     @property
-    def meets(self) -> bool:
-        """Whether it averages where an epoch ends."""
-        return self._way.meets and self._owner.turn - self._turn <= _RECENT
+    def averages_epochs(self) -> bool:
+        """Whether it is trained now, and averages where an epoch ends."""
+        is_trained = self._owner.backwards - self._last_pass <= _RECENT
+        return self._way.averages_epochs and is_trained
 
     def between_steps(self, *, ends: bool = False) -> None:
         """Average parameters and vote, if a backward pass has been since the last time.
@@ -115,11 +124,10 @@ class SyncedModel:
             return
         self._is_new = False
         self._passes += 1
-        self._owner.turn += 1
         if self._way.average is not None and self._way.average(ends) and not ends:
-            self._owner.agree_on_data(self.ways.gather)
+            self._owner.compare_loaders(self.ways.gather)
         if self._planned and self._passes >= self._planned[0][0]:
-            self._go_on(self._next_way(), f"after {self._passes} backward passes")
+            self._go_on(self._due_way(), f"after {self._passes} backward passes")
         if self._counts and self._passes % _SAVED == 0 and self._is_first:
             self._owner.save(self._index, self._passes)
         if self._search is not None:
@@ -133,33 +141,41 @@ class SyncedModel:
 
     def _try_buckets(self, search: BucketSearch) -> None:
         size, ddp = search.after_pass(), self._ddp()
-        if size is not None and ddp is not None:
+        if ddp is None:
+            return
+        if size is not None:
             build_buckets(ddp, size)
-            self._owner.register(ddp)
-            self._bucket = size
-        if search.why:
+            self.register(ddp)
+        if search.why is not None:
             self._search = None
-            self._owner.record(f"buckets of {self._bucket / MB:g} MB", search.why)
+            self._owner.record(f"buckets of {ddp.bucket_bytes_cap / MB:g} MB", search.why)
 
-    def _next_way(self) -> Way:
+    def register(self, ddp: Any) -> None:
+        """Register the communication hook with the buckets that the model has now."""
+        from torch import distributed  # noqa: PLC0415 - is imported
+
+        # As in ``GradientWatch``: DDP's own method would add it to what is pickled.
+        owner, register = self.watch or self, vars(distributed)["_register_comm_hook"]
+        register(ddp.reducer, owner, type(owner).hook)
+
+    def _due_way(self) -> Way:
         """Return the last planned way whose number of passes is reached."""
-        way = self._planned.pop(0)[1]
-        while self._planned and self._passes >= self._planned[0][0]:
-            way = self._planned.pop(0)[1]
-        return way
+        due = [way for after, way in self._planned if after <= self._passes]
+        del self._planned[: len(due)]
+        return due[-1]
 
     def _follow(self, change: Change) -> None:
-        way = self._first if change.way == 0 else self._others[change.way - 1]()
+        way = self._first if change.way == 0 else self._fallbacks[change.way - 1]()
         self._go_on(way, change.why)
 
-    def _go_on(self, way: Way, why: str) -> None:
+    def _go_on(self, way: Way, why: str | None) -> None:
         """Agree in another way from now on; all ranks at the same place."""
         before, self._way = self._way, way
         if before.average is not None and way.average is None:
             self.ways.parameters.average(self.ways.group)
             self._owner.share_states(self.ways)
         self._send_buffers()
-        if why:
+        if why is not None:
             self._owner.record(way.name, why)
 
     def _send_buffers(self) -> None:
@@ -174,27 +190,26 @@ class SyncedModels:
     Args:
         environment: This rank.
         given: The section ``sync``.
-        training: Returns the loader that feeds the steps of this rank; ``None`` if unknown.
+        find_loader: Returns the loader that feeds the steps of this rank; ``None`` if unknown.
 
     Attributes:
         scaler: The script's ``GradScaler``, if it has one.
-        backwards: Backward passes so far.
-        turn: How often a model was looked at after one.
+        backwards: Backward passes of all models so far.
     """
 
     def __init__(
         self,
         environment: WorkerEnvironment,
         given: Mapping[str, Any],
-        training: Callable[[], Feed | None],
+        find_loader: Callable[[], Feed | None],
     ) -> None:
         self._environment, self._given, self._steps = environment, given, 0
-        self._training, self._thread = training, 0
-        self._data: Feed | None = None  # the loader of ``agree_on_data``
-        self.backwards = self.turn = 0
+        self._state = Path(environment.run_dir, SYNC_STATE) if environment.run_dir else None
+        self._find_loader = find_loader
+        self._loader: Feed | None = None  # of ``compare_loaders``
+        self._thread = self.backwards = 0
         self._models: weakref.WeakKeyDictionary[Any, SyncedModel] = weakref.WeakKeyDictionary()
-        self._hooks: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
-        self._optimizers: list[weakref.ref[Any]] = []  # as they were built
+        self._optimizers: weakref.WeakKeyDictionary[Any, None] = weakref.WeakKeyDictionary()
         self._built, self._has_shards = 0, False
         self.scaler: Any = None
 
@@ -203,26 +218,17 @@ class SyncedModels:
 
         Args:
             ddp: The model.
-            follow: Returns what has a communication hook that goes on to that of a synced model;
-                ``None``: there is none.
+            follow: Lets the gradient watch call the model's hook. Returns the watch, whose own hook
+                is registered, or ``None`` if the model is not watched.
         """
         if ddp.process_group.size() == 1:
             return
         self._built += 1
         model = SyncedModel(ddp, self._given, self, self._built - 1)
-        watcher = follow(model)
-        self._hooks[ddp] = model if watcher is None else watcher
-        if watcher is None:
-            self.register(ddp)
+        model.watch = follow(model)
+        if model.watch is None:
+            model.register(ddp)
         self._models[ddp] = model
-
-    def register(self, ddp: Any) -> None:
-        """Register the communication hook of a model whose buckets are new."""
-        from torch import distributed  # noqa: PLC0415 - is imported
-
-        # As in ``GradientWatch``: DDP's own method would add it to what is pickled.
-        owner, register = self._hooks[ddp], vars(distributed)["_register_comm_hook"]
-        register(ddp.reducer, owner, type(owner).hook)
 
     def has(self, ddp: Any) -> bool:
         """Whether a ``DistributedDataParallel`` agrees so."""
@@ -234,31 +240,30 @@ class SyncedModels:
             self._thread = threading.get_ident()
             model.before_forward(ddp)
 
-    def agree_on_data(self, gather: Callable[[list[float]], list[list[float]]]) -> None:
-        """Find out whether the ranks train on like loaders, whose passes end at the same place.
+    def compare_loaders(self, gather: Callable[[list[float]], list[list[float]]]) -> None:
+        """Keep the loader that feeds this rank's steps if those of all ranks are alike.
 
-        They do not where one rank reads all data, or counts another loader as that of its training.
+        They are not where one rank reads all data, or takes another loader for that of its steps.
         """
-        own = self._training()
+        own = self._find_loader()
         size = (0, 0, 0) if own is None else (own.length, own.data, own.nominal)
         rows = gather([float(each or 0) for each in size])
-        self._data = own if rows[0][0] and all(row == rows[0] for row in rows) else None
+        self._loader = own if rows[0][0] and all(row == rows[0] for row in rows) else None
 
     def end_pass(self, part: Pass) -> None:
         """Let models agree where a pass over the training data ends, if it has trained them."""
-        is_own = part.feed is self._data and threading.get_ident() == self._thread
+        is_own = part.feed is self._loader and threading.get_ident() == self._thread
         if is_own and self.backwards > part.backwards:
             self.end_epoch()
 
     def end_epoch(self) -> None:
         """Let models agree where all ranks end an epoch, or are about to evaluate."""
-        for model in [each for each in self._models.values() if each.meets]:
+        for model in [each for each in self._models.values() if each.averages_epochs]:
             model.between_steps(ends=True)
 
     def add_optimizer(self, optimizer: Any) -> None:
         """Keep an optimizer, whose states all ranks may have to share."""
-        others = [each for each in self._living() if each is not optimizer]
-        self._optimizers = [weakref.ref(each) for each in (*others, optimizer)]
+        self._optimizers[optimizer] = None
         classes = {each.__name__ for each in type(optimizer).__mro__}
         self._has_shards = self._has_shards or "ZeroRedundancyOptimizer" in classes
 
@@ -282,10 +287,13 @@ class SyncedModels:
         if self._steps != _MAX_STEPS:
             return
         if not self._models:
-            self.warn("sync needs DistributedDataParallel, which the script does not use")
+            self.warn(
+                "sync has no effect, because the script does not use DistributedDataParallel: use "
+                "it, or remove sync"
+            )
         known = {
             id(parameter)
-            for each in self._living()
+            for each in list(self._optimizers)
             for group in each.param_groups
             for parameter in group["params"]
         }
@@ -295,17 +303,17 @@ class SyncedModels:
                 "'compress', or an optimizer with the parameters themselves"
             )
 
-    def _living(self) -> list[Any]:
-        return [each for known in self._optimizers if (each := known()) is not None]
-
     def share_states(self, ways: Ways) -> None:
         """Give all ranks one state of what trains a model, before they exchange gradients again."""
         from torch import distributed  # noqa: PLC0415 - is imported
 
         from zeusrun.worker.sync.averaging import share_states  # noqa: PLC0415 - imports torch
 
-        if not share_states(self._living(), ways.parameters.trained, ways.group):
-            self.warn("the optimizers of the ranks had other states, so all began anew")
+        if not share_states(list(self._optimizers), ways.parameters.trained, ways.group):
+            self.warn(
+                "the optimizers of the ranks had different states, so all were cleared: momentum "
+                "starts again from zero"
+            )
         if self.scaler is not None:  # each rank's has found infinite gradients of its own
             for number in (self.scaler._scale, self.scaler._growth_tracker):
                 distributed.all_reduce(number, distributed.ReduceOp.MIN, group=ways.group)
@@ -316,33 +324,25 @@ class SyncedModels:
 
     def save(self, index: int, passes: int) -> None:
         """Keep the backward passes of a model for a restart."""
-        if (path := self._state) is not None:
+        if self._state is not None:
             with contextlib.suppress(OSError):
-                replace_file(path, json.dumps({**self._read(), str(index): passes}).encode())
+                replace_file(self._state, json.dumps({**self._read(), str(index): passes}).encode())
 
     def _read(self) -> dict[str, int]:
         with contextlib.suppress(OSError, ValueError):
-            if (path := self._state) is not None:
-                return dict(json.loads(read_file(path, 1 << 16)))
+            if self._state is not None:
+                return dict(json.loads(read_file(self._state, 1 << 16)))
         return {}
 
-    @property
-    def _state(self) -> Path | None:
-        run_dir = self._environment.run_dir
-        return Path(run_dir, SYNC_STATE) if run_dir else None
-
-    def record(self, how: str, why: str) -> None:
+    def record(self, how: str, why: str, problem: str | None = None) -> None:
         """Record that the ranks agree in another way from now on."""
-        self._record(how, why, None)
-
-    def warn(self, problem: str) -> None:
-        """Record a problem."""
-        self._record("", "", problem)
-
-    def warn_here(self, problem: str) -> None:
-        """Record a problem of this rank."""
-        self._environment.record(Synced(time.monotonic(), self._steps, "", "", problem))
-
-    def _record(self, how: str, why: str, problem: str | None) -> None:
         event = Synced(time.monotonic(), self._steps, how, why, problem)
         self._environment.record_on_0(event)
+
+    def warn(self, problem: str) -> None:
+        """Record a problem that all ranks have."""
+        self.record("", "", problem)
+
+    def warn_of_rank(self, problem: str) -> None:
+        """Record a problem of this rank."""
+        self._environment.record(Synced(time.monotonic(), self._steps, "", "", problem))

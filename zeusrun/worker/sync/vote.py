@@ -26,12 +26,12 @@ _REFRESH = 0.1  # part of a new value in the reference
 class Change(NamedTuple):
     """A decision of all ranks.
 
-    ``way``: its number, from 0, the way of the job file. ``why``: a sentence for people; empty
+    ``way``: its number, from 0, the way of the job file. ``why``: a sentence for people; ``None``
     where that way is only tried, or left again.
     """
 
     way: int
-    why: str
+    why: str | None
 
 
 class Seconds:
@@ -100,7 +100,7 @@ class Vote:
         if self._probed is not None:
             before, self._probed = self._probed, None
             if is_slow:
-                return self._change(before, "")
+                return self._change(before, None)
             return self._change(0, f"{len(votes) - slow} {of} calm")
         self._slow = self._slow + 1 if is_slow else 0
         if self._slow >= (1 if self.way else _AGAIN) and self.way + 1 < self._ways:
@@ -109,7 +109,7 @@ class Vote:
             self._refresh(own_s)
         if self.way and self._votes >= _PATIENCE:
             self._probed = self.way
-            return self._change(0, "")
+            return self._change(0, None)
         return None
 
     def _refresh(self, own_s: float) -> None:
@@ -123,7 +123,7 @@ class Vote:
         else:
             self._reference_s = before + _REFRESH * (own_s - before)
 
-    def _change(self, way: int, why: str) -> Change:
+    def _change(self, way: int, why: str | None) -> Change:
         self.way, self._votes, self._slow = way, 0, 0
         return Change(way, why)
 

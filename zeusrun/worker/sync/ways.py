@@ -32,14 +32,14 @@ class Way(NamedTuple):
         is_mean: Whether that is the mean over the ranks.
         average: Called between two steps, with whether an epoch has ended; each rank has parameters
             of its own. Returns whether all of them are equal now. ``None``: they always are.
-        meets: Whether it averages where an epoch ends.
+        averages_epochs: Whether it also averages at the end of an epoch.
     """
 
     name: str
     reduce: Reduce
     is_mean: bool = True
     average: Callable[[bool], bool] | None = None
-    meets: bool = False
+    averages_epochs: bool = False
 
 
 class Ways:
@@ -69,10 +69,12 @@ class Ways:
                 "zeusrun: the model has complex parameters, which cannot be averaged; take "
                 "'every', 'method' or 'on_slow' out of sync in the job file"
             )
-        if given["topology"] is not None and not _is_on_cpus(ddp):
-            raise RuntimeError(
-                "zeusrun: sync.topology needs a model on CPUs and the backend gloo; remove it"
-            )
+        for key in ("topology", "on_slow"):
+            if given[key] not in {None, "keep"} and not _is_on_cpus(ddp):
+                raise RuntimeError(
+                    f"zeusrun: sync.{key} needs a model on CPUs and the backend gloo; remove "
+                    f"{key!r} from sync in the job file"
+                )
 
     def planned(self) -> list[tuple[int, Way]]:
         """Return the ways of the job file, each with the passes before it; a collective call."""
@@ -92,7 +94,7 @@ class Ways:
             return [(0, Way("powersgd", powers, is_mean=False))]
         return [(0, plain if given["compress"] == "none" else self._compressed(given["compress"]))]
 
-    def others(self) -> list[Callable[[], Way]]:
+    def fallbacks(self) -> list[Callable[[], Way]]:
         """Return what builds the ways to which the ranks may vote to change; a collective call."""
         given = self._given
         if given["on_slow"] == "compress":
@@ -128,7 +130,7 @@ class Ways:
                 parameters.average(group)
             return is_due
 
-        return Way(f"average every {every}", reduce.local, False, average, meets=True)
+        return Way(f"average every {every}", reduce.local, False, average, averages_epochs=True)
 
     def _sma(self, alpha: float) -> Way:
         parameters, group = self.parameters, self.group
@@ -143,7 +145,10 @@ class Ways:
         ddp: Any = self._ddp()
         pairs = Pairs(self.parameters, self.group, self._warn)
         if ddp.find_unused_parameters:
-            self._warn("with find_unused_parameters, ranks wait for each other in each step")
+            self._warn(
+                "method: pair: the model has find_unused_parameters=True, so ranks wait for each "
+                "other in every step"
+            )
         weakref.finalize(ddp, pairs.close)
 
         def average(_ends: bool) -> bool:
