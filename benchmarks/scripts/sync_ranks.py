@@ -75,6 +75,7 @@ class Training:
         self.owner.attach(self.model, lambda _: None)
         self.synced = self.owner._models[self.model]
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
+        self.owner.add_optimizer(self.optimizer)
 
     def step(self) -> None:
         self.owner.before_forward(self.model)
