@@ -95,13 +95,15 @@ def remove(names: list[str]) -> None:
 
 def shape(rank: int, mbit: int | None) -> None:
     """Limit the cable of a host in both directions; ``None``: no longer."""
+    # With a smaller burst than before, a packet that waits could never leave.
+    burst = "64kb" if mbit is None or mbit < 1000 else "512kb"
     for name, device in ((f"zs{rank}", NIC), ("zsb", f"p{rank}")):
         if mbit is None:
             run("tc", "-n", name, "qdisc", "del", "dev", device, "root")
             continue
         run(
             *("tc", "-n", name, "qdisc", "replace", "dev", device, "root", "tbf"),
-            *("rate", f"{mbit}mbit", "burst", f"{max(64, mbit // 2)}kb", "latency", "400ms"),
+            *("rate", f"{mbit}mbit", "burst", burst, "latency", "400ms"),
         )
 
 
