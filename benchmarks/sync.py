@@ -211,6 +211,8 @@ def spread(numbers: Sequence[float], digits: int = 0) -> str:
 
 def describe_learning(runs: list[tuple[bool, int, float]]) -> tuple[str, str]:
     """Return the epochs and the joules of the runs that reached the target."""
+    if not runs:
+        return "as all-reduce", ""
     reached = [run for run in runs if run[0]]
     if not reached:
         return f"0 of {len(runs)}", ""
