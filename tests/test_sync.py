@@ -11,15 +11,16 @@ from tests.runs import check_that_it_imports
 PRINTED = {"source": "stdout", "pattern": r"epoch: (?P<epoch>\d+) accuracy: (?P<accuracy>[\d.]+)"}
 
 
-def sync_job(zeusrun, script="elastic_epochs.py", **sync):
+def sync_job(zeusrun, script="elastic_epochs.py", *, device="cpu", **sync):
     given = {
-        "launch": {"nproc_per_node": 2},
+        "launch": {"nproc_per_node": 2, **({} if device == "cpu" else {"gpus": "shared"})},
         "sync": sync,
-        "args": ["--batch-size", "${batch_size}", "--epochs", "2"],
+        "args": ["--batch-size", "${batch_size}", "--epochs", "2", "--device", device],
         "objective": {"max_epochs": 2, "target": 10},
         "batch_size": {"candidates": [48], "default": 48},
         "attempts": 1,
         "metrics": PRINTED,
+        "power_limit": {"mode": "observe"},
     }
     return zeusrun.job(script, **given)
 
