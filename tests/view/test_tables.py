@@ -377,7 +377,7 @@ def belief(size, **changes):
 
 def test_beliefs_fit_80_columns_and_the_verdict_is_whole():
     verdict = "out: " + "it ran out of memory twice, and so will every larger one; " * 3
-    large = {"trials": 999, "reached": 999, "cost_range_j": (999.0, 9.99e6), "value_j": -9.99e6}
+    large = {"trials": 999, "reached": 999, "cost_range_j": (0.5e6, 9.99e6), "value_j": -9.99e6}
     beliefs = [
         belief(1_048_576, **large, epochs=100.0, failure_chance=1.0, verdict=verdict),
         belief(32, value_j=0.0),
@@ -387,7 +387,7 @@ def test_beliefs_fit_80_columns_and_the_verdict_is_whole():
     (row, told) = [line for line in text.splitlines() if "1048576" in line]
     for cell in ("999/999", "   100  101 J", "1.23 kJ", "100%", "\u22129.99 MJ"):
         assert cell in row
-    assert f"0.00{UNKNOWN}9.99 MJ" in row
+    assert f"0.50{UNKNOWN}9.99 MJ" in row
     assert "out: it ran out" in told
     assert text.split().count("memory") == 3
     assert text.splitlines()[-1] == "· history: 4 trials had x"
@@ -494,7 +494,13 @@ def test_the_head_of_the_beliefs_says_what_the_numbers_are():
     (head,) = [line.split() for line in lines if line.split()[:2] == ["batch", "reached"]]
     assert head[2:5] == ["epochs", "epoch", "cost"]
     assert "risk" in head
-    assert "  risk: the probability that the next run is stopped, or misses the target" in lines
+    assert "  risk: the probability that the next run costs too much, or misses the target" in lines
+
+
+def test_a_cost_of_which_little_is_known_has_no_range():
+    text = render(explain_table("job", [replace(belief(32), cost_range_j=(32e6, 39e9))]))
+    assert "hardly known" in text
+    assert "39" not in text.partition("worth")[0].split("─")[-1]
 
 
 @pytest.mark.parametrize(

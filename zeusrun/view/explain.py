@@ -33,10 +33,11 @@ if TYPE_CHECKING:
 
 _CERTAIN = 0.995
 _SAME = 0.005  # a smaller difference of costs is none
+_APART = 30.0  # times the lower end of a range
 _LEGEND = {
     "epochs, cost": "expected of the next run, until it reaches the target",
     "90 % range": "of the cost of the next run",
-    "risk": "the probability that the next run is stopped, or misses the target",
+    "risk": "the probability that the next run costs too much, or misses the target",
     "worth": "what a try is expected to save in later recurrences, less its own cost",
     "next": "the probability that the next run uses this batch size",
 }
@@ -182,7 +183,9 @@ def _cost(decision: Decision, own: ArmBelief, default: ArmBelief | None, problem
         return "what it costs is not known yet"
     text = f"it is expected to cost {energy_text(own.cost_j)}"
     if own.cost_range_j is not None and own.cost_range_j[0] < own.cost_range_j[1]:
-        text += f" ({units.energy_range(own.cost_range_j)} in nine runs of ten)"
+        known = _is_known(own.cost_range_j)
+        often = f"{units.energy_range(own.cost_range_j)} in nine runs of ten"
+        text += f" ({often if known else 'but little is known'})"
     if default is own:
         text += ", and is the default"
     elif default is not None and default.cost_j:
@@ -303,7 +306,17 @@ def _expected(epochs: float | None) -> str:
     return units.three_digits(epochs)
 
 
-RANGE = Column("90 % range", lambda each: units.energy_range(each.cost_range_j), leaves=6)
+def _is_known(range_j: tuple[float, float] | None) -> bool:
+    """Whether the ends of a range say something; where little is known, they are far apart."""
+    return range_j is None or range_j[1] <= _APART * range_j[0]
+
+
+def _range(belief: ArmBelief) -> str:
+    range_j = belief.cost_range_j
+    return units.energy_range(range_j) if _is_known(range_j) else "hardly known"
+
+
+RANGE = Column("90 % range", _range, leaves=6)
 _BELIEF_COLUMNS = [
     Column("batch", lambda each: str(each.global_batch_size)),
     Column(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 
 import numpy as np
 import pytest
@@ -74,7 +75,7 @@ def test_an_unknown_speed_is_checked_first_where_runs_are_long():
     long = [run(64, 10, per_epoch=1e5)]
     decision = choose(*long)
     assert decision.stage is Stage.SPEED_CHECK
-    assert "its first 30 s measure that" in decision.why
+    assert "at first, only 30 s are spent, to measure its speed" in decision.why
     again = choose(*long, speed_checked(decision.global_batch_size, 9e4))
     assert (
         again.stage is not Stage.SPEED_CHECK
@@ -425,7 +426,23 @@ def test_explain_says_all_that_is_believed():
     assert other.failure_chance > 0.99
     assert best.failure_chance < 0.01
     assert other.value_j < 0
-    assert other.verdict == "59% more expensive than 64; not worth a try"
+    assert other.verdict == (
+        "59% more expensive than 64, so that a try would be stopped for its cost; not worth a try"
+    )
+
+
+@pytest.mark.parametrize(
+    ("epochs", "pattern"),
+    [
+        (16, r"\d\d% more expensive than 64"),
+        (25, r"[\d.]{1,3} times as expensive as 64"),
+        (300, "far more expensive than 64"),
+    ],
+)
+def test_large_differences_are_no_exact_numbers(epochs, pattern):
+    runs = [run(arm, each) for _ in range(6) for arm, each in ((64, 10), (256, epochs))]
+    verdict = explain(*runs)[256].verdict
+    assert re.match(pattern, verdict), verdict
 
 
 def test_how_a_batch_size_that_was_never_tried_would_fail_is_unknown():

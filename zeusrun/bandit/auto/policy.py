@@ -38,6 +38,8 @@ SPEED_CHECK_SHARE = 0.2  # of the cost of a run that a speed check may cost
 LOST_SHARE = 0.2  # of the cost of a run; after larger losses, only proven arms follow
 LEAP = 3  # failures of a recurrence after which the best arm is not near where it was
 PACES = 5  # learning curves that a trial is compared with
+_FAR = 9.0  # times more, of which no number is said: so little is known
+_CERTAIN = 0.9  # that a run would be stopped
 
 
 class Auto(WalkingPolicy):
@@ -91,7 +93,7 @@ def _select(now: Assessment) -> tuple[int, Stage, str]:
         return incumbent, Stage.EXPLOIT, why_incumbent(now, incumbent)
     why = why_try(now, best, incumbent)
     if _needs_speed_check(now, best):
-        why = f"{why}; its speed is unknown, so its first {SPEED_CHECK_S:g} s measure that"
+        why = f"{why}; at first, only {SPEED_CHECK_S:g} s are spent, to measure its speed"
         return best, Stage.SPEED_CHECK, why
     return best, Stage.EXPLORE, why
 
@@ -302,6 +304,10 @@ def _compared(now: Assessment, index: int) -> str:
     share = finite_exp(float(mean[index]) - other) - 1
     if abs(share) < 0.005:
         return "as expensive as"
+    if share >= _FAR:
+        return "far more expensive than"
+    if share >= 1:
+        return f"{share + 1:.2g} times as expensive as"
     return f"{abs(share):.0%} {'more expensive' if share >= 0 else 'cheaper'} than"
 
 
@@ -333,7 +339,7 @@ def belief_of(now: Assessment, index: int, bound: Bound | None, why: str | None)
         failure_chance=failure_chance,
         value_j=value_j,
         chance=float(why is not None),
-        verdict=_verdict(now, index) if why is None else why,
+        verdict=_verdict(now, index, failure_chance) if why is None else why,
     )
 
 
@@ -350,7 +356,7 @@ def _find_reach(evidence: Evidence, arm: int, sd: float) -> float:
     return student(SDS90, both) * sd
 
 
-def _verdict(now: Assessment, index: int) -> str:
+def _verdict(now: Assessment, index: int, failure_chance: float | None) -> str:
     evidence, beliefs = now.evidence, now.beliefs
     arm = beliefs.arms[index]
     if arm not in evidence.fitting:
@@ -369,4 +375,7 @@ def _verdict(now: Assessment, index: int) -> str:
         until = missing if beliefs.incumbent is None else "a cost is known"
         return f"{failed}may run as soon as {until}"
     pays = "worth a try, but less than another" if now.values[index] > 0 else "not worth a try"
-    return f"{failed}{_compared(now, index)} {beliefs.arms[beliefs.incumbent]}; {pays}"
+    stopped = ""
+    if arm in evidence.reached and (failure_chance or 0.0) > _CERTAIN:
+        stopped = ", so that a try would be stopped for its cost"
+    return f"{failed}{_compared(now, index)} {beliefs.arms[beliefs.incumbent]}{stopped}; {pays}"
