@@ -289,12 +289,12 @@ def why_incumbent(now: Assessment, index: int) -> str:
 def why_try(now: Assessment, index: int, incumbent: int) -> str:
     """Say why another arm is tried."""
     beliefs = now.beliefs
-    worth = 0.0 if now.values is None else float(now.values[index])
+    worth = f"{0.0 if now.values is None else float(now.values[index]):.2g}"
     best = beliefs.arms[incumbent]
     return (
         f"{beliefs.arms[index]} is expected to be {_compared(now, index)} {best}, but this is "
-        f"uncertain; trying it is expected to save the cost of about {worth:.2g} runs over the "
-        f"next {now.recurrences + HORIZON} recurrences"
+        f"uncertain; trying it is expected to save the cost of about {worth} "
+        f"run{'s' * (worth != '1')} over the next {now.recurrences + HORIZON} recurrences"
     )
 
 
