@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tests.jobfile.test_spec import MINIMAL
@@ -41,8 +43,11 @@ RANKS = "launch: {nproc_per_node: 2}\n"
         ("{topology: ring, vote: true}", "sync ring, votes"),
     ],
 )
-def test_each_way_has_a_name_of_its_own(job_file, sync, variant):
-    assert load_spec(job_file(f"{MINIMAL}{RANKS}sync: {sync}\n")).variant == variant
+def test_each_way_has_a_name_of_its_own_and_can_be_read_again(job_file, sync, variant):
+    spec = load_spec(job_file(f"{MINIMAL}{RANKS}sync: {sync}\n"))
+    assert spec.variant == variant
+    every_key = json.dumps(spec.sync.model_dump())  # as in the job.yaml of a run
+    assert load_spec(job_file(f"{MINIMAL}{RANKS}sync: {every_key}\n")).sync == spec.sync
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,8 @@ class Sync(Section):
                 "an all-reduce of gradients",
             ),
         ):
-            if name in self.model_fields_set and not has_effect:
+            # Not whether it is set: the job.yaml of a run has every key.
+            if not has_effect and getattr(self, name) != type(self).model_fields[name].default:
                 raise ValueError(f"{name}: needs {other}; without it, remove {name!r}")
 
     @property

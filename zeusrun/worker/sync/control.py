@@ -58,6 +58,8 @@ class SyncedModel:
         known = float(owner.restore(index)) if self._counts else 0.0
         self._passes = round(ways.gather([known])[0][0])  # as the first rank knows it
         self._way = self._first = self._due_way()
+        if self._passes:
+            owner.record(self._way.name, f"{self._passes} backward passes came before this start")
         self.watch: Any = None
         self._is_new = False  # whether a backward pass has begun since the last look
         self._last_pass = 0  # the number of its last one among those of all models

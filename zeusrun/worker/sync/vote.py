@@ -19,6 +19,7 @@ _AGAIN = 2  # slow votes in a row after which the first way is left; then each o
 _PATIENCE = 5  # votes without a change, after which the first way is tried again
 _PROBE = 3  # passes of that
 _SLOW = 1.5  # times the reference
+_LEAST_S = 0.01  # by which an all-reduce must have become longer; other programs cost less
 _SHARE = 0.1  # of a step as it is now, by which an all-reduce must have become longer to matter
 _REFRESH = 0.1  # part of a new value in the reference
 
@@ -91,7 +92,8 @@ class Vote:
         if self._reference_s is None:
             return own_s, 0.0
         longer_s = own_s - self._reference_s
-        return own_s, float(own_s > _SLOW * self._reference_s and longer_s > _SHARE * step_s)
+        matters = longer_s > max(_LEAST_S, _SHARE * step_s)
+        return own_s, float(own_s > _SLOW * self._reference_s and matters)
 
     def _decide(self, votes: list[list[float]], own_s: float) -> Change | None:
         slow, of = sum(vote == 1 for _, vote in votes), f"of {len(votes)} ranks were"
