@@ -322,7 +322,8 @@ class SyncedModels:
 
     def restore(self, index: int) -> int:
         """Return the backward passes of a model before this start of the run; 0 if unknown."""
-        return self._read().get(str(index), 0)
+        known = self._read().get(str(index))
+        return known if type(known) is int and known > 0 else 0
 
     def save(self, index: int, passes: int) -> None:
         """Keep the backward passes of a model for a restart."""
@@ -330,10 +331,11 @@ class SyncedModels:
             with contextlib.suppress(OSError):
                 replace_file(self._state, json.dumps({**self._read(), str(index): passes}).encode())
 
-    def _read(self) -> dict[str, int]:
+    def _read(self) -> dict[str, Any]:
         with contextlib.suppress(OSError, ValueError):
             if self._state is not None:
-                return dict(json.loads(read_file(self._state, 1 << 16)))
+                found = json.loads(read_file(self._state, 1 << 16))
+                return found if isinstance(found, dict) else {}  # a script may write anything
         return {}
 
     def record(self, how: str, why: str, problem: str | None = None) -> None:
