@@ -30,7 +30,7 @@ OWN_SD = 0.03  # of each arm by itself: no curve is perfectly smooth
 CLIFF_SD = 0.3  # of an arm that has only failed: failures are cliffs, and say little of neighbours
 LEVEL_VARIANCE = 10.0
 OVERHEAD = 0.25  # how much overhead per step a low power draw means
-BOUND_SDS = 3.0  # a run that costs this much more than the incumbent is not interesting
+BOUND_SDS = 2.0  # a run that costs this much more than the incumbent is not interesting
 
 
 @dataclass(frozen=True)
@@ -54,10 +54,6 @@ def believe(problem: Problem, evidence: Evidence) -> Beliefs:
     seen = tuple(dict.fromkeys((*arms, *evidence.results, *evidence.cut, *evidence.speeds)))
     x = np.log2(np.array(seen, dtype=float) / problem.default)
     prior = prior_covariance(x)
-    bound_factor = None
-    if problem.cost_factor is not None:
-        bound_factor = min(problem.cost_factor, math.exp(BOUND_SDS * run_sd))
-
     noise = evidence.speed_sd**2
     speeds = {
         arm: (math.log(average_speed(own)), noise / len(own))
@@ -67,7 +63,16 @@ def believe(problem: Problem, evidence: Evidence) -> Beliefs:
     speed, speed_covariance = condition(prior, speed_prior, seen, speeds)
 
     speed_by_arm = dict(zip(seen, speed.tolist(), strict=True))
-    counts = _epochs(problem.mode, evidence, bound_factor or 0.0, speed_by_arm)
+    costs = _log_costs(evidence, speed_by_arm)
+    least = min(costs, key=lambda arm: costs[arm], default=None)
+    bound_factor = None
+    if problem.cost_factor is not None:
+        bound_factor = math.exp(BOUND_SDS * run_sd)
+        if least is not None:  # a run takes whole epochs
+            bound_factor += finite_exp(speed_by_arm[least] - costs[least])
+        bound_factor = min(problem.cost_factor, bound_factor)
+    least_cost = None if least is None else costs[least]
+    counts = _epochs(problem.mode, evidence, bound_factor or 0.0, least_cost, speed_by_arm)
     epochs_seen = {arm: _weigh(own, run_sd) for arm, own in counts.items()}
     cliff = np.array([arm in evidence.results and arm not in evidence.reached for arm in seen])
     epochs, epochs_covariance = condition(
@@ -141,8 +146,22 @@ def _weigh(counts: Sequence[tuple[float, float]], run_sd: float) -> tuple[float,
     return math.log(sum(epochs * each for epochs, each in counts) / weight), run_sd**2 / weight
 
 
+def _log_costs(evidence: Evidence, log_epoch_cost: Mapping[int, float]) -> dict[int, float]:
+    """Return, by arm, the log cost until a run reaches the target, failures included."""
+    return {
+        arm: math.log(sum(run.weight * run.epochs_today for run in evidence.results[arm]))
+        - math.log(sum(run.weight for run in runs))
+        + log_epoch_cost[arm]
+        for arm, runs in evidence.reached.items()
+    }
+
+
 def _epochs(
-    mode: str, evidence: Evidence, bound_factor: float, log_epoch_cost: Mapping[int, float]
+    mode: str,
+    evidence: Evidence,
+    bound_factor: float,
+    least_cost: float | None,
+    log_epoch_cost: Mapping[int, float],
 ) -> dict[int, list[tuple[float, float]]]:
     """Return, by arm, the epochs that each run counts as, and its weight, at most 1.
 
@@ -151,17 +170,10 @@ def _epochs(
     cut short is extrapolated by the learning curves of whole runs; its weight is multiplied by the
     square of the share of the way that it went.
     """
-    # Log cost until a run reaches the target, failures included.
-    costs = [
-        math.log(sum(run.weight * run.epochs_today for run in evidence.results[arm]))
-        - math.log(sum(run.weight for run in runs))
-        + log_epoch_cost[arm]
-        for arm, runs in evidence.reached.items()
-    ]
     counts: dict[int, list[tuple[float, float]]] = {}
     for arm, runs in evidence.results.items():
         # Epochs of this arm that cost as much as a new run of the best arm.
-        fresh = finite_exp(min(costs) - log_epoch_cost[arm]) if costs else 0.0
+        fresh = 0.0 if least_cost is None else finite_exp(least_cost - log_epoch_cost[arm])
         counts[arm] = [
             (run.epochs_today, run.weight)
             if run.status is TrialStatus.REACHED
@@ -195,8 +207,7 @@ def way_gone(mode: str, paces: Sequence[Pace], value: float) -> float:
     return total / len(paces)
 
 
-# The job is expected to recur as often as it has, plus this.
-HORIZON = 30
+HORIZON = 20  # further recurrences in which what is learned is expected to be of use
 
 # Gauss-Hermite nodes and weights of a standard normal (Golub and Welsch, 1969); those of numpy
 # take longer to import than the rest of this package.
@@ -211,7 +222,6 @@ class Assessment:
     problem: Problem
     evidence: Evidence
     beliefs: Beliefs
-    recurrences: int  # runs that have reached the target
     values: Array | None  # of trying each arm, in runs of the incumbent; ``None``: no cost is known
 
 
@@ -219,45 +229,48 @@ def assess(problem: Problem, runs: Runs) -> Assessment:
     """Assess all runs of the job, oldest first."""
     evidence = gather(problem, runs)
     beliefs = believe(problem, evidence)
-    recurrences = sum(run.status is TrialStatus.REACHED for run in runs)
     values = None
     if beliefs.incumbent_cost_j is not None:
         usable = [arm for arm in evidence.fitting if arm not in evidence.failed_now]
-        values = values_of_trying(beliefs, usable, evidence.in_flight, recurrences)
-    return Assessment(problem, evidence, beliefs, recurrences, values)
+        values = values_of_trying(beliefs, usable, evidence.in_flight)
+    return Assessment(problem, evidence, beliefs, values)
 
 
 def values_of_trying(
-    beliefs: Beliefs, usable: Collection[int], in_flight: Collection[int], recurrences: int
+    beliefs: Beliefs, usable: Collection[int], in_flight: Collection[int]
 ) -> Array:
     """Return the value of trying each arm, in runs of the incumbent, shape ``(n,)``.
 
     The knowledge gradient (Frazier, Powell and Dayanik, 2009) in log cost: the expected saving over
-    the horizon from one more run of the arm, less the expected cost of that run above one of the
-    incumbent, which its bound limits. Zero for the incumbent; minus infinity for arms that are not
-    usable, and for arms in flight in other recurrences, whose results are assumed as expected.
+    the horizon from one more run of the arm, less what one of the incumbent would teach, and less
+    the expected cost of the try above one of the incumbent, which its bound limits. Zero for the
+    incumbent; minus infinity for arms that are not usable, and for arms in flight in other
+    recurrences, whose results are assumed as expected.
     """
     incumbent = beliefs.incumbent
     if incumbent is None:
         raise ValueError("there is no incumbent to compare with")
     noise = beliefs.run_sd**2
     mean, covariance = beliefs.mean - beliefs.mean[incumbent], beliefs.covariance
-    flying = [i for i, arm in enumerate(beliefs.arms) if arm in in_flight and i != incumbent]
+    flying = [i for i, arm in enumerate(beliefs.arms) if arm in in_flight]
     for i in flying:
         known = covariance[i, i] + noise
         covariance = covariance - np.outer(covariance[i], covariance[i]) / known
     open_ = [i for i, arm in enumerate(beliefs.arms) if arm in usable]
-    tried = [i for i in open_ if i != incumbent and i not in flying]
+    run = [i for i in open_ if i == incumbent or i not in flying]
     values = np.full(len(beliefs.arms), -math.inf)
     values[incumbent] = 0.0
-    if not tried:
+    if not run:
         return values
-    variance = np.maximum(0.0, covariance.diagonal()[tried])
-    shifts = covariance[np.ix_(open_, tried)] / np.sqrt(variance + noise)
+    variance = np.maximum(0.0, covariance.diagonal()[run])
+    shifts = covariance[np.ix_(open_, run)] / np.sqrt(variance + noise)
     after = mean[open_, None, None] + shifts[..., None] * _NODES - shifts[..., None] ** 2 / 2
     gain = np.exp(mean[open_].min()) - np.exp(after).min(axis=0) @ _WEIGHTS
-    cost = np.exp(mean[tried])
+    cost = np.exp(mean[run])
     stopped = math.inf if beliefs.bound_factor is None else beliefs.bound_factor
     loss = np.maximum(np.minimum(cost * np.exp(variance / 2) - 1, stopped), cost - 1)
-    values[tried] = (recurrences + HORIZON) * gain - loss
+    if incumbent in run:
+        loss[run.index(incumbent)] = 0.0
+        gain -= gain[run.index(incumbent)]
+    values[run] = HORIZON * gain - loss
     return values

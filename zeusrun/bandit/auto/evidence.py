@@ -66,6 +66,7 @@ class Evidence:
     lost_now_j: float  # known cost of these failures
     out_of_memory: Mapping[int, int]  # how often
     in_flight: frozenset[int]
+    failed_since: Mapping[int, int]  # failures of each arm since a run reached the target
     outdated: int  # how many runs no longer count, because the job has changed since
     # Epochs of each arm's newest success, also before the job changed; the newest of all is last.
     successes: Mapping[int, int]
@@ -124,9 +125,17 @@ def gather(problem: Problem, runs: Runs) -> Evidence:
         missed_now=failed_now(problem, lost, OUTDONE - {TrialStatus.STOPPED}),
         proven_failed_now=any(run.status in FAILED and run.stage in PROVEN for run in lost),
         lost_now_j=sum((run.epochs or 1) * (run.epoch_cost_j or 0.0) for run in lost),
+        failed_since=_failed_since(runs),
         outdated=sum(is_settled(run) and run.weight < LEAST for run in weighed),
         successes=successes,
     )
+
+
+def _failed_since(runs: Runs) -> Counter[int]:
+    """Count the failures of each arm since a run reached the target."""
+    reached = (i for i in reversed(range(len(runs))) if runs[i].status is TrialStatus.REACHED)
+    newest = runs[next(reached, -1) + 1 :]
+    return Counter(run.arm for run in newest if run.status in OUTDONE)
 
 
 def was_bounded(run: Observation) -> bool:
