@@ -252,12 +252,12 @@ def values_of_trying(
         raise ValueError("there is no incumbent to compare with")
     noise = beliefs.run_sd**2
     mean, covariance = beliefs.mean - beliefs.mean[incumbent], beliefs.covariance
-    flying = [i for i, arm in enumerate(beliefs.arms) if arm in in_flight]
+    flying = [i for i, arm in enumerate(beliefs.arms) if arm in in_flight and i != incumbent]
     for i in flying:
         known = covariance[i, i] + noise
         covariance = covariance - np.outer(covariance[i], covariance[i]) / known
     open_ = [i for i, arm in enumerate(beliefs.arms) if arm in usable]
-    run = [i for i in open_ if i == incumbent or i not in flying]
+    run = [i for i in open_ if i not in flying]
     values = np.full(len(beliefs.arms), -math.inf)
     values[incumbent] = 0.0
     if not run:
