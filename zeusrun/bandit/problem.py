@@ -145,6 +145,13 @@ STALE = 0.05
 """A profile is stale once speed or power under one of its limits has changed by this share."""
 
 
+class Elsewhere(NamedTuple):
+    """The speed of a run on devices that today's job does not have."""
+
+    hardware: Hardware
+    epoch_cost_j: float
+
+
 class Observation(NamedTuple):
     """A trial as it reads under today's problem; see ``reinterpret.read_trial``.
 
@@ -159,6 +166,7 @@ class Observation(NamedTuple):
     epochs: int | None = None  # to the target if it was reached, else completed
     cost_j: float | None = None  # to the target; ``None`` unless reached on hardware like today's
     epoch_cost_j: float | None = None  # on today's hardware, at ``power_limit_w``
+    elsewhere: Elsewhere | None = None  # its speed, if it ran on other devices
     power_limit_w: float | None = None  # what the objective chooses among those measured
     power_w: float | None = None  # drawn at the highest limit measured
     local: bool = True  # whether time and energy were measured as they would be today

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from zeusrun.bandit.eras import compare_training, find_differences, last_hash
 from zeusrun.bandit.power import chosen_point
-from zeusrun.bandit.problem import FAILED, Observation, step_cost_j
+from zeusrun.bandit.problem import FAILED, Elsewhere, Observation, step_cost_j
 from zeusrun.bandit.proof import (
     CRASHED,
     Doubt,
@@ -143,7 +143,8 @@ def read_trial(problem: Problem, trial: Trial) -> Observation | None:
     elif not (measured or failed_now):
         return None
     if not measured:
-        return run
+        other = not shared and same_split(problem, trial) and same_energy(problem, trial)
+        return _read_elsewhere(problem, trial, run, end) if other and not machine else run
     run = _read_speed(problem, trial, run, whole if shared else end)
     return run._replace(power_w=None, profile=(), disturbed=True) if shared else run
 
@@ -224,6 +225,18 @@ def _failure(problem: Problem, trial: Trial, end: Way | None) -> TrialStatus:
         # Another target has other costs, and so has its bound.
         same = (trial.eta_knob, trial.target) == (problem.eta_knob, problem.target)
     return trial.status if same else CUT_SHORT
+
+
+def _read_elsewhere(
+    problem: Problem, trial: Trial, run: Observation, end: Way | None
+) -> Observation:
+    """Return a run with what its epochs cost on its own devices."""
+    if end is None or end.epochs <= 0 or trial.interruptions or is_resized(trial):
+        return run
+    spent = cost_j(end.energy_j, trial.max_power_w, end.time_s, problem.eta_knob)
+    if not spent or spent <= _LEAST_J:
+        return run
+    return run._replace(elsewhere=Elsewhere(trial.hardware, spent / end.epochs))
 
 
 def _read_speed(problem: Problem, trial: Trial, run: Observation, end: Way | None) -> Observation:

@@ -29,6 +29,7 @@ BEND_SD, BEND_DOUBLINGS = 0.5, 2.0  # of the smooth part, and its length scale
 OWN_SD = 0.03  # of each arm by itself: no curve is perfectly smooth
 CLIFF_SD = 0.3  # of an arm that has only failed: failures are cliffs, and say little of neighbours
 LEVEL_VARIANCE = 10.0
+DEVICE_STEEPNESS = 0.5  # of the difference between the speeds of two kinds of devices
 OVERHEAD = 0.25  # how much overhead per step a low power draw means
 BOUND_SDS = 2.0  # a run that costs this much more than the incumbent is not interesting
 
@@ -51,16 +52,20 @@ class Beliefs:
 def believe(problem: Problem, evidence: Evidence) -> Beliefs:
     """Fold evidence into beliefs."""
     arms, run_sd = problem.candidates, evidence.run_sd
-    seen = tuple(dict.fromkeys((*arms, *evidence.results, *evidence.cut, *evidence.speeds)))
+    seen = tuple(dict.fromkeys((*arms, *evidence.results, *evidence.cut, *evidence.speeds, *evidence.elsewhere)))
     x = np.log2(np.array(seen, dtype=float) / problem.default)
     prior = prior_covariance(x)
     noise = evidence.speed_sd**2
-    speeds = {
-        arm: (math.log(average_speed(own)), noise / len(own))
-        for arm, own in evidence.speeds.items()
-    }
-    speed_prior = _speed_prior(x, evidence.power_w, problem.max_power_w)
-    speed, speed_covariance = condition(prior, speed_prior, seen, speeds)
+    speeds, elsewhere = (
+        {arm: (math.log(average_speed(own)), noise / len(own)) for arm, own in known.items()}
+        for known in (evidence.speeds, evidence.elsewhere)
+    )
+    speed_prior, doubt = _speed_prior(x, evidence.power_w, problem.max_power_w), prior
+    if elsewhere:
+        # Other devices have another level, and nearly the same curve.
+        speed_prior, doubt = condition(prior, speed_prior, seen, elsewhere)
+        doubt = doubt + prior_covariance(x, DEVICE_STEEPNESS)
+    speed, speed_covariance = condition(doubt, speed_prior, seen, speeds)
 
     speed_by_arm = dict(zip(seen, speed.tolist(), strict=True))
     costs = _log_costs(evidence, speed_by_arm)

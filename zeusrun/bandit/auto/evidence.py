@@ -13,6 +13,7 @@ from zeusrun.bandit.auto.drift import DOUBTED, LEAST, is_cut, is_settled, weigh_
 from zeusrun.bandit.problem import (
     FAILED,
     OUTDONE,
+    SPEED_RUNS,
     Spread,
     average_speed,
     find_spread,
@@ -49,6 +50,7 @@ class Evidence:
     reached: RunsByArm  # those that reached the target
     cut: RunsByArm  # the same, cut short with a learning curve
     speeds: Mapping[int, Sequence[float]]  # joules per epoch of the newest runs
+    elsewhere: Mapping[int, Sequence[float]]  # the same, on the last other devices
     speed_sd: float  # standard deviation of one run's log joules per epoch
     timed: RunsByArm  # the runs that show the speed of each arm
     power_w: float | None  # drawn at the known arm nearest to the default
@@ -106,6 +108,7 @@ def gather(problem: Problem, runs: Runs) -> Evidence:
         reached=reached,
         cut=_by_arm(problem, filter(is_cut, relevant)),
         speeds=_speeds(runs, timed, variance),
+        elsewhere=_elsewhere(runs),
         speed_sd=math.sqrt(variance),
         timed=timed,
         power_w=_power(problem, timed),
@@ -213,6 +216,16 @@ def _speeds(runs: Runs, timed: RunsByArm, variance: float) -> dict[int, list[flo
         for arm in edited.keys() - set(since):
             found[arm] = [cost_j * factor for cost_j in found[arm]]
     return found
+
+
+def _elsewhere(runs: Runs) -> dict[int, list[float]]:
+    """Return joules per epoch of each arm on the devices that ran last and are not today's."""
+    others = [(run.arm, run.elsewhere) for run in runs if run.elsewhere is not None]
+    found: defaultdict[int, list[float]] = defaultdict(list)
+    for arm, other in others:
+        if other.hardware == others[-1][1].hardware:
+            found[arm].append(other.epoch_cost_j)
+    return {arm: costs[-SPEED_RUNS:] for arm, costs in found.items()}
 
 
 def _power(problem: Problem, timed: RunsByArm) -> float | None:
