@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from zeusrun.bandit.auto.beliefs import HORIZON, Beliefs, values_of_trying
+from zeusrun.bandit.auto.beliefs import HORIZON, LEAST_VALUE, Beliefs, values_of_trying
 
 ARMS = (16, 32, 64)
 
@@ -18,49 +18,54 @@ def believed(mean, covariance, run_sd=0.1, incumbent=0, bound_factor=1.35):
     return Beliefs(ARMS, mean, mean, mean, covariance, run_sd, bound_factor, incumbent, 1.0)
 
 
-def values(beliefs, in_flight=(), usable=ARMS, recurrences=0):
-    return values_of_trying(beliefs, usable, in_flight, recurrences)
+def values(beliefs, in_flight=(), usable=ARMS):
+    return values_of_trying(beliefs, usable, in_flight)
+
+
+def certain(*doubts):
+    """Independent doubts of arms; 0 is almost none."""
+    return np.diag([max(doubt, 1e-6) ** 2 for doubt in doubts])
 
 
 def test_the_gain_is_the_expected_fall_of_the_least_cost():
     """Against the integral by brute force, for one arm of independent doubt."""
     sd, doubt, mean = 0.1, 0.3, 0.05
-    beliefs = believed([0, mean, 9], np.diag([0, doubt**2, 1e-12]), sd)
+    beliefs = believed([0, mean, 9], certain(0, doubt, 0), sd)
     move = doubt**2 / math.sqrt(doubt**2 + sd**2)
     z = np.linspace(-8, 8, 400_001)
     density = np.exp(-(z**2) / 2) / np.sqrt(2 * np.pi)
     after = np.minimum(1.0, np.exp(mean + move * z - move**2 / 2))
     gain = 1 - float((after * density).sum() * (z[1] - z[0]))
     loss = math.exp(mean + doubt**2 / 2) - 1
-    expected = HORIZON * gain - loss
+    expected = HORIZON * gain - loss - LEAST_VALUE
     assert values(beliefs)[1] == pytest.approx(expected, rel=0.1)  # of 13 nodes
 
 
 def test_what_is_known_teaches_nothing():
-    beliefs = believed([0, 0.2, 0.5], np.diag([0, 1e-12, 1e-12]))
-    assert values(beliefs)[1] == pytest.approx(-math.expm1(0.2), rel=1e-3)
+    beliefs = believed([0, 0.2, 0.5], certain(0, 0, 0))
+    assert values(beliefs)[1] == pytest.approx(-math.expm1(0.2) - LEAST_VALUE, rel=1e-3)
 
 
-def test_the_incumbent_is_worth_nothing_more():
+def test_everything_is_compared_with_a_run_of_the_incumbent():
     assert values(believed([0, 0, 0], np.eye(3)))[0] == 0
 
 
-def test_the_longer_the_job_recurs_the_more_a_try_is_worth():
-    beliefs = believed([0, 0.1, 0.5], np.diag([0.001, 0.05, 0.001]))
-    assert values(beliefs, recurrences=50)[1] > values(beliefs)[1]
+def test_what_a_run_of_the_incumbent_teaches_is_no_reason_to_try_another():
+    """Of two arms that look alike, the one in doubt is worth a run, and that costs nothing more."""
+    known, doubtful = (believed([0, 0.02, 9], certain(sd, 0.1, 0)) for sd in (0, 0.2))
+    assert values(known)[1] > 0 > values(doubtful)[1]
 
 
-def test_the_loss_is_capped_where_the_trial_would_be_stopped():
-    doubtful = believed([0, 0, 9], np.diag([0, 4.0, 1e-12]), run_sd=0.1)
-    gain = (values(doubtful, recurrences=1)[1] - values(doubtful)[1]) * HORIZON
-    assert gain - values(doubtful)[1] == pytest.approx(1.35)
-
-
-@pytest.mark.parametrize(("factor", "cap"), [(1.2, 1.2), (None, math.expm1(2.0))])
-def test_the_cap_is_the_users_where_that_is_less_and_none_where_nothing_is_stopped(factor, cap):
-    doubtful = believed([0, 0, 9], np.diag([0, 4.0, 1e-12]), bound_factor=factor)
-    gain = (values(doubtful, recurrences=1)[1] - values(doubtful)[1]) * HORIZON
-    assert gain - values(doubtful)[1] == pytest.approx(cap)
+@pytest.mark.parametrize(
+    ("factor", "cap"), [(1.35, 1.35), (1.2, 1.2), (None, math.exp(0.1 + 2.0) - 1)]
+)
+def test_the_loss_is_capped_where_the_trial_would_be_stopped(factor, cap):
+    """The gain is the same for all of them."""
+    doubtful = np.diag([1e-12, 4.0, 1e-12])
+    found, other = (
+        values(believed([0, 0.1, 9], doubtful, bound_factor=each))[1] for each in (factor, 1.0)
+    )
+    assert other - found == pytest.approx(cap - 1.0)
 
 
 def test_memory_and_flight_rule_an_arm_out():

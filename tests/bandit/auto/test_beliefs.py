@@ -11,7 +11,8 @@ from tests.bandit.runs import run, speed_checked
 from tests.bandit.scripts import problem
 from zeusrun.bandit.auto.beliefs import believe
 from zeusrun.bandit.auto.evidence import gather
-from zeusrun.trial import TrialStatus
+from zeusrun.bandit.problem import Elsewhere
+from zeusrun.trial import Hardware, TrialStatus
 
 JOB = problem(max_power_w=50.0)
 
@@ -132,10 +133,43 @@ def test_other_hardware_keeps_the_epochs_and_learns_the_speed_again():
 
 
 @pytest.mark.parametrize(
-    ("cost_factor", "factor"), [(2.0, math.exp(0.42)), (1.2, 1.2), (None, None)]
+    ("cost_factor", "factor"), [(2.0, math.exp(0.28)), (1.2, 1.2), (None, None)]
 )
 def test_others_are_bounded_by_interest_or_by_the_user(cost_factor, factor):
     assert beliefs(cost_factor=cost_factor).bound_factor == pytest.approx(factor)
+
+
+def test_the_bound_of_others_leaves_a_whole_epoch():
+    """Of runs of 4 epochs, one of 5 is no outlier."""
+    short, long = (beliefs(*[run(64, epochs)] * 3, cost_factor=2.0) for epochs in (4, 100))
+    assert short.bound_factor - long.bound_factor == pytest.approx(1 / 4 - 1 / 100, abs=0.01)
+
+
+def elsewhere(arm, epoch_cost_j, hardware=("P100", 2)):
+    model, count = hardware
+    return run(arm, None, per_epoch=None, status=TrialStatus.CANCELLED, pace=())._replace(
+        elsewhere=Elsewhere(Hardware(count, model, count), epoch_cost_j)
+    )
+
+
+def test_other_devices_tell_how_speed_depends_on_the_batch_size():
+    there = [elsewhere(arm, 6400 / arm) for arm in (16, 64, 256)]
+    b = beliefs(*there, run(64, 10, per_epoch=20.0))
+    assert np.exp(b.log_epoch_cost) == pytest.approx([80, 40, 20, 10, 5], rel=0.15)
+    told, untold = (np.diag(each.covariance)[0] for each in (b, beliefs(run(64, 10))))
+    assert told < 0.7 * untold  # the doubt about epochs stays
+
+
+def test_of_other_devices_the_newest_count():
+    older = [elsewhere(arm, arm, ("K80", 2)) for arm in (16, 64, 256)]
+    newer = [elsewhere(arm, 6400 / arm) for arm in (16, 64, 256)]
+    assert np.allclose(beliefs(*older, *newer).mean, beliefs(*newer).mean)
+
+
+def test_with_another_number_of_ranks_the_same_work_for_a_rank_is_compared():
+    eight = [elsewhere(arm, 6400 / arm, ("V100", 8)) for arm in (64, 256, 1024)]
+    two = [elsewhere(arm, 1600 / arm) for arm in (16, 64, 256)]
+    assert np.allclose(beliefs(*eight).log_epoch_cost, beliefs(*two).log_epoch_cost)
 
 
 def test_costs_of_any_size_are_believed():

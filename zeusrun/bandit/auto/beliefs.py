@@ -52,13 +52,14 @@ class Beliefs:
 def believe(problem: Problem, evidence: Evidence) -> Beliefs:
     """Fold evidence into beliefs."""
     arms, run_sd = problem.candidates, evidence.run_sd
-    seen = tuple(dict.fromkeys((*arms, *evidence.results, *evidence.cut, *evidence.speeds, *evidence.elsewhere)))
+    known = evidence.results, evidence.cut, evidence.speeds, evidence.elsewhere
+    seen = tuple(dict.fromkeys([*arms, *(arm for each in known for arm in each)]))
     x = np.log2(np.array(seen, dtype=float) / problem.default)
     prior = prior_covariance(x)
     noise = evidence.speed_sd**2
     speeds, elsewhere = (
-        {arm: (math.log(average_speed(own)), noise / len(own)) for arm, own in known.items()}
-        for known in (evidence.speeds, evidence.elsewhere)
+        {arm: (math.log(average_speed(own)), noise / len(own)) for arm, own in each.items()}
+        for each in (evidence.speeds, evidence.elsewhere)
     )
     speed_prior, doubt = _speed_prior(x, evidence.power_w, problem.max_power_w), prior
     if elsewhere:
@@ -213,6 +214,7 @@ def way_gone(mode: str, paces: Sequence[Pace], value: float) -> float:
 
 
 HORIZON = 20  # further recurrences in which what is learned is expected to be of use
+LEAST_VALUE = 0.05  # of a run: what a try must be expected to save above its cost
 
 # Gauss-Hermite nodes and weights of a standard normal (Golub and Welsch, 1969); those of numpy
 # take longer to import than the rest of this package.
@@ -247,10 +249,10 @@ def values_of_trying(
     """Return the value of trying each arm, in runs of the incumbent, shape ``(n,)``.
 
     The knowledge gradient (Frazier, Powell and Dayanik, 2009) in log cost: the expected saving over
-    the horizon from one more run of the arm, less what one of the incumbent would teach, and less
-    the expected cost of the try above one of the incumbent, which its bound limits. Zero for the
-    incumbent; minus infinity for arms that are not usable, and for arms in flight in other
-    recurrences, whose results are assumed as expected.
+    the horizon from one more run of the arm, less what one of the incumbent would teach, the
+    expected cost of the try above one of the incumbent, which its bound limits, and
+    ``LEAST_VALUE``. Zero for the incumbent; minus infinity for arms that are not usable, and for
+    arms in flight in other recurrences, whose results are assumed as expected.
     """
     incumbent = beliefs.incumbent
     if incumbent is None:
@@ -264,18 +266,15 @@ def values_of_trying(
     open_ = [i for i, arm in enumerate(beliefs.arms) if arm in usable]
     run = [i for i in open_ if i not in flying]
     values = np.full(len(beliefs.arms), -math.inf)
+    if run:
+        variance = np.maximum(0.0, covariance.diagonal()[run])
+        shifts = covariance[np.ix_(open_, run)] / np.sqrt(variance + noise)
+        after = mean[open_, None, None] + shifts[..., None] * _NODES - shifts[..., None] ** 2 / 2
+        gain = np.exp(mean[open_].min()) - np.exp(after).min(axis=0) @ _WEIGHTS
+        cost = np.exp(mean[run])
+        stopped = math.inf if beliefs.bound_factor is None else beliefs.bound_factor
+        loss = np.maximum(np.minimum(cost * np.exp(variance / 2) - 1, stopped), cost - 1)
+        own = gain[run.index(incumbent)] if incumbent in run else 0.0
+        values[run] = HORIZON * (gain - own) - loss - LEAST_VALUE
     values[incumbent] = 0.0
-    if not run:
-        return values
-    variance = np.maximum(0.0, covariance.diagonal()[run])
-    shifts = covariance[np.ix_(open_, run)] / np.sqrt(variance + noise)
-    after = mean[open_, None, None] + shifts[..., None] * _NODES - shifts[..., None] ** 2 / 2
-    gain = np.exp(mean[open_].min()) - np.exp(after).min(axis=0) @ _WEIGHTS
-    cost = np.exp(mean[run])
-    stopped = math.inf if beliefs.bound_factor is None else beliefs.bound_factor
-    loss = np.maximum(np.minimum(cost * np.exp(variance / 2) - 1, stopped), cost - 1)
-    if incumbent in run:
-        loss[run.index(incumbent)] = 0.0
-        gain -= gain[run.index(incumbent)]
-    values[run] = HORIZON * gain - loss
     return values

@@ -50,7 +50,8 @@ class Evidence:
     reached: RunsByArm  # those that reached the target
     cut: RunsByArm  # the same, cut short with a learning curve
     speeds: Mapping[int, Sequence[float]]  # joules per epoch of the newest runs
-    elsewhere: Mapping[int, Sequence[float]]  # the same, on the last other devices
+    # The same on the last other devices, by the batch size that gives a rank as much work today.
+    elsewhere: Mapping[int, Sequence[float]]
     speed_sd: float  # standard deviation of one run's log joules per epoch
     timed: RunsByArm  # the runs that show the speed of each arm
     power_w: float | None  # drawn at the known arm nearest to the default
@@ -108,7 +109,7 @@ def gather(problem: Problem, runs: Runs) -> Evidence:
         reached=reached,
         cut=_by_arm(problem, filter(is_cut, relevant)),
         speeds=_speeds(runs, timed, variance),
-        elsewhere=_elsewhere(runs),
+        elsewhere=_elsewhere(problem, runs),
         speed_sd=math.sqrt(variance),
         timed=timed,
         power_w=_power(problem, timed),
@@ -218,13 +219,14 @@ def _speeds(runs: Runs, timed: RunsByArm, variance: float) -> dict[int, list[flo
     return found
 
 
-def _elsewhere(runs: Runs) -> dict[int, list[float]]:
-    """Return joules per epoch of each arm on the devices that ran last and are not today's."""
+def _elsewhere(problem: Problem, runs: Runs) -> dict[int, list[float]]:
+    """Return joules per epoch on the newest devices that are not today's; see ``Evidence``."""
     others = [(run.arm, run.elsewhere) for run in runs if run.elsewhere is not None]
     found: defaultdict[int, list[float]] = defaultdict(list)
     for arm, other in others:
         if other.hardware == others[-1][1].hardware:
-            found[arm].append(other.epoch_cost_j)
+            ranks = problem.hardware.world_size / max(1, other.hardware.world_size)
+            found[max(1, round(arm * ranks))].append(other.epoch_cost_j)
     return {arm: costs[-SPEED_RUNS:] for arm, costs in found.items()}
 
 
