@@ -464,5 +464,5 @@ def test_auto_avoids_a_batch_size_with_which_the_script_never_evaluates():
     beliefs = Auto().explain(*read_history(NOW, [reached, silent]), np.random.default_rng(0))
     (own,) = [each for each in beliefs if each.global_batch_size == 128]
     assert (own.trials, own.chance) == (1, 0.0)
-    assert own.verdict.startswith("failed 1 of 1; ")
+    assert own.verdict.startswith("failed 1 of 1, which counts as ")
     assert own.cost_j > 2 * beliefs[0].cost_j

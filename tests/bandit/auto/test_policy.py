@@ -244,13 +244,15 @@ def test_when_nothing_proven_is_left_what_is_nearest_to_the_last_success_follows
 def test_if_the_target_moved_out_of_reach_nearby_another_arm_is_tried_every_night():
     """Not the same few in the same order: ``drift`` 23 of the simulation never ended."""
     runs = [run(64, 10)] * 4
-    tried = set()
+    tried, why = set(), ""
     for night in range(1000, 1003):
         for attempt in range(3):
             decision = choose(*runs, recurrence=night, last_attempt=attempt == 2)
             tried.add(decision.global_batch_size)
+            why += decision.why
             runs.append(run(decision.global_batch_size, 40, status=MISSED, recurrence=night))
     assert tried == {16, 32, 64, 128, 256}
+    assert "64 reached the target last; of what has failed least often since then, " in why
 
 
 def test_a_failure_that_cost_next_to_nothing_does_not_end_the_trying():
@@ -486,7 +488,7 @@ def test_explain_tells_every_verdict():
     told = explain(*runs)
     assert "ran out of memory" in told[256].verdict
     assert told[32].verdict == "runs now, in another recurrence"
-    assert told[16].verdict.startswith("failed 1 of 1; ")
+    assert told[16].verdict.startswith("failed 1 of 1, which counts as ")
 
 
 def test_a_range_of_ninety_percent_holds_nine_runs_in_ten():

@@ -69,7 +69,7 @@ class Evidence:
     lost_now_j: float  # known cost of these failures
     out_of_memory: Mapping[int, int]  # how often
     in_flight: frozenset[int]
-    failed_since: Mapping[int, int]  # failures of each arm since a run reached the target
+    failed_since: Counter[int]  # failures of each arm since a run reached the target
     outdated: int  # how many runs no longer count, because the job has changed since
     # Epochs of each arm's newest success, also before the job changed; the newest of all is last.
     successes: Mapping[int, int]

@@ -256,7 +256,11 @@ def why_first(now: Assessment, index: int) -> str:
 def why_retry(now: Assessment, index: int) -> str:
     """Say why an arm is run after a failure in the same recurrence."""
     arm, begin = now.beliefs.arms[index], now.evidence.last_reached
+    counts, left = now.evidence.failed_since, set(now.evidence.fitting) - now.evidence.failed_now
     why = f"of what is left, {arm} is nearest to {begin}, which reached the target last"
+    if any(counts[other] > counts[arm] for other in left):
+        failed_least = "of what has failed least often since then"
+        why = f"{begin} reached the target last; {failed_least}, {arm} is nearest to it"
     if arm in now.evidence.reached:
         why = f"{arm} has reached the target before"
     last = "; this is the last attempt allowed" if now.problem.last_attempt else ""
@@ -293,12 +297,13 @@ def why_incumbent(now: Assessment, index: int) -> str:
 def why_try(now: Assessment, index: int, incumbent: int) -> str:
     """Say why another arm is tried."""
     beliefs = now.beliefs
-    worth = f"{0.0 if now.values is None else float(now.values[index]):.2g}"
+    worth = 0.0 if now.values is None else float(now.values[index])
+    saving = f"{worth:.2g} runs" if worth >= 1.05 else f"{max(0.01, worth):.0%} of a run"
     best = beliefs.arms[incumbent]
     return (
         f"{beliefs.arms[index]} is expected to be {_compared(now, index)} {best}, but this is "
-        f"uncertain; trying it is expected to save the cost of about {worth} "
-        f"run{'s' * (worth != '1')} over the next {HORIZON} recurrences"
+        f"uncertain; trying it is expected to save the cost of about {saving} over the next "
+        f"{HORIZON} recurrences"
     )
 
 
@@ -310,8 +315,9 @@ def _compared(now: Assessment, index: int) -> str:
         return "as expensive as"
     if share >= _FAR:
         return "far more expensive than"
-    if share >= 1:
-        return f"{share + 1:.2g} times as expensive as"
+    if share >= 0.95:
+        times = f"{share + 1:.2g} times"
+        return f"{'twice' if times == '2 times' else times} as expensive as"
     return f"{abs(share):.0%} {'more expensive' if share >= 0 else 'cheaper'} than"
 
 
@@ -373,13 +379,15 @@ def _verdict(now: Assessment, index: int, failure_chance: float | None) -> str:
     if arm in evidence.in_flight:
         return "runs now, in another recurrence"
     failures = sum(run.status in FAILED for run in evidence.results.get(arm, ()))
-    failed = f"failed {failures} of {len(evidence.results[arm])}; " if failures else ""
+    failed = f"failed {failures} of {len(evidence.results[arm])}" if failures else ""
     if beliefs.incumbent is None or now.values is None:
         missing = "a batch size has reached the target"
         until = missing if beliefs.incumbent is None else "a cost is known"
-        return f"{failed}may run as soon as {until}"
+        return f"{failed}{'; ' * bool(failed)}may run as soon as {until}"
     pays = "worth a try, but less than another" if now.values[index] > 0 else "not worth a try"
     stopped = ""
     if arm in evidence.reached and (failure_chance or 0.0) > _CERTAIN:
         stopped = ", so that a try would be stopped for its cost"
+    if failed:  # what it costs includes that
+        failed += "; " if arm in evidence.reached else ", which counts as "
     return f"{failed}{_compared(now, index)} {beliefs.arms[beliefs.incumbent]}{stopped}; {pays}"
