@@ -40,9 +40,10 @@ VARIANTS: Mapping[str, Mapping[str, float]] = {
     "after any failure, only the proven": {"auto.policy.LOST_SHARE": 0.0},
     "no learning-curve stop": {"auto.policy.PACES": 0},
     "others bounded by cost_factor alone": {"auto.beliefs.BOUND_SDS": 99.0},
-    "bound at 2 sd": {"auto.beliefs.BOUND_SDS": 2.0},
-    "horizon 15": {"auto.beliefs.HORIZON": 15},
-    "horizon 60": {"auto.beliefs.HORIZON": 60},
+    "bound at 3 sd": {"auto.beliefs.BOUND_SDS": 3.0},
+    "horizon 10": {"auto.beliefs.HORIZON": 10},
+    "horizon 40": {"auto.beliefs.HORIZON": 40},
+    "a try may save next to nothing": {"auto.beliefs.LEAST_VALUE": 0.0},
     "no detection of drift": {"auto.drift.UNANNOUNCED": 0.0},
 }
 

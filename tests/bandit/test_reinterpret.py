@@ -11,7 +11,15 @@ from tests.bandit.scripts import DISPATCHED, MISSED, OOM, REACHED, STOPPED, chan
 from zeusrun.bandit.auto.policy import Auto
 from zeusrun.bandit.differences import describe_kept
 from zeusrun.bandit.reinterpret import read_history, read_trial
-from zeusrun.trial import CurvePoint, EnergySource, Hardware, PowerPoint, Stage, TrialStatus
+from zeusrun.trial import (
+    CurvePoint,
+    EnergySource,
+    Hardware,
+    Interruption,
+    PowerPoint,
+    Stage,
+    TrialStatus,
+)
 
 CANCELLED = TrialStatus.CANCELLED
 NOW = problem(max_power_w=50.0)
@@ -144,14 +152,21 @@ def test_other_hardware_keeps_the_epochs_alone(changes):
     run = read_trial(change(NOW, **changes), learned(0.5, 0.96))
     assert (run.status, run.epochs, run.local) == (REACHED, 2, False)
     assert (run.cost_j, run.epoch_cost_j, run.power_w) == (None, None, None)
-    assert run.elsewhere == (Hardware(2, "V100", 2), pytest.approx(30))
+    assert run.elsewhere == ((Hardware(2, "V100", 2), 50.0), pytest.approx(30))
 
 
-def test_the_speed_on_other_hardware_does_not_count_if_the_run_was_disturbed():
+def test_only_an_undisturbed_run_with_the_same_kind_of_energy_shows_a_speed_elsewhere():
     there = change(NOW, gpu_model="H100")
-    shared = learned(0.5, 0.96, shared=True)
-    assert read_trial(there, shared).elsewhere is None
-    assert read_trial(there, learned(0.96, energy_source=EnergySource.ESTIMATED)).elsewhere is None
+    interruption = Interruption(1.0, 0)
+    for changes in (
+        {"shared": True},
+        {"energy_source": EnergySource.ESTIMATED},
+        {"interruptions": (interruption,)},
+    ):
+        assert read_trial(there, learned(0.5, 0.96, **changes)).elsewhere is None
+
+
+def test_what_ran_on_todays_devices_shows_no_speed_elsewhere():
     assert read_trial(NOW, learned(0.5, 0.96)).elsewhere is None
 
 
@@ -310,7 +325,7 @@ def test_it_says_what_is_kept_and_why():
         "3 runs had another target (0.9, 0.8): read again from their learning curves",
         (
             "2 runs had other hardware (1 x P100 with 2 ranks, 2 x V100 with 8 ranks): kept for "
-            "their epochs, and for how speed depends on the batch size"
+            "their epochs"
         ),
         "1 run had another learning rate (0.3): kept for its speed",
         "1 run had another metric (loss, max): kept for its speed",
@@ -329,10 +344,7 @@ def test_a_cpu_of_other_cores_or_watts_is_other_hardware(then_w, kept_of_it):
     read = read_trial(problem(**cpu), then)
     assert (read.epochs, read.local) == (then.epochs, kept_of_it is None)
     told = describe_kept(problem(**cpu), [then])
-    other = (
-        "1 run had other hardware (CPU of 60 W with 2 ranks): kept for its epochs, and for how "
-        "speed depends on the batch size"
-    )
+    other = "1 run had other hardware (CPU of 60 W with 2 ranks): kept for its epochs"
     assert told == ([] if kept_of_it is None else [other])
 
 
@@ -464,5 +476,5 @@ def test_auto_avoids_a_batch_size_with_which_the_script_never_evaluates():
     beliefs = Auto().explain(*read_history(NOW, [reached, silent]), np.random.default_rng(0))
     (own,) = [each for each in beliefs if each.global_batch_size == 128]
     assert (own.trials, own.chance) == (1, 0.0)
-    assert own.verdict.startswith("failed 1 of 1, which counts as ")
+    assert own.verdict.startswith("failed 1 of 1; counting that, ")
     assert own.cost_j > 2 * beliefs[0].cost_j

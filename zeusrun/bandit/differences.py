@@ -161,7 +161,5 @@ def _what_counts(problem: Problem, trial: Trial) -> str:
         return "left out"
     if run.epochs is None:
         return "kept for {own} speed"
-    if run.elsewhere is not None:
-        return "kept for {own} epochs, and for how speed depends on the batch size"
     whole = timed and run.local
     return "read again from {own} learning curve{s}" if whole else "kept for {own} epochs"

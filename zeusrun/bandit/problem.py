@@ -145,10 +145,10 @@ STALE = 0.05
 """A profile is stale once speed or power under one of its limits has changed by this share."""
 
 
-class Elsewhere(NamedTuple):
-    """The speed of a run on devices that today's job does not have."""
+class SpeedElsewhere(NamedTuple):
+    """What an epoch of a run cost on devices that today's job does not have."""
 
-    hardware: Hardware
+    devices: tuple[Hardware, float | None]  # and their maximum power, by which CPUs differ
     epoch_cost_j: float
 
 
@@ -166,7 +166,6 @@ class Observation(NamedTuple):
     epochs: int | None = None  # to the target if it was reached, else completed
     cost_j: float | None = None  # to the target; ``None`` unless reached on hardware like today's
     epoch_cost_j: float | None = None  # on today's hardware, at ``power_limit_w``
-    elsewhere: Elsewhere | None = None  # its speed, if it ran on other devices
     power_limit_w: float | None = None  # what the objective chooses among those measured
     power_w: float | None = None  # drawn at the highest limit measured
     local: bool = True  # whether time and energy were measured as they would be today
@@ -176,6 +175,7 @@ class Observation(NamedTuple):
     differs: str | None = None  # what of its training is not as it is today; ``None``: nothing
     weight: float = 1.0  # how likely it is that its epochs still hold, as a policy judges
     log_shift: float = 0.0  # by how much log epochs are expected to have changed since
+    elsewhere: SpeedElsewhere | None = None  # instead of ``epoch_cost_j``, if the devices differ
 
     @property
     def epochs_today(self) -> float:

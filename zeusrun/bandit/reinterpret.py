@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from zeusrun.bandit.eras import compare_training, find_differences, last_hash
 from zeusrun.bandit.power import chosen_point
-from zeusrun.bandit.problem import FAILED, Elsewhere, Observation, step_cost_j
+from zeusrun.bandit.problem import FAILED, Observation, SpeedElsewhere, step_cost_j
 from zeusrun.bandit.proof import (
     CRASHED,
     Doubt,
@@ -109,9 +109,10 @@ def read_trial(problem: Problem, trial: Trial) -> Observation | None:
     target, ``max_epochs`` and ``eta_knob``, as if the trial had not been interrupted, and had kept
     its number of ranks. Epochs count if metric and learning rate are the same; time and energy, if
     GPUs, number of ranks, micro-batches and kind of energy are; crashes, if GPUs and micro-batches
-    are. A trial that is neither a success nor a failure by today's rules reads as cut short. A
-    trial that shared its GPUs or CPUs reads as one of another machine, unless ``learn_from_shared``
-    is set; what an epoch cost is then the most that it may cost.
+    are. What an epoch cost on other devices is kept apart, as ``elsewhere``. A trial that is
+    neither a success nor a failure by today's rules reads as cut short. A trial that shared its
+    GPUs or CPUs reads as one of another machine, unless ``learn_from_shared`` is set; what an epoch
+    cost is then the most that it may cost.
     """
     trial = with_ranks_of(problem, trial)
     status = trial.status
@@ -124,8 +125,9 @@ def read_trial(problem: Problem, trial: Trial) -> Observation | None:
     if is_resized(trial):  # its power is that of several numbers of ranks
         trial = replace(trial, power_profile=())
     shared = proof.speed in {Doubt.SHARED, Doubt.SHORT}
-    machine = same_hardware(problem, trial) and same_split(problem, trial)
-    measured = machine and same_energy(problem, trial)
+    comparable = same_split(problem, trial) and same_energy(problem, trial)
+    own = same_hardware(problem, trial)
+    machine, measured = own and same_split(problem, trial), own and comparable
     if proof.nothing or (status in CRASHED and (shared or not machine)):
         return None
     if status in CRASHED:
@@ -135,16 +137,19 @@ def read_trial(problem: Problem, trial: Trial) -> Observation | None:
     run = run._replace(status=status if failed_now else CUT_SHORT, local=measured and not shared)
     trial = in_units(problem, trial)
     end = whole = undisturbed(trial, whole_way(trial))
+    disturbed = shared or trial.interruptions or is_resized(trial)  # costly, not by its batch size
     if proof.learning is None and same_learning(problem, trial):
         run, end = _read_learning(problem, trial, run)
-        costly = shared or trial.interruptions or is_resized(trial)  # not by its batch size
-        if run.status is TrialStatus.STOPPED and costly and not failed_now:
+        if run.status is TrialStatus.STOPPED and disturbed and not failed_now:
             run = run._replace(status=CUT_SHORT)
     elif not (measured or failed_now):
         return None
     if not measured:
-        other = not shared and same_split(problem, trial) and same_energy(problem, trial)
-        return _read_elsewhere(problem, trial, run, end) if other and not machine else run
+        there = replace(problem, max_power_w=trial.max_power_w, levers=())
+        cost = _read_speed(there, trial, run, end).epoch_cost_j
+        if comparable and not disturbed and cost is not None:
+            run = run._replace(elsewhere=SpeedElsewhere((trial.hardware, trial.max_power_w), cost))
+        return run
     run = _read_speed(problem, trial, run, whole if shared else end)
     return run._replace(power_w=None, profile=(), disturbed=True) if shared else run
 
@@ -225,18 +230,6 @@ def _failure(problem: Problem, trial: Trial, end: Way | None) -> TrialStatus:
         # Another target has other costs, and so has its bound.
         same = (trial.eta_knob, trial.target) == (problem.eta_knob, problem.target)
     return trial.status if same else CUT_SHORT
-
-
-def _read_elsewhere(
-    problem: Problem, trial: Trial, run: Observation, end: Way | None
-) -> Observation:
-    """Return a run with what its epochs cost on its own devices."""
-    if end is None or end.epochs <= 0 or trial.interruptions or is_resized(trial):
-        return run
-    spent = cost_j(end.energy_j, trial.max_power_w, end.time_s, problem.eta_knob)
-    if not spent or spent <= _LEAST_J:
-        return run
-    return run._replace(elsewhere=Elsewhere(trial.hardware, spent / end.epochs))
 
 
 def _read_speed(problem: Problem, trial: Trial, run: Observation, end: Way | None) -> Observation:

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from zeusrun.bandit.auto.beliefs import HORIZON, LEAST_VALUE, Beliefs, values_of_trying
+from zeusrun.bandit.auto.beliefs import HORIZON, Beliefs, values_of_trying
 
 ARMS = (16, 32, 64)
 
@@ -22,28 +22,28 @@ def values(beliefs, in_flight=(), usable=ARMS):
     return values_of_trying(beliefs, usable, in_flight)
 
 
-def certain(*doubts):
-    """Independent doubts of arms; 0 is almost none."""
-    return np.diag([max(doubt, 1e-6) ** 2 for doubt in doubts])
+def independent(*sds):
+    """Covariance of independent arms; 0 becomes tiny."""
+    return np.diag([max(sd, 1e-6) ** 2 for sd in sds])
 
 
 def test_the_gain_is_the_expected_fall_of_the_least_cost():
     """Against the integral by brute force, for one arm of independent doubt."""
     sd, doubt, mean = 0.1, 0.3, 0.05
-    beliefs = believed([0, mean, 9], certain(0, doubt, 0), sd)
+    beliefs = believed([0, mean, 9], independent(0, doubt, 0), sd)
     move = doubt**2 / math.sqrt(doubt**2 + sd**2)
     z = np.linspace(-8, 8, 400_001)
     density = np.exp(-(z**2) / 2) / np.sqrt(2 * np.pi)
     after = np.minimum(1.0, np.exp(mean + move * z - move**2 / 2))
     gain = 1 - float((after * density).sum() * (z[1] - z[0]))
     loss = math.exp(mean + doubt**2 / 2) - 1
-    expected = HORIZON * gain - loss - LEAST_VALUE
+    expected = HORIZON * gain - loss
     assert values(beliefs)[1] == pytest.approx(expected, rel=0.1)  # of 13 nodes
 
 
 def test_what_is_known_teaches_nothing():
-    beliefs = believed([0, 0.2, 0.5], certain(0, 0, 0))
-    assert values(beliefs)[1] == pytest.approx(-math.expm1(0.2) - LEAST_VALUE, rel=1e-3)
+    beliefs = believed([0, 0.2, 0.5], independent(0, 0, 0))
+    assert values(beliefs)[1] == pytest.approx(-math.expm1(0.2), rel=1e-3)
 
 
 def test_everything_is_compared_with_a_run_of_the_incumbent():
@@ -51,8 +51,8 @@ def test_everything_is_compared_with_a_run_of_the_incumbent():
 
 
 def test_what_a_run_of_the_incumbent_teaches_is_no_reason_to_try_another():
-    """Of two arms that look alike, the one in doubt is worth a run, and that costs nothing more."""
-    known, doubtful = (believed([0, 0.02, 9], certain(sd, 0.1, 0)) for sd in (0, 0.2))
+    """A run of a doubtful incumbent teaches as much as one of another arm, and costs no more."""
+    known, doubtful = (believed([0, 0.02, 9], independent(sd, 0.1, 0)) for sd in (0, 0.2))
     assert values(known)[1] > 0 > values(doubtful)[1]
 
 

@@ -11,7 +11,7 @@ from tests.bandit.runs import run, speed_checked
 from tests.bandit.scripts import problem
 from zeusrun.bandit.auto.beliefs import believe
 from zeusrun.bandit.auto.evidence import gather
-from zeusrun.bandit.problem import Elsewhere
+from zeusrun.bandit.problem import SpeedElsewhere
 from zeusrun.trial import Hardware, TrialStatus
 
 JOB = problem(max_power_w=50.0)
@@ -147,9 +147,8 @@ def test_the_bound_of_others_leaves_a_whole_epoch():
 
 def elsewhere(arm, epoch_cost_j, hardware=("P100", 2)):
     model, count = hardware
-    return run(arm, None, per_epoch=None, status=TrialStatus.CANCELLED, pace=())._replace(
-        elsewhere=Elsewhere(Hardware(count, model, count), epoch_cost_j)
-    )
+    there = SpeedElsewhere((Hardware(count, model, count), 250.0 * count), epoch_cost_j)
+    return run(arm, None, per_epoch=None, status=TrialStatus.CANCELLED, pace=(), elsewhere=there)
 
 
 def test_other_devices_tell_how_speed_depends_on_the_batch_size():
@@ -164,6 +163,20 @@ def test_of_other_devices_the_newest_count():
     older = [elsewhere(arm, arm, ("K80", 2)) for arm in (16, 64, 256)]
     newer = [elsewhere(arm, 6400 / arm) for arm in (16, 64, 256)]
     assert np.allclose(beliefs(*older, *newer).mean, beliefs(*newer).mean)
+
+
+def test_of_other_devices_one_training_counts():
+    """An edit that changes the speed is no slope."""
+    edited = [elsewhere(64, 400.0)._replace(differs="script:1"), elsewhere(128, 50.0)]
+    assert np.allclose(beliefs(*edited).mean, beliefs(edited[-1]).mean)
+
+
+def test_one_speed_on_other_devices_makes_nothing_less_certain():
+    known = run(64, 10)
+    more, less = (
+        np.diag(beliefs(*runs).covariance) for runs in ([elsewhere(64, 9), known], [known])
+    )
+    assert np.all(more < less + 0.005)
 
 
 def test_with_another_number_of_ranks_the_same_work_for_a_rank_is_compared():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,7 +32,7 @@ CLIFF_SD = 0.3  # of an arm that has only failed: failures are cliffs, and say l
 LEVEL_VARIANCE = 10.0
 DEVICE_STEEPNESS = 0.5  # of the difference between the speeds of two kinds of devices
 OVERHEAD = 0.25  # how much overhead per step a low power draw means
-BOUND_SDS = 2.0  # a run that costs this much more than the incumbent is not interesting
+BOUND_SDS = 2.0  # a run that costs this much more than the incumbent, and an epoch, does not matter
 
 
 @dataclass(frozen=True)
@@ -52,32 +53,27 @@ class Beliefs:
 def believe(problem: Problem, evidence: Evidence) -> Beliefs:
     """Fold evidence into beliefs."""
     arms, run_sd = problem.candidates, evidence.run_sd
-    known = evidence.results, evidence.cut, evidence.speeds, evidence.elsewhere
-    seen = tuple(dict.fromkeys([*arms, *(arm for each in known for arm in each)]))
+    known = evidence.results, evidence.cut, evidence.speeds, evidence.speeds_elsewhere
+    seen = tuple(dict.fromkeys(chain(arms, *known)))
     x = np.log2(np.array(seen, dtype=float) / problem.default)
     prior = prior_covariance(x)
     noise = evidence.speed_sd**2
     speeds, elsewhere = (
         {arm: (math.log(average_speed(own)), noise / len(own)) for arm, own in each.items()}
-        for each in (evidence.speeds, evidence.elsewhere)
+        for each in (evidence.speeds, evidence.speeds_elsewhere)
     )
-    speed_prior, doubt = _speed_prior(x, evidence.power_w, problem.max_power_w), prior
-    if elsewhere:
-        # Other devices have another level, and nearly the same curve.
-        speed_prior, doubt = condition(prior, speed_prior, seen, elsewhere)
-        doubt = doubt + prior_covariance(x, DEVICE_STEEPNESS)
-    speed, speed_covariance = condition(doubt, speed_prior, seen, speeds)
+    speed, speed_covariance = _speed_prior(x, evidence.power_w, problem.max_power_w), prior
+    if elsewhere:  # the level of other devices says nothing of today's, but the curve is similar
+        shared = prior_covariance(x, math.sqrt(1 - DEVICE_STEEPNESS**2))
+        speed, shared = condition(shared, speed, seen, elsewhere)
+        speed_covariance = shared + prior_covariance(x, DEVICE_STEEPNESS)
+    speed, speed_covariance = condition(speed_covariance, speed, seen, speeds)
 
     speed_by_arm = dict(zip(seen, speed.tolist(), strict=True))
-    costs = _log_costs(evidence, speed_by_arm)
-    least = min(costs, key=lambda arm: costs[arm], default=None)
+    least_cost, an_epoch = _cheapest(evidence, speed_by_arm)
     bound_factor = None
-    if problem.cost_factor is not None:
-        bound_factor = math.exp(BOUND_SDS * run_sd)
-        if least is not None:  # a run takes whole epochs
-            bound_factor += finite_exp(speed_by_arm[least] - costs[least])
-        bound_factor = min(problem.cost_factor, bound_factor)
-    least_cost = None if least is None else costs[least]
+    if problem.cost_factor is not None:  # a run takes whole epochs, so one more is allowed
+        bound_factor = min(problem.cost_factor, math.exp(BOUND_SDS * run_sd) + an_epoch)
     counts = _epochs(problem.mode, evidence, bound_factor or 0.0, least_cost, speed_by_arm)
     epochs_seen = {arm: _weigh(own, run_sd) for arm, own in counts.items()}
     cliff = np.array([arm in evidence.results and arm not in evidence.reached for arm in seen])
@@ -152,14 +148,21 @@ def _weigh(counts: Sequence[tuple[float, float]], run_sd: float) -> tuple[float,
     return math.log(sum(epochs * each for epochs, each in counts) / weight), run_sd**2 / weight
 
 
-def _log_costs(evidence: Evidence, log_epoch_cost: Mapping[int, float]) -> dict[int, float]:
-    """Return, by arm, the log cost until a run reaches the target, failures included."""
-    return {
-        arm: math.log(sum(run.weight * run.epochs_today for run in evidence.results[arm]))
-        - math.log(sum(run.weight for run in runs))
-        + log_epoch_cost[arm]
-        for arm, runs in evidence.reached.items()
-    }
+def _cheapest(
+    evidence: Evidence, log_epoch_cost: Mapping[int, float]
+) -> tuple[float | None, float]:
+    """Return the least log cost of reaching the target, and the share of it that an epoch costs.
+
+    Failures are included. ``None`` and 0 while nothing has reached the target.
+    """
+    costs = []
+    usable = evidence.reached.keys() & set(evidence.fitting) or evidence.reached.keys()
+    for arm in usable:
+        runs = evidence.reached[arm]
+        spent = math.log(sum(run.weight * run.epochs_today for run in evidence.results[arm]))
+        log_epochs = spent - math.log(sum(run.weight for run in runs))
+        costs.append((log_epochs + log_epoch_cost[arm], finite_exp(-log_epochs)))
+    return min(costs, default=(None, 0.0))
 
 
 def _epochs(
@@ -213,8 +216,8 @@ def way_gone(mode: str, paces: Sequence[Pace], value: float) -> float:
     return total / len(paces)
 
 
-HORIZON = 20  # further recurrences in which what is learned is expected to be of use
-LEAST_VALUE = 0.05  # of a run: what a try must be expected to save above its cost
+HORIZON = 20  # recurrences in which a try has to pay for itself
+LEAST_SAVING = 0.05  # of the cost of a run: what a try must be expected to save at least
 
 # Gauss-Hermite nodes and weights of a standard normal (Golub and Welsch, 1969); those of numpy
 # take longer to import than the rest of this package.
@@ -248,11 +251,11 @@ def values_of_trying(
 ) -> Array:
     """Return the value of trying each arm, in runs of the incumbent, shape ``(n,)``.
 
-    The knowledge gradient (Frazier, Powell and Dayanik, 2009) in log cost: the expected saving over
-    the horizon from one more run of the arm, less what one of the incumbent would teach, the
-    expected cost of the try above one of the incumbent, which its bound limits, and
-    ``LEAST_VALUE``. Zero for the incumbent; minus infinity for arms that are not usable, and for
-    arms in flight in other recurrences, whose results are assumed as expected.
+    The knowledge gradient (Frazier, Powell and Dayanik, 2009) in log cost. What a run teaches is
+    the expected saving over the next ``HORIZON`` recurrences. The value is what a run of the arm
+    teaches more than one of the incumbent, less what it is expected to cost more, at most up to
+    its bound. Zero for the incumbent; minus infinity for arms that are not usable, and for arms in
+    flight in other recurrences, whose results are assumed as expected.
     """
     incumbent = beliefs.incumbent
     if incumbent is None:
@@ -264,17 +267,17 @@ def values_of_trying(
         known = covariance[i, i] + noise
         covariance = covariance - np.outer(covariance[i], covariance[i]) / known
     open_ = [i for i, arm in enumerate(beliefs.arms) if arm in usable]
-    run = [i for i in open_ if i not in flying]
+    options = [i for i in open_ if i not in flying]
     values = np.full(len(beliefs.arms), -math.inf)
-    if run:
-        variance = np.maximum(0.0, covariance.diagonal()[run])
-        shifts = covariance[np.ix_(open_, run)] / np.sqrt(variance + noise)
+    if options:
+        variance = np.maximum(0.0, covariance.diagonal()[options])
+        shifts = covariance[np.ix_(open_, options)] / np.sqrt(variance + noise)
         after = mean[open_, None, None] + shifts[..., None] * _NODES - shifts[..., None] ** 2 / 2
         gain = np.exp(mean[open_].min()) - np.exp(after).min(axis=0) @ _WEIGHTS
-        cost = np.exp(mean[run])
+        cost = np.exp(mean[options])
         stopped = math.inf if beliefs.bound_factor is None else beliefs.bound_factor
         loss = np.maximum(np.minimum(cost * np.exp(variance / 2) - 1, stopped), cost - 1)
-        own = gain[run.index(incumbent)] if incumbent in run else 0.0
-        values[run] = HORIZON * (gain - own) - loss - LEAST_VALUE
+        own = gain[options.index(incumbent)] if incumbent in options else 0.0
+        values[options] = HORIZON * (gain - own) - loss
     values[incumbent] = 0.0
     return values

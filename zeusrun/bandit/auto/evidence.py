@@ -6,7 +6,7 @@ import math
 import statistics
 from collections import Counter, defaultdict
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import TYPE_CHECKING
 
 from zeusrun.bandit.auto.drift import DOUBTED, LEAST, is_cut, is_settled, weigh_shown
@@ -50,8 +50,8 @@ class Evidence:
     reached: RunsByArm  # those that reached the target
     cut: RunsByArm  # the same, cut short with a learning curve
     speeds: Mapping[int, Sequence[float]]  # joules per epoch of the newest runs
-    # The same on the last other devices, by the batch size that gives a rank as much work today.
-    elsewhere: Mapping[int, Sequence[float]]
+    # The same on the newest other devices, by the batch size that gives a rank as much work today.
+    speeds_elsewhere: Mapping[int, Sequence[float]]
     speed_sd: float  # standard deviation of one run's log joules per epoch
     timed: RunsByArm  # the runs that show the speed of each arm
     power_w: float | None  # drawn at the known arm nearest to the default
@@ -109,7 +109,7 @@ def gather(problem: Problem, runs: Runs) -> Evidence:
         reached=reached,
         cut=_by_arm(problem, filter(is_cut, relevant)),
         speeds=_speeds(runs, timed, variance),
-        elsewhere=_elsewhere(problem, runs),
+        speeds_elsewhere=_speeds_elsewhere(problem, runs),
         speed_sd=math.sqrt(variance),
         timed=timed,
         power_w=_power(problem, timed),
@@ -136,10 +136,9 @@ def gather(problem: Problem, runs: Runs) -> Evidence:
 
 
 def _failed_since(runs: Runs) -> Counter[int]:
-    """Count the failures of each arm since a run reached the target."""
-    reached = (i for i in reversed(range(len(runs))) if runs[i].status is TrialStatus.REACHED)
-    newest = runs[next(reached, -1) + 1 :]
-    return Counter(run.arm for run in newest if run.status in OUTDONE)
+    """Count the failures of each arm since the newest run that reached the target."""
+    since = takewhile(lambda run: run.status is not TrialStatus.REACHED, reversed(runs))
+    return Counter(run.arm for run in since if run.status in OUTDONE)
 
 
 def was_bounded(run: Observation) -> bool:
@@ -219,14 +218,19 @@ def _speeds(runs: Runs, timed: RunsByArm, variance: float) -> dict[int, list[flo
     return found
 
 
-def _elsewhere(problem: Problem, runs: Runs) -> dict[int, list[float]]:
-    """Return joules per epoch on the newest devices that are not today's; see ``Evidence``."""
-    others = [(run.arm, run.elsewhere) for run in runs if run.elsewhere is not None]
+def _speeds_elsewhere(problem: Problem, runs: Runs) -> dict[int, list[float]]:
+    """Return joules per epoch on the newest devices other than today's, of one training.
+
+    See ``Evidence``. A batch size that is no whole number today is left out.
+    """
+    others = [(run, run.elsewhere) for run in runs if run.elsewhere is not None]
     found: defaultdict[int, list[float]] = defaultdict(list)
-    for arm, other in others:
-        if other.hardware == others[-1][1].hardware:
-            ranks = problem.hardware.world_size / max(1, other.hardware.world_size)
-            found[max(1, round(arm * ranks))].append(other.epoch_cost_j)
+    for run, speed in others:
+        newest, last = others[-1]
+        ranks = problem.hardware.world_size, max(1, speed.devices[0].world_size)
+        arm, rest = divmod(run.arm * ranks[0], ranks[1])
+        if arm and not rest and (speed.devices, run.differs) == (last.devices, newest.differs):
+            found[arm].append(speed.epoch_cost_j)
     return {arm: costs[-SPEED_RUNS:] for arm, costs in found.items()}
 
 

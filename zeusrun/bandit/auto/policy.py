@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from zeusrun.bandit.auto.beliefs import HORIZON, Assessment, assess, newest_paces, way_gone
+from zeusrun.bandit.auto.beliefs import (
+    HORIZON,
+    LEAST_SAVING,
+    Assessment,
+    assess,
+    newest_paces,
+    way_gone,
+)
 from zeusrun.bandit.auto.drift import describe_outdated
 from zeusrun.bandit.auto.evidence import (
     CRASH_LIMIT,
@@ -88,9 +95,9 @@ def _select(now: Assessment) -> tuple[int, Stage, str]:
         chosen = _likeliest if last and evidence.proven_failed_now else _proven
         index = chosen(now, incumbent)
         return index, Stage.RETRY, why_retry(now, index)
-    best = incumbent if values is None or last else int(values.argmax())
-    if best == incumbent:
+    if values is None or last or values.max() <= LEAST_SAVING:
         return incumbent, Stage.EXPLOIT, why_incumbent(now, incumbent)
+    best = int(values.argmax())
     why = why_try(now, best, incumbent)
     if _needs_speed_check(now, best):
         why = f"{why}; at first, only {SPEED_CHECK_S:g} s are spent, to measure its speed"
@@ -139,9 +146,10 @@ def _proven(now: Assessment, incumbent: int) -> int:
 
 
 def _nearest(now: Assessment, free: Collection[int], incumbent: int) -> int:
-    """Return the free arm nearest to the one that reached the target last, of two the cheaper.
+    """Return the free arm that has failed least often since a run reached the target.
 
-    Since then, it has failed less often than the others: a model may be far away.
+    Of several, it is the nearest to the arm of that run; of two as near, the cheaper one. The arms
+    nearby may no longer reach the target.
     """
     arms, mean = now.beliefs.arms, now.beliefs.mean
     begin = now.evidence.last_reached or arms[incumbent]
@@ -257,12 +265,13 @@ def why_retry(now: Assessment, index: int) -> str:
     """Say why an arm is run after a failure in the same recurrence."""
     arm, begin = now.beliefs.arms[index], now.evidence.last_reached
     counts, left = now.evidence.failed_since, set(now.evidence.fitting) - now.evidence.failed_now
-    why = f"of what is left, {arm} is nearest to {begin}, which reached the target last"
-    if any(counts[other] > counts[arm] for other in left):
-        failed_least = "of what has failed least often since then"
-        why = f"{begin} reached the target last; {failed_least}, {arm} is nearest to it"
     if arm in now.evidence.reached:
         why = f"{arm} has reached the target before"
+    elif any(counts[other] > counts[arm] for other in left):
+        least = "of the batch sizes that have failed least often since then"
+        why = f"{begin} reached the target last; {least}, {arm} is nearest to it"
+    else:
+        why = f"of what is left, {arm} is nearest to {begin}, which reached the target last"
     last = "; this is the last attempt allowed" if now.problem.last_attempt else ""
     return f"{_listed(now.evidence.failed_now)} failed in this recurrence; {why}{last}"
 
@@ -290,7 +299,7 @@ def why_incumbent(now: Assessment, index: int) -> str:
         since = f"since the job changed ({describe_outdated(outdated)} for epochs)"
     return (
         f"{arm} is the cheapest batch size {since}, {energy_text(cost_j)} a run; trying another is "
-        "expected to cost more than it could save"
+        "not expected to pay"
     )
 
 
@@ -298,12 +307,11 @@ def why_try(now: Assessment, index: int, incumbent: int) -> str:
     """Say why another arm is tried."""
     beliefs = now.beliefs
     worth = 0.0 if now.values is None else float(now.values[index])
-    saving = f"{worth:.2g} runs" if worth >= 1.05 else f"{max(0.01, worth):.0%} of a run"
-    best = beliefs.arms[incumbent]
+    saving = f"{worth:.2g} runs" if worth >= 1.05 else f"{worth:.0%} of a run"
+    arm, best = beliefs.arms[index], beliefs.arms[incumbent]
     return (
-        f"{beliefs.arms[index]} is expected to be {_compared(now, index)} {best}, but this is "
-        f"uncertain; trying it is expected to save the cost of about {saving} over the next "
-        f"{HORIZON} recurrences"
+        f"{arm} is expected to be {_compared(now, index)} {best}, but this is uncertain; trying it "
+        f"is expected to save the cost of about {saving} over the next {HORIZON} recurrences"
     )
 
 
@@ -315,9 +323,8 @@ def _compared(now: Assessment, index: int) -> str:
         return "as expensive as"
     if share >= _FAR:
         return "far more expensive than"
-    if share >= 0.95:
-        times = f"{share + 1:.2g} times"
-        return f"{'twice' if times == '2 times' else times} as expensive as"
+    if share >= 0.95:  # 2 times reads better than 99 % more
+        return f"{share + 1:.2g} times as expensive as"
     return f"{abs(share):.0%} {'more expensive' if share >= 0 else 'cheaper'} than"
 
 
@@ -379,15 +386,15 @@ def _verdict(now: Assessment, index: int, failure_chance: float | None) -> str:
     if arm in evidence.in_flight:
         return "runs now, in another recurrence"
     failures = sum(run.status in FAILED for run in evidence.results.get(arm, ()))
-    failed = f"failed {failures} of {len(evidence.results[arm])}" if failures else ""
+    failed = f"failed {failures} of {len(evidence.results[arm])}; " if failures else ""
     if beliefs.incumbent is None or now.values is None:
         missing = "a batch size has reached the target"
         until = missing if beliefs.incumbent is None else "a cost is known"
-        return f"{failed}{'; ' * bool(failed)}may run as soon as {until}"
-    pays = "worth a try, but less than another" if now.values[index] > 0 else "not worth a try"
+        return f"{failed}may run as soon as {until}"
+    pays = now.values[index] > LEAST_SAVING
+    worth = "worth a try, but less than another" if pays else "not worth a try"
     stopped = ""
     if arm in evidence.reached and (failure_chance or 0.0) > _CERTAIN:
         stopped = ", so that a try would be stopped for its cost"
-    if failed:  # what it costs includes that
-        failed += "; " if arm in evidence.reached else ", which counts as "
-    return f"{failed}{_compared(now, index)} {beliefs.arms[beliefs.incumbent]}{stopped}; {pays}"
+    failed += "counting that, " if failures else ""
+    return f"{failed}{_compared(now, index)} {beliefs.arms[beliefs.incumbent]}{stopped}; {worth}"
