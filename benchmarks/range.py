@@ -16,6 +16,7 @@ import math
 import os
 import statistics
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from itertools import chain, product
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -29,6 +30,7 @@ from zeusrun.bandit.registry import create_policy
 from zeusrun.bandit.reinterpret import read_history
 from zeusrun.simulate.engine import LearningCurve, Rate, SimulatedJob, watts
 from zeusrun.simulate.replay import ask_about, replay
+from zeusrun.trial import Hardware
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -101,11 +103,11 @@ def simulate(cell: Cell) -> dict[int, Judged]:
     job, policy = build_job(cell), create_policy("auto")
     problem = ask_about(job, ETA_KNOB, 2.0)
     before: list[Observation] = []
-    if cell.scenario == MOVED:  # of runs on another GPU, only the epochs count
-        for each in replay(job, policy, problem, BEFORE, cell.seed):
-            (run,) = read_history(problem, [each.trial])[1]
-            unknown = dict.fromkeys(("cost_j", "epoch_cost_j", "power_w"))
-            before.append(run._replace(recurrence=run.recurrence - BEFORE, profile=(), **unknown))
+    if cell.scenario == MOVED:
+        there = replace(problem, hardware=Hardware(1, "another", 1))
+        for each in replay(job, policy, there, BEFORE, cell.seed):
+            trial = replace(each.trial, recurrence=each.trial.recurrence - BEFORE)
+            before += read_history(problem, [trial])[1]
     first = BEFORE if cell.scenario == SLOWED else 0
     played = replay(job, policy, problem, first + COUNTS[-1][-1], [cell.seed, 1], before=before)
     runs = before + read_history(problem, [each.trial for each in played])[1]

@@ -38,7 +38,7 @@ _LEGEND = {
     "epochs, cost": "expected of the next run, until it reaches the target",
     "90 % range": "of the cost of the next run",
     "risk": "the probability that the next run costs too much, or misses the target",
-    "worth": "what a try is expected to save in later recurrences, less its own cost",
+    "worth": "what a try is expected to save later, less its own cost; of the cheapest, 0",
     "next": "the probability that the next run uses this batch size",
 }
 
