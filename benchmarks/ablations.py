@@ -43,7 +43,7 @@ VARIANTS: Mapping[str, Mapping[str, float]] = {
     "bound at 3 sd": {"auto.beliefs.BOUND_SDS": 3.0},
     "horizon 10": {"auto.beliefs.HORIZON": 10},
     "horizon 40": {"auto.beliefs.HORIZON": 40},
-    "a try may save next to nothing": {"auto.beliefs.LEAST_VALUE": 0.0},
+    "a try may save next to nothing": {"auto.policy.LEAST_SAVING": 0.0},
     "no detection of drift": {"auto.drift.UNANNOUNCED": 0.0},
 }
 
