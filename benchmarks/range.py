@@ -24,7 +24,7 @@ import numpy as np
 from timing import describe_machine
 
 from zeusrun.bandit.auto.beliefs import assess
-from zeusrun.bandit.auto.policy import belief_of
+from zeusrun.bandit.auto.words import belief_of
 from zeusrun.bandit.problem import student
 from zeusrun.bandit.registry import create_policy
 from zeusrun.bandit.reinterpret import read_history

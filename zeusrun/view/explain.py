@@ -35,7 +35,7 @@ _CERTAIN = 0.995
 _SAME = 0.005  # a smaller difference of costs is none
 _APART = 30.0  # times the lower end of a range
 _LEGEND = {
-    "epochs, cost": "expected of the next run, until it reaches the target",
+    "epochs, cost": "expected of a run with this batch size, until it reaches the target",
     "90 % range": "of the cost of the next run",
     "risk": "the probability that the next run costs too much, or misses the target",
     "worth": "what a try is expected to save later, less its own cost; of the cheapest, 0",
@@ -225,7 +225,7 @@ def _change(
     if decision.stage is Stage.EXPLOIT:
         runs = f"if runs of {own.global_batch_size} come to cost more than those of {other}"
         return f"{runs} ({energy_text(cost_j)}), {other} is used"
-    cheaper = f"if it is cheaper than {other} ({energy_text(cost_j)})"
+    cheaper = f"if its expected cost falls below that of {other} ({energy_text(cost_j)})"
     return f"{cheaper}, it replaces {other} as the cheapest so far"
 
 

@@ -67,7 +67,28 @@ def test_a_doubtful_arm_is_worth_a_try_and_it_says_why():
     decision = choose(run(64, 10))
     assert decision.stage is Stage.EXPLORE
     assert decision.global_batch_size != 64
-    assert "but this is uncertain; trying it is expected to save the cost" in decision.why
+    assert (
+        "uncertain: a bad try costs once, a good one saves in 20 recurrences; try" in decision.why
+    )
+
+
+def test_what_has_run_before_is_run_once_more():
+    two = {"candidates": (64, 128)}
+    again = choose(run(64, 10), run(64, 10), run(128, 10), **two)
+    assert (again.global_batch_size, again.stage) == (128, Stage.EXPLORE)
+    assert "another run of it is expected to save the cost of about 22% of a run" in again.why
+    crashed = choose(run(64, 10), crash(256, 8))
+    assert crashed.why.startswith("256, with which the script crashed in one recurrence, is exp")
+
+
+def test_a_try_that_is_expected_to_save_little_is_not_made():
+    runs = [
+        run(arm, epochs) for arm, epochs in ((64, 10), (128, 10), (32, 14), (256, 15), (16, 20))
+    ]
+    told = explain(*runs, run(64, 10))
+    assert 0 < told[128].value_j < 0.05 * told[64].cost_j
+    assert told[128].verdict.endswith("more expensive than 64; a try would save too little")
+    assert told[64].is_next
 
 
 def test_an_unknown_speed_is_checked_first_where_runs_are_long():
@@ -479,7 +500,7 @@ def test_epochs_are_unknown_until_a_run_has_reached_the_target():
     beliefs = explain(cut).values()
     assert {belief.epochs for belief in beliefs} == {None}
     assert {belief.verdict for belief in beliefs if not belief.chance} == {
-        "may run as soon as a batch size has reached the target"
+        "may run once another one has failed or reached the target"
     }
     assert None not in {belief.epochs for belief in explain(cut, run(64, 10)).values()}
 

@@ -10,43 +10,33 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from zeusrun.bandit.auto.beliefs import (
-    HORIZON,
-    LEAST_SAVING,
-    Assessment,
-    assess,
-    newest_paces,
-    way_gone,
-)
-from zeusrun.bandit.auto.drift import describe_outdated
-from zeusrun.bandit.auto.evidence import (
-    CRASH_LIMIT,
-    NOISY_SHARE_OF_RANGES,
-    PROVEN,
-    find_speed_variance,
-    was_bounded,
+from zeusrun.bandit.auto.beliefs import LEAST_SAVING, assess, newest_paces, way_gone
+from zeusrun.bandit.auto.evidence import PROVEN, was_bounded
+from zeusrun.bandit.auto.words import (
+    belief_of,
+    why_after_crash,
+    why_first,
+    why_incumbent,
+    why_retry,
+    why_try,
 )
 from zeusrun.bandit.baselines import WalkingPolicy
 from zeusrun.bandit.power import first_lever
-from zeusrun.bandit.problem import FAILED, SDS90, ArmBelief, finite_exp, student
-from zeusrun.cost import energy_text
 from zeusrun.trial import Bound, Decision, Stage, TrialStatus, adapts
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Collection, Iterator
 
     from numpy.random import Generator
 
-    from zeusrun.bandit.auto.evidence import Evidence
-    from zeusrun.bandit.problem import Problem, Runs
+    from zeusrun.bandit.auto.beliefs import Assessment
+    from zeusrun.bandit.problem import ArmBelief, Problem, Runs
 
 SPEED_CHECK_S = 30.0  # of training show an arm's speed
 SPEED_CHECK_SHARE = 0.2  # of the cost of a run that a speed check may cost
 LOST_SHARE = 0.2  # of the cost of a run; after larger losses, only proven arms follow
 LEAP = 3  # failures of a recurrence after which the best arm is not near where it was
 PACES = 5  # learning curves that a trial is compared with
-_FAR = 9.0  # times more, of which no number is said: so little is known
-_CERTAIN = 0.9  # that a run would be stopped
 
 
 class Auto(WalkingPolicy):
@@ -229,172 +219,3 @@ def _bound(now: Assessment, index: int, *, proven: bool) -> Bound | None:
     newest = now.evidence.reached[beliefs.arms[incumbent]][: -PACES - 1 : -1]
     paces = tuple(run.pace for run in newest if run.pace)
     return Bound((beliefs.bound_factor or factor) * cost_j, paces)
-
-
-def why_first(now: Assessment, index: int) -> str:
-    """Say why an arm is run while nothing has reached the target."""
-    evidence, arm = now.evidence, now.beliefs.arms[index]
-    last = evidence.last_reached
-    begin = "the default" if last is None else f"{last}, which reached it last"
-    nothing = "nothing has reached the target yet"
-    if evidence.outdated:
-        left_out = f"so {describe_outdated(evidence.outdated)} for epochs"
-        nothing = f"nothing has reached the target since the job changed, {left_out}"
-    elif last is not None:
-        nothing = "no batch size that may still run has reached the target yet"
-    if now.problem.ignored:
-        return (
-            f"{arm} is the only batch size that runs until the script trains with the one that it "
-            "gets; runs with another one teach nothing, even if they reach the target"
-        )
-    own = evidence.results.get(arm, ())
-    if any(not was_bounded(run) for run in own) or evidence.out_of_memory.get(arm):
-        which = "the default" if last is None else "the nearest to the one that reached it last"
-        return f"{nothing}, and every batch size has failed; so {arm}, {which}"
-    if last is None and arm == now.problem.default:
-        return f"{arm} is the default, and {nothing}"
-    if arm == last:
-        return f"{nothing}; {arm} reached it last"
-    if now.problem.last_attempt and arm in evidence.successes:
-        return f"{nothing}; this is the last attempt allowed, and {arm} has reached it before"
-    options = "not tried, or only stopped at an old bound" if own else "not tried"
-    return f"{nothing}; of the batch sizes {options}, {arm} is nearest to {begin}"
-
-
-def why_retry(now: Assessment, index: int) -> str:
-    """Say why an arm is run after a failure in the same recurrence."""
-    arm, begin = now.beliefs.arms[index], now.evidence.last_reached
-    counts, left = now.evidence.failed_since, set(now.evidence.fitting) - now.evidence.failed_now
-    if arm in now.evidence.reached:
-        why = f"{arm} has reached the target before"
-    elif any(counts[other] > counts[arm] for other in left):
-        least = "of the batch sizes that have failed least often since then"
-        why = f"{begin} reached the target last; {least}, {arm} is nearest to it"
-    else:
-        why = f"of what is left, {arm} is nearest to {begin}, which reached the target last"
-    last = "; this is the last attempt allowed" if now.problem.last_attempt else ""
-    return f"{_listed(now.evidence.failed_now)} failed in this recurrence; {why}{last}"
-
-
-def why_after_crash(now: Assessment, index: int) -> str:
-    """Say why the incumbent is run after a crash in the same recurrence."""
-    return (
-        f"the script crashed with {_listed(now.evidence.crashed_now)}; {now.beliefs.arms[index]} "
-        "has reached the target before, and will show whether the batch size is the cause"
-    )
-
-
-def _listed(arms: Iterable[int]) -> str:
-    return ", ".join(map(str, sorted(arms)))
-
-
-def why_incumbent(now: Assessment, index: int) -> str:
-    """Say why the incumbent is run."""
-    arm, cost_j = now.beliefs.arms[index], now.beliefs.incumbent_cost_j
-    outdated = now.evidence.outdated
-    if cost_j is None:
-        return f"{arm} has reached the target, and no cost is known yet"
-    since = "so far"
-    if outdated:
-        since = f"since the job changed ({describe_outdated(outdated)} for epochs)"
-    return (
-        f"{arm} is the cheapest batch size {since}, {energy_text(cost_j)} a run; trying another is "
-        "not expected to pay"
-    )
-
-
-def why_try(now: Assessment, index: int, incumbent: int) -> str:
-    """Say why another arm is tried."""
-    beliefs = now.beliefs
-    worth = 0.0 if now.values is None else float(now.values[index])
-    saving = f"{worth:.2g} runs" if worth >= 1.05 else f"{worth:.0%} of a run"
-    arm, best = beliefs.arms[index], beliefs.arms[incumbent]
-    return (
-        f"{arm} is expected to be {_compared(now, index)} {best}, but this is uncertain; trying it "
-        f"is expected to save the cost of about {saving} over the next {HORIZON} recurrences"
-    )
-
-
-def _compared(now: Assessment, index: int) -> str:
-    mean, incumbent = now.beliefs.mean, now.beliefs.incumbent
-    other = 0.0 if incumbent is None else float(mean[incumbent])
-    share = finite_exp(float(mean[index]) - other) - 1
-    if abs(share) < 0.005:
-        return "as expensive as"
-    if share >= _FAR:
-        return "far more expensive than"
-    if share >= 0.95:  # 2 times reads better than 99 % more
-        return f"{share + 1:.2g} times as expensive as"
-    return f"{abs(share):.0%} {'more expensive' if share >= 0 else 'cheaper'} than"
-
-
-def belief_of(now: Assessment, index: int, bound: Bound | None, why: str | None) -> ArmBelief:
-    """Return what is believed of one arm; ``why`` it is the next one, ``None`` if it is not."""
-    evidence, beliefs = now.evidence, now.beliefs
-    arm, cost_j = beliefs.arms[index], beliefs.incumbent_cost_j
-    log_cost = float(beliefs.mean[index])
-    sd = math.sqrt(max(0.0, float(beliefs.covariance[index, index])) + beliefs.run_sd**2)
-    trials = len(evidence.results.get(arm, ())) + evidence.out_of_memory.get(arm, 0)
-    cost_range_j = failure_chance = value_j = None
-    if bound is not None and trials:  # an arm that was never tried may fail for any reason
-        far = (math.log(bound.cost_j) - log_cost) / sd
-        failure_chance = 0.5 * math.erfc(far / math.sqrt(2))
-    if cost_j is not None:
-        far = _find_reach(evidence, arm, sd)
-        cost_range_j = finite_exp(log_cost - far), finite_exp(log_cost + far)
-    if now.values is not None and cost_j is not None:
-        worth_j = float(now.values[index]) * cost_j
-        value_j = worth_j if math.isfinite(worth_j) else None
-    return ArmBelief(
-        global_batch_size=arm,
-        trials=trials,
-        reached=len(evidence.reached.get(arm, ())),
-        epochs=finite_exp(float(beliefs.log_epochs[index])) if evidence.reached else None,
-        epoch_cost_j=finite_exp(float(beliefs.log_epoch_cost[index])) if evidence.speeds else None,
-        cost_j=None if cost_j is None else finite_exp(log_cost + beliefs.run_sd**2 / 2),
-        cost_range_j=cost_range_j,
-        failure_chance=failure_chance,
-        value_j=value_j,
-        chance=float(why is not None),
-        verdict=_verdict(now, index, failure_chance) if why is None else why,
-    )
-
-
-def _find_reach(evidence: Evidence, arm: int, sd: float) -> float:
-    """Return how far from its mean the next run's log cost lies in nine runs of ten, at most.
-
-    ``sd`` is the standard deviation by which ``auto`` chooses.
-    """
-    noise, freedom = find_speed_variance(evidence.timed, NOISY_SHARE_OF_RANGES)
-    runs = max(1, len(evidence.speeds.get(arm, ())))
-    sd = math.sqrt(sd**2 + (noise - evidence.speed_sd**2) * (1 + 1 / runs))
-    own = evidence.run_sd**2
-    both = (own + noise) ** 2 / (own**2 / evidence.freedom + noise**2 / freedom)  # Satterthwaite
-    return student(SDS90, both) * sd
-
-
-def _verdict(now: Assessment, index: int, failure_chance: float | None) -> str:
-    evidence, beliefs = now.evidence, now.beliefs
-    arm = beliefs.arms[index]
-    if arm not in evidence.fitting:
-        crashed = evidence.crashes.get(arm, 0)
-        times = f"its script crashed in {crashed} recurrences, and not with others"
-        memory = "it, or a smaller one, ran out of memory"
-        return f"out: {times if crashed >= CRASH_LIMIT else memory}"
-    if index == beliefs.incumbent:
-        return "the cheapest so far"
-    if arm in evidence.in_flight:
-        return "runs now, in another recurrence"
-    failures = sum(run.status in FAILED for run in evidence.results.get(arm, ()))
-    failed = f"failed {failures} of {len(evidence.results[arm])}; " if failures else ""
-    if beliefs.incumbent is None or now.values is None:
-        missing = "a batch size has reached the target"
-        until = missing if beliefs.incumbent is None else "a cost is known"
-        return f"{failed}may run as soon as {until}"
-    pays = now.values[index] > LEAST_SAVING
-    worth = "worth a try, but less than another" if pays else "not worth a try"
-    stopped = ""
-    if arm in evidence.reached and (failure_chance or 0.0) > _CERTAIN:
-        stopped = ", so that a try would be stopped for its cost"
-    failed += "counting that, " if failures else ""
-    return f"{failed}{_compared(now, index)} {beliefs.arms[beliefs.incumbent]}{stopped}; {worth}"
