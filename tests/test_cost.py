@@ -56,6 +56,7 @@ def test_eta_knob_outside_its_range_is_refused(eta_knob):
         (4.5e12, "4500 GJ"),
         (1e300, "1e+291 GJ"),
         (-50, "-50.0 J"),
+        (-3.55e-15, "0 J"),
     ],
 )
 def test_joules_are_written_with_a_prefix(energy_j, text):

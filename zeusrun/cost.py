@@ -40,11 +40,16 @@ def cost_j(
 
 def energy_text(energy_j: float) -> str:
     """Write joules with three significant digits and a prefix, such as ``2.10 kJ``."""
+    if abs(energy_j) < _NOTHING_J:
+        return "0 J"
     for unit in ("J", "kJ", "MJ"):
         if abs(energy_j) < 999.5:  # 999.5 would round up to 1,000
             return f"{_three_digits(energy_j)} {unit}"
         energy_j /= 1000
     return f"{_three_digits(energy_j)} GJ"
+
+
+_NOTHING_J = 1e-9  # less is a rounding error of a sum
 
 
 def _three_digits(number: float) -> str:

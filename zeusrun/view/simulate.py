@@ -85,7 +85,8 @@ def _lead(cases: Sequence[Case]) -> str:
         explores = f"Exploring {does} about {units.energy(abs(exploring_j))}, as much as {runs}."
     if len(cases) == 1:
         return f"In the end, a run uses {uses}, and costs about {units.energy(run_j)}. {explores}"
-    today = "as today" if arm == then else f"today {then}"
+    often = before.batch_sizes.count(then) / len(before.batch_sizes)
+    today = "as today" if arm == then else f"with today's settings {then} in {often:.0%}"
     claims = {"time": _claim(saved_share(before.time_s, after.time_s))}
     if model.energy_known:
         claims = {"energy": _claim(saved_share(before.energy_j, after.energy_j)), **claims}
