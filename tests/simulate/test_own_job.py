@@ -79,6 +79,19 @@ def ran(
 KNOWN = [ran(n, size, scale=s) for n, (size, s) in enumerate([(32, 0.9), (32, 1.1), (32, 1.0), (64, 0.9), (64, 1.1), (64, 1.0)], 1)]  # fmt: skip
 
 
+# Runs that passed their target by more than they had to.
+LUCKY = [replace(t, curve=(*t.curve[:-1], t.curve[-1]._replace(value=0.6))) for t in KNOWN]
+
+
+def test_a_run_that_trained_on_shows_a_harder_target():
+    end = [trial.curve[-1] for trial in KNOWN]
+    more = [
+        replace(trial, curve=(*trial.curve, last._replace(epoch=last.epoch + 1, value=0.6)))
+        for trial, last in zip(KNOWN, end, strict=True)
+    ]
+    assert learn("job", replace(PROBLEM, target=0.55), more).reached == len(KNOWN)
+
+
 def test_what_ran_is_known_and_what_did_not_follows_the_laws():
     model = learn("job", PROBLEM, KNOWN)
     arms = {arm.batch_size: arm for arm in model.arms}
@@ -139,8 +152,9 @@ def test_a_batch_size_that_only_missed_the_target_never_reaches_it():
         (
             KNOWN,
             {"target": 0.9},
-            "no past run of job reached accuracy 0.9, because .* was 0.5; a target of at most 0.5 can be",
+            "no past run of job was to reach accuracy 0.9: .* was 0.5; a target of at most 0.5 can be",
         ),
+        (LUCKY, {"target": 0.51}, "no past run of job was to reach accuracy 0.51: runs end at th"),
         (KNOWN, {"hardware": Hardware(8)}, "no run of job shows its speed on the devices"),
         ([ran(n, 32) for n in range(1, 7)], {}, "only batch size 32 has reached"),
         ([ran(n, s, watts=None) for n, s in enumerate([32, 64] * 3, 1)], {}, "only eta_knob 0"),

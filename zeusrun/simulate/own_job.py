@@ -21,11 +21,12 @@ from zeusrun.bandit.auto.beliefs import newest_paces, way_gone
 from zeusrun.bandit.auto.evidence import gather
 from zeusrun.bandit.problem import SDS90, mean_log_epochs, merged_profile
 from zeusrun.bandit.proof import undisturbed, whole_way, with_ranks_of
-from zeusrun.bandit.reinterpret import read_history, read_trial
+from zeusrun.bandit.reinterpret import read_trial, read_trials
 from zeusrun.cost import cost_j
 from zeusrun.errors import UsageError
 from zeusrun.lever import POWER, Lever
 from zeusrun.simulate.engine import SAMPLES_PER_EPOCH, LearningCurve, Rate, SimulatedJob
+from zeusrun.target import meets_target
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
@@ -80,21 +81,32 @@ def learn(job: str, problem: Problem, trials: Sequence[Trial]) -> JobModel:
     Raises:
         UsageError: If they show too little; the message says what is missing.
     """
-    problem, runs = read_history(problem, trials)
+    problem, every = read_trials(problem, trials)
+    runs = [run for run in every if run is not None]
     evidence = gather(problem, runs)
     reached = sum(map(len, evidence.reached.values()))
-    if reached < LEAST_RUNS:
+    sign = _sign(problem)
+    # Of runs that ended at an easier target, only the luckiest show when they reached this one.
+    shown = min(
+        reached,
+        sum(
+            run is not None and run.status is TrialStatus.REACHED
+            for trial, run in zip(trials, every, strict=True)
+            if sign * trial.target >= sign * problem.target or _trained_on(trial)
+        ),
+    )
+    if shown < LEAST_RUNS:
         targets = [trial.target for trial in trials if trial.metric == problem.metric]
-        hardest = max(targets, default=problem.target, key=lambda each: _sign(problem) * each)
-        if _sign(problem) * problem.target > _sign(problem) * hardest:
+        hardest = max(targets, default=problem.target, key=lambda each: sign * each)
+        if sign * problem.target > sign * hardest:
             bound = "at most" if problem.mode == "max" else "at least"
             raise UsageError(
-                f"{f'only {reached}' if reached else 'no'} past run{'s' * (reached > 1)} of {job} "
-                f"reached {problem.metric} {problem.target:g}, because runs end at their target, "
-                f"which was {hardest:g}; a target of {bound} {hardest:g} can be simulated"
+                f"no past run of {job} was to reach {problem.metric} {problem.target:g}: runs end "
+                f"at their target, which was {hardest:g}; a target of {bound} {hardest:g} can be "
+                "simulated"
             )
         raise UsageError(
-            f"{job} has {reached} run{'' if reached == 1 else 's'} that reached {problem.metric} "
+            f"{job} has {shown} run{'' if shown == 1 else 's'} that reached {problem.metric} "
             f"{problem.target:g} under these settings, and a simulation needs {LEAST_RUNS}; submit "
             "it more often first"
         )
@@ -159,6 +171,12 @@ def learn(job: str, problem: Problem, trials: Sequence[Trial]) -> JobModel:
         energy_known=energy_known,
         left_out=tuple(sorted(set(problem.candidates) - set(evidence.fitting))),
     )
+
+
+def _trained_on(trial: Trial) -> bool:
+    """Whether a run trained on after it had reached its target."""
+    before = (point.value for point in trial.curve[:-1] if point.value is not None)
+    return any(meets_target(value, trial.target, trial.mode) for value in before)
 
 
 def _doubt(
