@@ -58,7 +58,11 @@ PUBLISHED = {
 
 
 def simulate(
-    console: Console, what: str, scenarios: Sequence[Scenario], policies: Sequence[str], seeds: int
+    console: Console,
+    what: str,
+    scenarios: Sequence[Scenario],
+    policies: Sequence[str],
+    seeds: range,
 ) -> list[Episode]:
     """Run a study on all cores, with a progress bar."""
     settings = StudySettings(
@@ -69,7 +73,7 @@ def simulate(
         return run_study(
             scenarios,
             policies,
-            range(seeds),
+            seeds,
             settings,
             processes=os.cpu_count() or 1,
             on_progress=lambda share: bar.update(task, completed=share),
@@ -104,7 +108,7 @@ def traces(console: Console, trace_dir: Path, gpus: Sequence[str], seeds: int) -
     cells: dict[tuple[str, str], dict[str, list[Episode]]] = {}
     for gpu in gpus:
         scenarios = build_scenarios([], trace_dir, gpu)
-        for episode in simulate(console, gpu, scenarios, list(POLICIES), seeds):
+        for episode in simulate(console, gpu, scenarios, list(POLICIES), range(seeds)):
             own = cells.setdefault((gpu, episode.name), defaultdict(list))
             own[episode.policy].append(episode)
 
@@ -182,7 +186,7 @@ def _worst_to_never(cells: Cells, horizon: int) -> float:
     return max(float(to_never(own["auto"], horizon).mean()) for own in cells.values())
 
 
-def families(console: Console, seeds: int) -> None:
+def families(console: Console, seeds: range) -> None:
     """Compare on made-up jobs, another one for every seed."""
     scenarios = [Scenario(name) for name in FAMILIES]
     episodes = simulate(console, "made-up jobs", scenarios, ["auto", "zeus"], seeds)
@@ -286,6 +290,7 @@ def main() -> None:
     parser.add_argument("--trace-dir", type=Path, help="where the traces are")
     parser.add_argument("--gpu", action="append", help="v100 and p100 if left out")
     parser.add_argument("--seeds", type=int, default=40)
+    parser.add_argument("--first-seed", type=int, default=0, help="of the made-up jobs")
     parser.add_argument("--jobs", type=int, default=500, help="made-up jobs to look for errors on")
     given = parser.parse_args()
     console = Console(stderr=True)
@@ -293,7 +298,7 @@ def main() -> None:
     gpus = given.gpu or ["v100", "p100"]
     if given.trace_dir is not None:
         traces(console, given.trace_dir, gpus, given.seeds)
-    families(console, given.seeds)
+    families(console, range(given.first_seed, given.first_seed + given.seeds))
     errors(console, given.jobs)
     job = FAMILIES["law"](np.random.default_rng(1))
     if given.trace_dir is not None:

@@ -152,7 +152,7 @@ def test_other_hardware_keeps_the_epochs_alone(changes):
     run = read_trial(change(NOW, **changes), learned(0.5, 0.96))
     assert (run.status, run.epochs, run.local) == (REACHED, 2, False)
     assert (run.cost_j, run.epoch_cost_j, run.power_w) == (None, None, None)
-    assert run.elsewhere == ((Hardware(2, "V100", 2), 50.0), pytest.approx(30))
+    assert run.elsewhere == (Hardware(2, "V100", 2), 50.0, pytest.approx(30))
 
 
 def test_only_an_undisturbed_run_with_the_same_kind_of_energy_shows_a_speed_elsewhere():

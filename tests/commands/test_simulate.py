@@ -274,7 +274,7 @@ def test_a_forecast_claims_no_saving_by_batch_sizes_that_nobody_ran(cli, learned
         (("job.yaml", "--set", "env={A: b}"), "past runs do not show what another env would do"),
         (
             ("job.yaml", "--set", "objective.target=0.9"),
-            "no past run of job was to reach accuracy 0.9: ",
+            "no past run of job had a target as hard as accuracy 0.9: ",
         ),
         (
             ("job.yaml", "--set", "batch_size.candidates=[33,64]"),

@@ -83,13 +83,17 @@ KNOWN = [ran(n, size, scale=s) for n, (size, s) in enumerate([(32, 0.9), (32, 1.
 LUCKY = [replace(t, curve=(*t.curve[:-1], t.curve[-1]._replace(value=0.6))) for t in KNOWN]
 
 
+def trained_on(trial, epochs):
+    last = trial.curve[-1]
+    more = [last._replace(epoch=last.epoch + n, value=0.6) for n in range(1, epochs + 1)]
+    return replace(trial, curve=(*trial.curve, *more))
+
+
 def test_a_run_that_trained_on_shows_a_harder_target():
-    end = [trial.curve[-1] for trial in KNOWN]
-    more = [
-        replace(trial, curve=(*trial.curve, last._replace(epoch=last.epoch + 1, value=0.6)))
-        for trial, last in zip(KNOWN, end, strict=True)
-    ]
-    assert learn("job", replace(PROBLEM, target=0.55), more).reached == len(KNOWN)
+    asked = replace(PROBLEM, target=0.55)
+    assert learn("job", asked, [trained_on(t, 3) for t in KNOWN]).reached == len(KNOWN)
+    with pytest.raises(UsageError, match="runs end at their target"):  # it only noticed late
+        learn("job", asked, [trained_on(t, 1) for t in KNOWN])
 
 
 def test_what_ran_is_known_and_what_did_not_follows_the_laws():
@@ -152,9 +156,9 @@ def test_a_batch_size_that_only_missed_the_target_never_reaches_it():
         (
             KNOWN,
             {"target": 0.9},
-            "no past run of job was to reach accuracy 0.9: .* was 0.5; a target of at most 0.5 can be",
+            "no past run of job had a target as hard as accuracy 0.9: .* was 0.5; a target of at most 0.5 can be",
         ),
-        (LUCKY, {"target": 0.51}, "no past run of job was to reach accuracy 0.51: runs end at th"),
+        (LUCKY, {"target": 0.51}, "no past run of job had a target as hard as accuracy 0.51: "),
         (KNOWN, {"hardware": Hardware(8)}, "no run of job shows its speed on the devices"),
         ([ran(n, 32) for n in range(1, 7)], {}, "only batch size 32 has reached"),
         ([ran(n, s, watts=None) for n, s in enumerate([32, 64] * 3, 1)], {}, "only eta_knob 0"),

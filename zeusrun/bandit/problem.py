@@ -148,7 +148,8 @@ STALE = 0.05
 class SpeedElsewhere(NamedTuple):
     """What an epoch of a run cost on devices that today's job does not have."""
 
-    devices: tuple[Hardware, float | None]  # and their maximum power, by which CPUs differ
+    hardware: Hardware
+    max_power_w: float | None  # summed over the devices; CPUs differ by it
     epoch_cost_j: float
 
 

@@ -145,10 +145,11 @@ def read_trial(problem: Problem, trial: Trial) -> Observation | None:
     elif not (measured or failed_now):
         return None
     if not measured:
-        there = replace(problem, max_power_w=trial.max_power_w, levers=())
-        cost = _read_speed(there, trial, run, end).epoch_cost_j
-        if comparable and not disturbed and cost is not None:
-            run = run._replace(elsewhere=SpeedElsewhere((trial.hardware, trial.max_power_w), cost))
+        if comparable and not disturbed:
+            there = replace(problem, max_power_w=trial.max_power_w, levers=())
+            cost = _read_speed(there, trial, run, end).epoch_cost_j
+            speed = cost and SpeedElsewhere(trial.hardware, trial.max_power_w, cost)
+            run = run._replace(elsewhere=speed or None)
         return run
     run = _read_speed(problem, trial, run, whole if shared else end)
     return run._replace(power_w=None, profile=(), disturbed=True) if shared else run

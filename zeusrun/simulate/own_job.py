@@ -101,9 +101,9 @@ def learn(job: str, problem: Problem, trials: Sequence[Trial]) -> JobModel:
         if sign * problem.target > sign * hardest:
             bound = "at most" if problem.mode == "max" else "at least"
             raise UsageError(
-                f"no past run of {job} was to reach {problem.metric} {problem.target:g}: runs end "
-                f"at their target, which was {hardest:g}; a target of {bound} {hardest:g} can be "
-                "simulated"
+                f"no past run of {job} had a target as hard as {problem.metric} "
+                f"{problem.target:g}: runs end at their target, which was {hardest:g}; a target of "
+                f"{bound} {hardest:g} can be simulated"
             )
         raise UsageError(
             f"{job} has {shown} run{'' if shown == 1 else 's'} that reached {problem.metric} "
@@ -174,8 +174,8 @@ def learn(job: str, problem: Problem, trials: Sequence[Trial]) -> JobModel:
 
 
 def _trained_on(trial: Trial) -> bool:
-    """Whether a run trained on after it had reached its target."""
-    before = (point.value for point in trial.curve[:-1] if point.value is not None)
+    """Whether a run trained on after it had reached its target, and not only until it noticed."""
+    before = [point.value for point in trial.curve[:-2] if point.epoch and point.value is not None]
     return any(meets_target(value, trial.target, trial.mode) for value in before)
 
 

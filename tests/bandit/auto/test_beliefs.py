@@ -147,7 +147,7 @@ def test_the_bound_of_others_leaves_a_whole_epoch():
 
 def elsewhere(arm, epoch_cost_j, hardware=("P100", 2)):
     model, count = hardware
-    there = SpeedElsewhere((Hardware(count, model, count), 250.0 * count), epoch_cost_j)
+    there = SpeedElsewhere(Hardware(count, model, count), 250.0 * count, epoch_cost_j)
     return run(arm, None, per_epoch=None, status=TrialStatus.CANCELLED, pace=(), elsewhere=there)
 
 

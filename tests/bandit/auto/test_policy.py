@@ -59,7 +59,8 @@ def test_what_has_proved_cheapest_is_run_when_no_doubt_is_left():
     decision = choose(*settled())
     assert (decision.global_batch_size, decision.stage) == (64, Stage.EXPLOIT)
     assert decision.why == (
-        "64 is the cheapest batch size so far, 1.00 kJ a run; trying another is not expected to pay"
+        "64 is the cheapest batch size so far, 1.00 kJ a run; trying another is not "
+        "expected to save enough"
     )
 
 

@@ -64,16 +64,16 @@ def believe(problem: Problem, evidence: Evidence) -> Beliefs:
     )
     speed, speed_covariance = _speed_prior(x, evidence.power_w, problem.max_power_w), prior
     if elsewhere:  # the level of other devices says nothing of today's, but the curve is similar
-        shared = prior_covariance(x, math.sqrt(1 - DEVICE_STEEPNESS**2))
-        speed, shared = condition(shared, speed, seen, elsewhere)
-        speed_covariance = shared + prior_covariance(x, DEVICE_STEEPNESS)
+        common = prior_covariance(x, math.sqrt(1 - DEVICE_STEEPNESS**2))
+        speed, common = condition(common, speed, seen, elsewhere)
+        speed_covariance = common + prior_covariance(x, DEVICE_STEEPNESS)
     speed, speed_covariance = condition(speed_covariance, speed, seen, speeds)
 
     speed_by_arm = dict(zip(seen, speed.tolist(), strict=True))
-    least_cost, an_epoch = _cheapest(evidence, speed_by_arm)
+    least_cost, epoch_share = _cheapest(evidence, speed_by_arm)
     bound_factor = None
     if problem.cost_factor is not None:  # a run takes whole epochs, so one more is allowed
-        bound_factor = min(problem.cost_factor, math.exp(BOUND_SDS * run_sd) + an_epoch)
+        bound_factor = min(problem.cost_factor, math.exp(BOUND_SDS * run_sd) + epoch_share)
     counts = _epochs(problem.mode, evidence, bound_factor or 0.0, least_cost, speed_by_arm)
     epochs_seen = {arm: _weigh(own, run_sd) for arm, own in counts.items()}
     cliff = np.array([arm in evidence.results and arm not in evidence.reached for arm in seen])

@@ -227,9 +227,10 @@ def _speeds_elsewhere(problem: Problem, runs: Runs) -> dict[int, list[float]]:
     found: defaultdict[int, list[float]] = defaultdict(list)
     for run, speed in others:
         newest, last = others[-1]
-        ranks = problem.hardware.world_size, max(1, speed.devices[0].world_size)
-        arm, rest = divmod(run.arm * ranks[0], ranks[1])
-        if arm and not rest and (speed.devices, run.differs) == (last.devices, newest.differs):
+        alike = (*speed[:2], run.differs) == (*last[:2], newest.differs)
+        ranks_then = max(1, speed.hardware.world_size)
+        arm, rest = divmod(run.arm * problem.hardware.world_size, ranks_then)
+        if alike and arm and not rest:
             found[arm].append(speed.epoch_cost_j)
     return {arm: costs[-SPEED_RUNS:] for arm, costs in found.items()}
 

@@ -95,7 +95,7 @@ def why_incumbent(now: Assessment, index: int) -> str:
         since = f"since the job changed ({describe_outdated(outdated)} for epochs)"
     return (
         f"{arm} is the cheapest batch size {since}, {energy_text(cost_j)} a run; trying another is "
-        "not expected to pay"
+        "not expected to save enough"
     )
 
 
