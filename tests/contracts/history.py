@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from tests import factories
 from tests.factories import PREEMPTED, REACHED
 from zeusrun.errors import HistoryError
+from zeusrun.history import turns
 from zeusrun.history.base import Conflict
+from zeusrun.launcher.turn import HeldTurn
 from zeusrun.reasons import ReasonCode
 from zeusrun.trial import CurvePoint, EnergySource, Interruption, Outcome, Trial, TrialStatus
 from zeusrun.trial.values import WorldChange
@@ -78,13 +80,50 @@ def begin(history, choose=next_trial, last=None) -> Trial:
     return factories.begin(history, choose, last, "digits")
 
 
-CHANGES = {
-    "begin": lambda history, _: begin(history),
-    "resume": lambda history, trial: begin(history, history.find(trial).resume(LATER)),
-    "finish": lambda history, _: history.finish("digits-12-1", REACHED),
-    "forget": lambda history, trial: history.forget(trial, forgotten=True),
+def end(status: TrialStatus, trial: str = "digits-12-1"):
+    """Return a change that ends a trial, by default the newest one."""
+    return lambda history: history.finish(trial, replace(REACHED, status=status))
+
+
+MAKES_STALE = {
+    "a trial begins": begin,
+    "a preempted trial goes on": lambda h: begin(h, h.find("digits-2-1").resume(LATER)),
+    "a trial is preempted": end(TrialStatus.PREEMPTED),
+    "a preempted trial is cancelled": lambda h: h.finish(
+        "digits-2-1",
+        h.find("digits-2-1").ended_as(TrialStatus.CANCELLED, ReasonCode.CANCELLED, "", LATER),
+    ),
+    "a trial is forgotten": lambda h: h.forget("digits-1-1", forgotten=True),
+    "a trial is forgotten no longer": lambda h: h.forget("digits-4-1", forgotten=False),
+    "an ended trial is added": lambda h: h.add([build_trial(13).finish(REACHED)]),
+    "a running trial is added": lambda h: h.add([build_trial(13)]),
+    "a trial is added as preempted": lambda h: h.add([h.find("digits-12-1").finish(PREEMPTED)]),
 }
-"""What changes a history, given an early or the newest trial, which was preempted."""
+"""Changes of ``start_changing`` after which a choice from before must be made again."""
+MAKES_NOTHING_STALE = {
+    **{
+        f"a trial ends as {s.value}": end(s)
+        for s in TrialStatus
+        if s.finished and s.value != "PREEMPTED"
+    },
+    "a late result replaces LOST": end(TrialStatus.REACHED, "digits-3-1"),
+    "a result is added": lambda h: h.add([h.find("digits-12-1").finish(REACHED)]),
+    "a heartbeat": lambda h: h.renew("digits-12-1", {"epoch": 1}),
+    "the same mark again": lambda h: h.forget("digits-4-1", forgotten=True),
+    "a trial of another job begins": lambda h: begin(h, build_trial(job="other")),
+    "a turn is taken": lambda h: h.ask_turn("digits"),
+}
+
+
+def start_changing(history) -> str:
+    """Store twelve trials, of which the last one runs; return the version."""
+    for number in range(1, 13):
+        begin(history)
+        ends = {2: PREEMPTED, 3: replace(REACHED, status=TrialStatus.LOST), 12: None}
+        if (outcome := ends.get(number, REACHED)) is not None:
+            history.finish(f"digits-{number}-1", outcome)
+    history.forget("digits-4-1", forgotten=True)
+    return history.snapshot("digits").version
 
 
 class HistoryContract:
@@ -375,21 +414,25 @@ class HistoryContract:
         begin(history, build_trial(job="other"))
         assert history.begin(build_trial(2), after=version) == build_trial(2)
 
-    @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-    @pytest.mark.parametrize("number", [1, 12])
-    def test_a_choice_from_before_a_change_is_a_conflict(self, history, change, number):
-        for count in range(1, 13):
-            begin(history)
-            if count < 12 or change is not CHANGES["finish"]:
-                history.finish(f"digits-{count}-1", PREEMPTED if count == number else REACHED)
-        version = history.snapshot("digits").version
-        change(history, f"digits-{number}-1")
+    @pytest.mark.parametrize("change", MAKES_STALE.values(), ids=MAKES_STALE)
+    def test_a_choice_is_stale_after(self, history, change):
+        version = start_changing(history)
+        change(history)
         after = history.trials("digits")
-        for trial in (build_trial(13, uuid="0" * 32), build_trial(14), build_trial(12)):
+        for number in (12, 13, 14):
+            trial = build_trial(number, uuid="0" * 32)
             with pytest.raises(Conflict, match="history of digits has changed"):
                 history.begin(trial, after=version)
         assert history.trials("digits") == after
         assert history.begin(build_trial(14), after=history.snapshot("digits").version)
+
+    @pytest.mark.parametrize("change", MAKES_NOTHING_STALE.values(), ids=MAKES_NOTHING_STALE)
+    def test_a_choice_is_as_good_as_before_after(self, history, change):
+        version = start_changing(history)
+        change(history)
+        before = history.trials("digits")
+        assert history.begin(build_trial(13), after=version) == build_trial(13)
+        assert history.trials("digits") == [*before, build_trial(13)]
 
     def test_a_version_is_good_for_one_begin(self, history):
         version = history.snapshot("digits").version
@@ -404,6 +447,102 @@ class HistoryContract:
         history.forget("digits-1-1", forgotten=True)
         history.forget("digits-1-1", forgotten=False)
         assert begin(history).recurrence == 2
+
+    # Turns.
+
+    def test_turns_come_in_the_order_in_which_they_were_asked_for(self, history):
+        first, second = history.ask_turn("digits"), history.ask_turn("digits")
+        assert (first.ahead, first.waiting) == (0, 1)
+        assert (second.ahead, second.waiting) == (1, 2)
+        assert history.ask_turn("digits", first.number) == (first.number, 0, 2)
+        history.leave_turn("digits", first.number)
+        assert history.ask_turn("digits", second.number) == (second.number, 0, 1)
+
+    def test_a_turn_is_of_one_job(self, history):
+        history.ask_turn("digits")
+        assert history.ask_turn("other").ahead == 0
+
+    def test_a_turn_begins_one_trial_and_ends(self, history):
+        turn, version = history.ask_turn("digits").number, history.snapshot("digits").version
+        trial = history.begin(build_trial(1), after=version, turn=turn)
+        assert history.ask_turn("digits").ahead == 0
+        with pytest.raises(Conflict, match="expired"):
+            history.begin(build_trial(2), after=history.snapshot("digits").version, turn=turn)
+        assert history.trials("digits") == [trial]
+
+    def test_nobody_begins_before_those_who_are_ahead(self, history):
+        first, second = history.ask_turn("digits"), history.ask_turn("digits")
+        version = history.snapshot("digits").version
+        with pytest.raises(Conflict, match="others are ahead"):
+            history.begin(build_trial(1), after=version, turn=second.number)
+        assert history.trials("digits") == []
+        assert history.ask_turn("digits", second.number) == second
+        history.begin(build_trial(1), after=version, turn=first.number)
+
+    def test_a_turn_that_has_expired_begins_nothing_and_blocks_nobody(self, history, monkeypatch):
+        with monkeypatch.context() as patch:
+            patch.setattr(turns, "TURN_S", -1.0)
+            expired = history.ask_turn("digits").number
+        version = history.snapshot("digits").version
+        with pytest.raises(Conflict, match="expired"):
+            history.begin(build_trial(1), after=version, turn=expired)
+        following = history.ask_turn("digits")
+        assert following.ahead == 0
+        again = history.ask_turn("digits", expired)
+        assert again.number > following.number
+        assert again.ahead == 1
+
+    def test_a_stale_choice_keeps_its_turn(self, history):
+        version, turn = history.snapshot("digits").version, history.ask_turn("digits").number
+        begin(history)
+        with pytest.raises(Conflict, match="has changed"):
+            history.begin(build_trial(2), after=version, turn=turn)
+        assert history.ask_turn("digits").ahead == 1
+        history.begin(build_trial(2), after=history.snapshot("digits").version, turn=turn)
+
+    def test_a_trial_that_is_refused_keeps_its_turn(self, history):
+        begin(history, build_trial(1))
+        version, turn = history.snapshot("digits").version, history.ask_turn("digits").number
+        with pytest.raises(ValueError, match="already"):
+            history.begin(build_trial(1, uuid="0" * 32), after=version, turn=turn)
+        assert history.ask_turn("digits", turn) == (turn, 0, 1)
+
+    def test_a_turn_is_left_more_than_once(self, history):
+        turn = history.ask_turn("digits").number
+        for _ in range(2):
+            history.leave_turn("digits", turn)
+        assert history.ask_turn("digits").number > turn
+
+    def test_a_turn_makes_no_history(self, history):
+        history.ask_turn("digits")
+        assert history.jobs() == []
+        assert history.trials("digits") == []
+
+    @pytest.mark.parametrize("job", ["", "../up", "x" * 65])
+    def test_there_is_no_turn_of_what_can_be_no_job(self, history, job):
+        with pytest.raises(ValueError, match="name of a job"):
+            history.ask_turn(job)
+
+    def test_threads_that_take_turns_never_conflict(self, history):
+        start, failures = threading.Barrier(8), []
+
+        def submit():
+            start.wait()
+            try:
+                with HeldTurn(history, "digits", lambda _: None, lambda: None) as turn:
+                    turn.wait()
+                    snapshot = history.snapshot("digits")
+                    turn.begin(another_next_trial(list(snapshot.trials)), snapshot.version)
+            except Conflict as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=submit) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert failures == []
+        assert [trial.recurrence for trial in history.trials("digits")] == list(range(1, 9))
 
     def test_of_the_threads_that_have_chosen_from_the_same_snapshot_one_begins(self, history):
         begin(history)

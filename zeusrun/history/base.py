@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from zeusrun.history.turns import Turn
     from zeusrun.trial import Outcome, Trial
 
 
@@ -19,7 +20,7 @@ NEWEST = 1000
 
 
 class Conflict(HistoryError):  # noqa: N818 - the name is part of the contract
-    """The history of a job has changed since the snapshot that a trial was chosen from."""
+    """A choice is stale: the history has changed since its snapshot, or its turn has expired."""
 
 
 class UnknownTrialError(HistoryError):
@@ -48,6 +49,7 @@ class Snapshot(NamedTuple):
     """The trials of a job at one moment, oldest first.
 
     Two snapshots have the same version only if nothing in the job's history changed between them.
+    The version also says whether a choice from the snapshot is stale: see ``History.begin``.
     ``offline``: a shared history does not respond, and the trials are those of the local copy.
     """
 
@@ -133,14 +135,27 @@ class History(Protocol):
         """Return what ``trials`` returns, and the version of the job's history."""
         ...
 
-    def begin(self, trial: Trial, *, after: str) -> Trial:
+    def ask_turn(self, job: str, number: int = 0) -> Turn:
+        """Renew a turn of a job by ``TURN_S``, and return its place; see ``history/turns.py``.
+
+        Without a number, or with that of a turn that has expired, take a new one at the end.
+        """
+        ...
+
+    def leave_turn(self, job: str, number: int) -> None:
+        """End a turn without beginning a trial; nothing happens if it has expired."""
+        ...
+
+    def begin(self, trial: Trial, *, after: str, turn: int = 0) -> Trial:
         """Store a new trial durably; one from ``Trial.resume`` replaces the preempted one.
 
-        ``after`` is the version of the snapshot that the trial was chosen from.
+        ``after`` is the version of the snapshot that the trial was chosen from. ``turn`` is the
+        number of the turn in which the snapshot was taken, and the turn ends; 0: the version alone
+        decides.
 
         Raises:
-            Conflict: If the history of the job has changed since that snapshot: a trial began,
-                finished or was forgotten, or the history was restored. Nothing is stored; take
+            Conflict: If the choice is stale (``rules.makes_stale``), the history was restored, or
+                the turn has expired or others are ahead. Nothing is stored; ask for the turn, take
                 another snapshot and choose again.
             ValueError: If the trial is finished, its id does not match its numbers, another trial
                 has this id and is not the one that it resumes, or it could not be read back.

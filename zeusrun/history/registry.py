@@ -262,9 +262,9 @@ class RoutedHistory(History):
         """See ``History.jobs``. Jobs with a history of their own count without asking it."""
         return sorted({*self.of(None).jobs(), *self._chosen})
 
-    def begin(self, trial: Trial, *, after: str) -> Trial:
+    def begin(self, trial: Trial, *, after: str, turn: int = 0) -> Trial:
         """See ``History.begin``."""
-        return self.of(trial.job).begin(trial, after=after)
+        return self.of(trial.job).begin(trial, after=after, turn=turn)
 
     def add(self, trials: Sequence[Trial]) -> list[Trial]:
         """See ``History.add``; ``trials`` are of one job."""
@@ -274,6 +274,8 @@ class RoutedHistory(History):
     count = _routed(History.count)
     unfinished = _routed(History.unfinished)
     snapshot = _routed(History.snapshot)
+    ask_turn = _routed(History.ask_turn)
+    leave_turn = _routed(History.leave_turn)
     find = _routed(History.find)
     finish = _routed(History.finish)
     forget = _routed(History.forget)

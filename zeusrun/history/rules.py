@@ -64,6 +64,21 @@ def check_id(trial: Trial, known: Trial | None) -> None:
         raise ValueError(f"there is a trial {trial.trial} already")
 
 
+def makes_stale(trial: Trial, known: Trial | None) -> bool:
+    """Whether storing a trial makes choices from before stale; ``known`` is what was stored.
+
+    A trial that begins or goes on does, as it has a number and tries a batch size. So does one that
+    is preempted, or is so no longer, because the next submit continues it; and a mark to learn
+    nothing from it, because it says that a choice should not rely on it. Other results do not: the
+    next choice uses them.
+    """
+    return (
+        known is None
+        or TrialStatus.PREEMPTED in {known.status, trial.status}
+        or trial.forgotten != known.forgotten
+    )
+
+
 def is_same(known: Trial, trial: Trial) -> bool:
     """Whether both are the same trial at different times."""
     return (known.uuid, known.job) == (trial.uuid, trial.job)
@@ -169,3 +184,8 @@ def unknown_trial(trial: str) -> UnknownTrialError:
 def changed(job: str) -> Conflict:
     """Return the error for a trial that was chosen from an earlier version of a history."""
     return Conflict(f"the history of {job} has changed since the trial was chosen")
+
+
+def not_its_turn(job: str, turn: int) -> Conflict:
+    """Return the error for a choice whose turn is over, or not there yet."""
+    return Conflict(f"turn {turn} to choose a trial of {job} has expired, or others are ahead")

@@ -59,7 +59,7 @@ def run(
 
     Raises ``ZeusrunError`` if it could not be started, or its outcome could not be recorded.
     """
-    begun = begin(submission, made, emit)
+    begun = begin(submission, made, emit, signals.received)
     if isinstance(begun, NothingLeft):
         return begun
     with _hold_lease(submission, begun):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import time
 from contextlib import suppress
@@ -17,12 +18,15 @@ from zeusrun.files.home import runs_directory, unwritable_home
 from zeusrun.files.private import make_folder, write_file
 from zeusrun.history.base import NEWEST, Conflict, OfflineError, Snapshot
 from zeusrun.history.rules import is_offline, offline_name
+from zeusrun.launcher.events import Noted
 from zeusrun.launcher.processes.command import placeholder_values
 from zeusrun.launcher.processes.torchrun import check_descriptors
+from zeusrun.launcher.queue.admission import check_not_ended
 from zeusrun.launcher.redact import copy_job, mask_events, mask_job
 from zeusrun.launcher.rundir.layout import RunPaths, create_run, reopen_run
 from zeusrun.launcher.rundir.ownership import find_own, lease_of, remove_run, remove_unbegun
 from zeusrun.launcher.rundir.record import has_begun, reserve_record
+from zeusrun.launcher.turn import HeldTurn
 from zeusrun.reasons import ReasonCode
 from zeusrun.trial import TrialStatus
 
@@ -57,21 +61,39 @@ class Begun:
         return self.choice.trial
 
 
-def begin(submission: Submission, made: Sequence[Attempt], emit: Emit) -> Begun | NothingLeft:
+def begin(
+    submission: Submission,
+    made: Sequence[Attempt],
+    emit: Emit,
+    signals: Sequence[int] = (),
+) -> Begun | NothingLeft:
     """Choose the next trial and store it, or say why the recurrence makes no further attempt.
 
-    The policy decides without any lock. If another submit changes the history meanwhile, choose
-    again. If this raises a ``ZeusrunError``, nothing remains on disk.
+    Submits of a job choose one after the other, each in its turn. The policy decides without any
+    lock. If the choice becomes stale meanwhile, choose again. If this raises a ``ZeusrunError``,
+    nothing remains on disk.
 
     Args:
         submission: The job.
         made: The attempts of the recurrence so far; without any, continue a preempted trial or
             begin the next recurrence.
         emit: Gets the events of the trial.
+        signals: Those that have come; with one, this raises ``BusyError`` instead of waiting.
     """
     check_descriptors(submission.own_ranks)
     history, job = submission.history, submission.spec.name
+    what = f"attempt {len(made) + 1}" if made else "it"
+    check = functools.partial(check_not_ended, job, signals, what)
+    with HeldTurn(history, job, lambda text: emit(Noted(text)), check) as turn:
+        return _begin(submission, made, emit, turn)
+
+
+def _begin(
+    submission: Submission, made: Sequence[Attempt], emit: Emit, turn: HeldTurn
+) -> Begun | NothingLeft:
+    history, job = submission.history, submission.spec.name
     while True:
+        turn.wait()
         snapshot = history.snapshot(job, NEWEST)
         choice = _choose(submission, snapshot, made)
         if isinstance(choice, NothingLeft):
@@ -85,7 +107,7 @@ def begin(submission: Submission, made: Sequence[Attempt], emit: Emit) -> Begun 
         if not _take_lease(submission, begun, snapshot.version):
             continue
         try:
-            _store(submission, begun, snapshot.version)
+            _store(submission, begun, snapshot.version, turn)
             with suppress(HistoryError):  # else the next submit cleans up
                 remove_unbegun(history, submission.home, job, [*snapshot.trials, trial])
         except BaseException as error:
@@ -165,7 +187,7 @@ def _occupied(paths: RunPaths) -> OSError:
     return FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(paths.run_dir))
 
 
-def _store(submission: Submission, begun: Begun, version: str) -> None:
+def _store(submission: Submission, begun: Begun, version: str, turn: HeldTurn) -> None:
     """Store a trial whose lease is held, and write its files.
 
     A new trial is stored last, so that nothing remains if its files cannot be written. The files of
@@ -175,7 +197,7 @@ def _store(submission: Submission, begun: Begun, version: str) -> None:
     if not trial.preemptions:
         create_run(submission.home, trial.job, trial.trial)
         _fill(submission, begun)
-    submission.history.begin(trial, after=version)
+    turn.begin(trial, version)
     if trial.preemptions:
         reopen_run(submission.home, paths)
         _fill(submission, begun)

@@ -18,6 +18,7 @@ from zeusrun.history import rules
 from zeusrun.history.base import LEASE_S
 from zeusrun.history.sql.store import SqlHistory
 from zeusrun.job_name import JOB_NAME
+from zeusrun.record_json import MAX_COUNT
 from zeusrun.server.auth import Access, access_of
 from zeusrun.server.refusals import Json, Refusal, invalid, unreadable
 from zeusrun.trial import Outcome, Trial
@@ -52,6 +53,7 @@ FreeJson = Annotated[dict[str, Any], AfterValidator(_plain_json)]
 JobName = Annotated[str, Path(pattern=JOB_NAME, description="The name of a job.")]
 TrialName = Annotated[str, Path(pattern=_TRIAL_NAME, description="The id or the uuid of a trial.")]
 HostName = Annotated[str, Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$")]
+TurnNumber = Annotated[int, Path(ge=1, le=MAX_COUNT, description="The number of a turn.")]
 Version = Annotated[str | None, Query(max_length=80, description="The version that is known.")]
 Last = Annotated[
     int | None, Query(ge=0, le=1_000_000, description="Only so many, the newest ones.")
@@ -59,10 +61,17 @@ Last = Annotated[
 
 
 class NewTrial(BaseModel):
-    """A trial to begin, and the version of the history from which it was chosen."""
+    """A trial to begin, and the version of the history and the turn in which it was chosen."""
 
     trial: TrialJson
     after: str = Field(max_length=80)
+    turn: int = Field(0, ge=0, le=MAX_COUNT)
+
+
+class AskedTurn(BaseModel):
+    """The number of a turn to renew; 0 for a new one."""
+
+    number: int = Field(0, ge=0, le=MAX_COUNT)
 
 
 class Trials(BaseModel):
@@ -163,13 +172,28 @@ def list_unfinished(job: JobName, history: History, access: Allowed) -> Response
     return Json({"trials": [each.to_json() for each in history.unfinished(job)]})
 
 
+@router.post("/jobs/{job}/turns")
+def ask_turn(job: JobName, body: AskedTurn, history: History, access: Allowed) -> Response:
+    """Take a turn to choose a trial, or renew one; choose once nobody is ahead."""
+    access.check_write(job)
+    return Json(history.ask_turn(job, body.number)._asdict())
+
+
+@router.delete("/jobs/{job}/turns/{number}", status_code=204, response_class=Response)
+def leave_turn(job: JobName, number: TurnNumber, history: History, access: Allowed) -> Response:
+    """End a turn without beginning a trial."""
+    access.check_write(job)
+    history.leave_turn(job, number)
+    return Response(status_code=204)
+
+
 @router.post("/jobs/{job}/trials", status_code=201)
 def begin(job: JobName, body: NewTrial, history: History, access: Allowed) -> Response:
     """Begin a trial; the same trial again changes nothing."""
     access.check_write(job)
     trial = _read_trial(body.trial, job)
     with _refused():
-        stored = history.begin(trial, after=body.after)
+        stored = history.begin(trial, after=body.after, turn=body.turn)
     access.log("begin", stored.trial)
     return Json({"trial": stored.to_json()}, 201)
 

@@ -21,6 +21,7 @@ from zeusrun.history.base import (
     UnavailableError,
     UnknownTrialError,
 )
+from zeusrun.history.turns import Turn
 from zeusrun.job_name import check_job_name
 from zeusrun.plugins import check_extra, how_to_add
 from zeusrun.trial import Trial
@@ -119,10 +120,26 @@ class HttpHistory(Shared):
         query = urlencode({name: value for name, value in asked.items() if value is not None})
         return self._ask("GET", f"/jobs/{job}/trials?{query}", _read_changes, limit_s=_LIMIT_S)
 
-    def begin(self, trial: Trial, *, after: str) -> Trial:
+    def ask_turn(self, job: str, number: int = 0) -> Turn:
+        """See ``History.ask_turn``."""
+        check_job_name(job)
+        names = Turn._fields
+        return self._ask(
+            "POST",
+            f"/jobs/{job}/turns",
+            lambda found: Turn(*(int(found[name]) for name in names)),
+            {"number": number},
+        )
+
+    def leave_turn(self, job: str, number: int) -> None:
+        """See ``History.leave_turn``."""
+        check_job_name(job)
+        self._ask("DELETE", f"/jobs/{job}/turns/{number}", dict)
+
+    def begin(self, trial: Trial, *, after: str, turn: int = 0) -> Trial:
         """See ``History.begin``. The same trial again, as after a lost answer, changes nothing."""
         rules.check_new(trial)
-        body = {"trial": rules.encode_trial(trial), "after": after}
+        body = {"trial": rules.encode_trial(trial), "after": after, "turn": turn}
         return self._trial("POST", f"/jobs/{trial.job}/trials", body)
 
     def finish(self, trial: str, outcome: Outcome) -> Trial:

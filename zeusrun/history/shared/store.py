@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import random
 import time
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from zeusrun.clock import timestamp
 from zeusrun.errors import HistoryError
@@ -23,6 +22,7 @@ from zeusrun.history.base import (
 )
 from zeusrun.history.shared.copy import CopyError, LocalCopy
 from zeusrun.history.shared.spool import PATIENCE_S, Patience, Spool, add_lost, deliver, newer
+from zeusrun.history.turns import Turn
 from zeusrun.job_name import check_job_name
 from zeusrun.reasons import ReasonCode
 from zeusrun.trial import TrialStatus
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from zeusrun.history.base import Shared
     from zeusrun.trial import Outcome, Trial
 
+_Result = TypeVar("_Result")
 Offline = Literal["fail", "cheapest"]
 """What a submit does if the history does not respond for too long."""
 
-_CONFLICT_S = 0.5  # the longest pause before a submit chooses again
 _NOT_BEGUN = "it could not be begun: the shared history did not respond"
 
 
@@ -170,7 +170,33 @@ class SharedHistory(History):
                 trials = self._offline(job, last, error).trials
             return Snapshot(tuple(self.spool.merge(job, trials, last)), "", offline=True)
 
-    def begin(self, trial: Trial, *, after: str) -> Trial:
+    def ask_turn(self, job: str, number: int = 0) -> Turn:
+        """See ``History.ask_turn``; a request that renews is tried once.
+
+        If a trial would begin offline, there is no queue.
+        """
+        with contextlib.suppress(OfflineError):
+            if number:
+                return self.remote.ask_turn(job, number)
+            if self._unwritable is None:
+                return self._call_long(lambda: self.remote.ask_turn(job))
+        return Turn(0)
+
+    def leave_turn(self, job: str, number: int) -> None:
+        """See ``History.leave_turn``; tried once."""
+        self.remote.leave_turn(job, number)
+
+    def _call_long(self, call: Callable[[], _Result]) -> _Result:
+        """Call until the history is there, for ``wait_s``; raises as ``begin`` does."""
+        try:
+            return self._patience.keep_calling(call, self._wait_s, self._pause)
+        except UnavailableError as error:
+            if self._mode != "cheapest":
+                raise self._given_up(error) from None
+            self._unwritable = error
+            raise OfflineError(str(error)) from error
+
+    def begin(self, trial: Trial, *, after: str, turn: int = 0) -> Trial:
         """See ``History.begin``. A trial with the id of an offline one is only stored here.
 
         Raises:
@@ -184,27 +210,16 @@ class SharedHistory(History):
 
         def send() -> Trial:
             sent.append(after)
-            return self.remote.begin(trial, after=after)
+            return self.remote.begin(trial, after=after, turn=turn)
 
         try:
-            begun = self._patience.keep_calling(send, self._wait_s, self._pause)
-        except Conflict:  # others are as fast as this one
-            time.sleep(random.uniform(0, _CONFLICT_S))  # noqa: S311 - no secret
+            begun = self._call_long(send)
+        except (Conflict, ValueError):
             raise
-        except ValueError:
-            raise
-        except RefusedError:
-            if len(sent) > 1:  # the first request may have been stored, and its answer lost
+        except BaseException as error:
+            # A first request may have been stored, and its answer lost.
+            if len(sent) > 1 or not isinstance(error, RefusedError):
                 self._withdraw(trial)
-            raise
-        except UnavailableError as error:
-            self._withdraw(trial)
-            if self._mode != "cheapest":
-                raise self._given_up(error) from None
-            self._unwritable = error
-            raise OfflineError(str(error)) from error
-        except BaseException:
-            self._withdraw(trial)
             raise
         self._unwritable = None
         return self._remember(begun)

@@ -24,6 +24,7 @@ from zeusrun.history.sql.schema import (
     TRIALS,
     read_incarnation,
 )
+from zeusrun.history.turns import Turns
 from zeusrun.job_name import check_job_name
 from zeusrun.reasons import ReasonCode
 from zeusrun.trial import Trial, TrialStatus
@@ -42,7 +43,7 @@ _SHORT = 8192  # characters of a record; longer ones are rare, and decoded each 
 # Built once: SQLAlchemy takes longer to build a statement than SQLite to execute it.
 _NUMBER: sa.BindParameter[int] = sa.bindparam("own_number")
 _LOCK_JOB = (
-    sa.select(JOBS.c.changes, JOBS.c.trials, JOBS.c.recurrences)
+    sa.select(JOBS.c.changes, JOBS.c.trials, JOBS.c.recurrences, JOBS.c.stale, JOBS.c.turns)
     .where(JOBS.c.name == sa.bindparam("own_name"))
     .with_for_update()
 )
@@ -57,6 +58,8 @@ _INSERT_LEASE = sa.insert(LEASES).values(expires_at=now_s() + LEASE_S)
 _DELETE_LEASE = sa.delete(LEASES).where(LEASES.c.number == _NUMBER)
 _LAST_LIVE = sa.select(LEASES.c.live).where(LEASES.c.number == TRIALS.c.number).scalar_subquery()
 _KEEP_LIVE = _UPDATE_TRIAL.values(live=sa.func.coalesce(_LAST_LIVE, TRIALS.c.live))
+_NOW = sa.select(now_s())
+_VERSION = re.compile(r"(?P<incarnation>[0-9a-f]{32}):(?P<changes>[0-9]{1,18})")
 # The lease, too, is locked: no heartbeat can renew it while its trial is lost.
 _LOCK_EXPIRED = (
     sa.select(TRIALS.c.record, now_s(), LEASES.c.live)
@@ -85,16 +88,24 @@ class LockedJob:
         check_job_name(name)
         row = connection.execute(_LOCK_JOB, {"own_name": name}).one_or_none()
         if row is None:
-            insert_missing(connection, JOBS, name=name, changes=0, trials=0, recurrences=0)
+            insert_job(connection, name)
             row = connection.execute(_LOCK_JOB, {"own_name": name}).one()
         self.name = name
         self._connection = connection
-        self._changes, self._trials, self._recurrences = map(int, row)
+        self._changes, self._trials, self._recurrences, self._stale, self._turns = row
 
-    @property
-    def version(self) -> str:
-        """The version of the job's history, including what this transaction has stored."""
-        return f"{read_incarnation(self._connection)}:{self._changes}"
+    def is_stale(self, after: str) -> bool:
+        """Whether a choice from the snapshot with this version is stale."""
+        since = parse_version(after, read_incarnation(self._connection))
+        return since is None or not self._stale <= since <= self._changes
+
+    def read_turns(self) -> Turns:
+        """Return the turns of the job."""
+        return Turns(self._turns, float(self._connection.scalar(_NOW) or 0))
+
+    def set_turns(self, turns: Turns) -> None:
+        """Replace the turns of the job; ``write_counts`` stores them."""
+        self._turns = turns.text
 
     def number_next(self, trial: Trial) -> Trial:
         """Return a trial that began offline with the next number of the job."""
@@ -111,6 +122,8 @@ class LockedJob:
         if known is not None:  # fields that only a newer zeusrun knows stay as they are
             record = {**json.loads(known.record), **record}
         self._changes += 1
+        if rules.makes_stale(trial, None if known is None else known.trial):
+            self._stale = self._changes
         self._recurrences = max(self._recurrences, trial.recurrence)
         values = _columns(trial) | {"changed": self._changes, "record": json.dumps(record)}
         if known is None:
@@ -126,11 +139,17 @@ class LockedJob:
                 self._connection.execute(_UPDATE_TRIAL, {**values, "live": None})
         if known is None or trial.status != known.trial.status:
             self._lease(number, trial, is_new=known is None)
+        self.write_counts()
+
+    def write_counts(self) -> None:
+        """Write what the row of the job contains."""
         counts = {
             "own_name": self.name,
             "changes": self._changes,
             "trials": self._trials,
             "recurrences": self._recurrences,
+            "stale": self._stale,
+            "turns": self._turns,
         }
         self._connection.execute(_COUNT_JOB, counts)
 
@@ -139,6 +158,17 @@ class LockedJob:
             self._connection.execute(_INSERT_LEASE, {"number": number, "job": self.name})
         elif not is_new:
             self._connection.execute(_DELETE_LEASE, {"own_number": number})
+
+
+def insert_job(connection: Connection, name: str) -> None:
+    """Insert the row of a job, unless it is there."""
+    insert_missing(connection, JOBS, name=name, changes=0, trials=0, recurrences=0, stale=0)
+
+
+def parse_version(version: str | None, incarnation: str) -> int | None:
+    """Return the number of changes in a version; ``None`` if it is of another history."""
+    match = _VERSION.fullmatch(version or "")
+    return int(match["changes"]) if match and match["incarnation"] == incarnation else None
 
 
 def _columns(trial: Trial) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from zeusrun.history.sql.engine import describe, reading, writing
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Engine
 
-REVISION = 1
+REVISION = 2
 """Of the tables; a database has it in ``history``."""
 
 # SQLite numbers rows by itself only in a column of the type INTEGER.
@@ -49,6 +49,8 @@ JOBS = sa.Table(
     sa.Column("changes", sa.BigInteger, nullable=False),  # how often the job's history has changed
     sa.Column("trials", sa.BigInteger, nullable=False),  # how many it has
     sa.Column("recurrences", sa.BigInteger, nullable=False),  # the highest number of a recurrence
+    sa.Column("stale", sa.BigInteger, nullable=False),  # choices of versions below this are stale
+    sa.Column("turns", sa.Text),  # who chooses and who waits: ``Turns.text``
     sa.Column("settings", sa.Text),  # the job file of its newest run, as a JSON string
 )
 TRIALS = sa.Table(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import math
-import re
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -26,6 +25,7 @@ from zeusrun.history.sql.schema import (
     read_incarnation,
     start_incarnation,
 )
+from zeusrun.history.turns import Turns
 from zeusrun.job_name import check_job_name
 
 if TYPE_CHECKING:
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
     from sqlalchemy.engine import Connection
 
+    from zeusrun.history.turns import Turn
     from zeusrun.trial import Outcome, Trial
 
 _Result = TypeVar("_Result")
-_VERSION = re.compile(r"(?P<incarnation>[0-9a-f]{32}):(?P<changes>[0-9]{1,18})")
 
 # Built once, as those of rows.py.
 _NAME: sa.BindParameter[str] = sa.bindparam("own_name")
@@ -45,6 +45,7 @@ _HEAD = sa.select(JOBS.c.changes, JOBS.c.trials).where(JOBS.c.name == _NAME)
 _RECORDS = sa.select(TRIALS.c.record).where(TRIALS.c.job == _NAME)
 _NEWEST = _RECORDS.order_by(*NEWEST_FIRST)
 _CHANGED = _RECORDS.where(TRIALS.c.changed > sa.bindparam("since")).order_by(TRIALS.c.changed)
+_TURNS = sa.select(JOBS.c.turns, now_s()).where(JOBS.c.name == _NAME)
 _EXPIRED = sa.select(LEASES.c.job, LEASES.c.number).where(LEASES.c.expires_at < now_s())
 _EXPIRED_OF_JOB = _EXPIRED.where(LEASES.c.job == _NAME)
 
@@ -131,7 +132,35 @@ class SqlHistory(Shared):
 
         self._write(work)
 
-    def begin(self, trial: Trial, *, after: str, until_t: float = math.inf) -> Trial:
+    def ask_turn(self, job: str, number: int = 0) -> Turn:
+        """See ``History.ask_turn``."""
+        check_job_name(job)
+        if number:
+            with self._reading() as connection:
+                row = connection.execute(_TURNS, {"own_name": job}).one_or_none()
+            turn = None if row is None else Turns(*row).find(number)
+            if turn is not None:
+                return turn
+        return self._change_turns(job, lambda turns: turns.ask(number))
+
+    def leave_turn(self, job: str, number: int) -> None:
+        """See ``History.leave_turn``."""
+        self._change_turns(job, lambda turns: turns.use(number))
+
+    def _change_turns(self, job: str, change: Callable[[Turns], _Result]) -> _Result:
+        check_job_name(job)
+
+        def work(connection: Connection) -> _Result:
+            locked = LockedJob(connection, job)
+            turns = locked.read_turns()
+            result = change(turns)
+            locked.set_turns(turns)
+            locked.write_counts()
+            return result
+
+        return self._write(work)
+
+    def begin(self, trial: Trial, *, after: str, turn: int = 0, until_t: float = math.inf) -> Trial:
         """See ``History.begin``. The same trial again, as after a lost answer, changes nothing.
 
         Its lease begins again. ``until_t``: later than this by the monotonic clock, as after
@@ -146,7 +175,12 @@ class SqlHistory(Shared):
                 lease = sa.update(LEASES).where(LEASES.c.number == found.number)
                 connection.execute(lease.values(expires_at=now_s() + LEASE_S))
                 return trial
-            if after != job.version or time.monotonic() > until_t:
+            if turn:
+                turns = job.read_turns()
+                if not turns.use(turn):
+                    raise rules.not_its_turn(trial.job, turn)
+                job.set_turns(turns)
+            if job.is_stale(after) or time.monotonic() > until_t:
                 raise rules.changed(trial.job)
             found = found or rows.find(connection, trial.trial)
             rules.check_id(trial, None if found is None else found.trial)
@@ -255,7 +289,7 @@ class SqlHistory(Shared):
 
         def work(connection: Connection) -> None:
             if connection.scalar(sa.select(JOBS.c.settings).where(own)) != text:
-                insert_missing(connection, JOBS, name=job, changes=0, trials=0, recurrences=0)
+                rows.insert_job(connection, job)
                 connection.execute(sa.update(JOBS).where(own).values(settings=text))
 
         self._write(work)
@@ -302,8 +336,7 @@ def _read_changes(
     changes, total = connection.execute(_HEAD, values).one_or_none() or (0, 0)
     incarnation = read_incarnation(connection)
     version = f"{incarnation}:{changes}"
-    match = _VERSION.fullmatch(after or "")
-    since = int(match["changes"]) if match and match["incarnation"] == incarnation else None
+    since = rows.parse_version(after, incarnation)
     if since == changes:
         return [], version, total, False
     if since is not None and since < changes:

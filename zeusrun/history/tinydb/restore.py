@@ -72,6 +72,7 @@ def restore(path: Path, job: str, found: Iterable[Trial], volume_trials: int) ->
     storage.set_header(
         tables, storage.Header([], max([following, *(number + 1 for number in stored)]), changes)
     )
+    storage.renew_basis(tables)
     aside = _keep(path, "corrupt" if path in damaged else "replaced")
     storage.write_main(path, tables, volume_trials, kept=None)
     with storage.explained("set aside", path):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import re
+import secrets
 import shlex
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
@@ -47,6 +48,11 @@ class DamagedError(Exception):
 def copy_path(path: Path) -> Path:
     """Return the last good copy of a main file: its state before the last write."""
     return path.with_name(path.name + ".bak")
+
+
+def turns_path(path: Path) -> Path:
+    """Return the file with the turns of the job of a main file."""
+    return path.with_name(path.name + ".turns")
 
 
 def volume_path(path: Path, number: int) -> Path:
@@ -103,6 +109,16 @@ def set_header(tables: Tables, header: Header) -> None:
         next_volume=header.following,
         volume_changes=header.changes,
     )
+
+
+def read_basis(tables: Tables) -> str:
+    """Return what choices are based on: a text that changes when they become stale."""
+    return str(_header(tables).get("basis", ""))
+
+
+def renew_basis(tables: Tables) -> None:
+    """Make all choices from before stale."""
+    _header(tables)["basis"] = secrets.token_hex(8)
 
 
 def seal(tables: Tables, size: int) -> dict[int, Tables]:

@@ -13,11 +13,14 @@ from typing import TYPE_CHECKING, TypeAlias
 import tinydb
 from tinydb.storages import MemoryStorage
 
+from zeusrun.clock import read_clock
 from zeusrun.errors import HistoryError
+from zeusrun.files.private import replace_file
 from zeusrun.history import rules
 from zeusrun.history.base import History, Restoration, Snapshot
 from zeusrun.history.tinydb import storage
 from zeusrun.history.tinydb.restore import restore
+from zeusrun.history.turns import Turns
 from zeusrun.job_name import check_job_name, is_job_name
 from zeusrun.trial import Trial
 
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
+    from zeusrun.history.turns import Turn
     from zeusrun.trial import Outcome
 
 _FILE = re.compile(r"(?P<job>.+)(\.json(\.bak)?|\.volumes)")
@@ -87,13 +91,29 @@ class TinyDBHistory(History):
         with self._read(job) as stored:
             return Snapshot(tuple(stored.newest(last)), stored.version)
 
-    def begin(self, trial: Trial, *, after: str) -> Trial:
+    def ask_turn(self, job: str, number: int = 0) -> Turn:
+        """See ``History.ask_turn``."""
+        turn = self._read_turns(job).find(number)
+        if turn is None:
+            with self._locked(job), self._changed_turns(job) as turns:
+                turn = turns.ask(number)
+        return turn
+
+    def leave_turn(self, job: str, number: int) -> None:
+        """See ``History.leave_turn``."""
+        with self._locked(job), self._changed_turns(job) as turns:
+            turns.use(number)
+
+    def begin(self, trial: Trial, *, after: str, turn: int = 0) -> Trial:
         """See ``History.begin``."""
         rules.check_new(trial)
         rules.encode_trial(trial)  # refuse it before the first write makes the directory
-        with self._locked(trial.job), self._read(trial.job) as stored:
-            if stored.version != after:
-                raise rules.changed(trial.job)
+        job = trial.job
+        with self._locked(job), self._read(job) as stored, self._changed_turns(job) as turns:
+            if turn and not turns.use(turn):
+                raise rules.not_its_turn(job, turn)
+            if stored.is_stale(after):
+                raise rules.changed(job)
             known = stored.find(trial.trial)
             rules.check_id(trial, known)
             stored.store([(trial, known)], self._volume_trials)
@@ -131,6 +151,20 @@ class TinyDBHistory(History):
         check_job_name(job)
         return self._directory / f"{job}.json"
 
+    def _read_turns(self, job: str) -> Turns:
+        return Turns(storage.read_bytes(storage.turns_path(self._path(job))), read_clock())
+
+    @contextmanager
+    def _changed_turns(self, job: str) -> Iterator[Turns]:
+        """Change the turns of a job, whose lock is held; an error in between changes nothing."""
+        turns = self._read_turns(job)
+        before = turns.text
+        yield turns
+        if turns.text != before:
+            path = storage.turns_path(self._path(job))
+            with storage.explained("write", path):
+                replace_file(path, turns.text.encode(), durable=False)
+
     def _locked(self, job: str) -> AbstractContextManager[None]:
         return storage.locked(self._path(job), self._lock_timeout_s)
 
@@ -165,7 +199,8 @@ class StoredTrials:
     Every method that reads a volume raises ``DamagedError`` if the volume is damaged.
 
     Attributes:
-        version: A hash of the main file. A time stamp could be the same after two fast writes.
+        version: A hash of the main file, and what choices are based on. A time stamp could be the
+            same after two fast writes.
         main: The trials of the main file by record number.
     """
 
@@ -182,13 +217,14 @@ class StoredTrials:
         data = storage.read_bytes(path)
         fresh = data is None and not expected
         self._tables = storage.empty_tables() if fresh else storage.read_tables(path, data)
-        self.version = hashlib.blake2b(data or b"", digest_size=16).hexdigest()
+        content = hashlib.blake2b(data or b"", digest_size=16).hexdigest()
+        self.version = f"{content}:{storage.read_basis(self._tables)}"
         self._header = storage.read_header(self._tables)
-        main = cache.get(self.version)  # decoding takes most of a read
+        main = cache.get(content)  # decoding takes most of a read
         if main is None:
             for old in [key for key in cache if isinstance(key, str)]:
                 cache.pop(old, None)
-            main = cache[self.version] = _by_number(self._tables, job)
+            main = cache[content] = _by_number(self._tables, job)
         self.main = main
         self._path, self._job, self._cache = path, job, cache
         self._numbers = {trial.trial: number for number, trial in self.main.items()}
@@ -198,6 +234,10 @@ class StoredTrials:
     def count(self) -> int:
         """How many trials there are."""
         return len(self.main) + sum(volume.trials for volume in self._header.volumes)
+
+    def is_stale(self, version: str) -> bool:
+        """Whether a choice from a snapshot with this version is stale."""
+        return version.partition(":")[2] != storage.read_basis(self._tables)
 
     def newest(self, last: int | None) -> list[Trial]:
         """Return the newest ``last`` trials, oldest first; ``None`` for all."""
@@ -229,6 +269,8 @@ class StoredTrials:
         raise.
         """
         records = [rules.encode_trial(trial) for trial, _ in pairs]
+        if any(rules.makes_stale(trial, known) for trial, known in pairs):
+            storage.renew_basis(self._tables)
         memory = MemoryStorage()  # type: ignore[no-untyped-call]
         memory.write(self._tables)  # TinyDB changes the tables in place
         table = tinydb.TinyDB(storage=lambda: memory).table("trials")

@@ -1,0 +1,82 @@
+"""The turns of a job: who may choose a trial now, and who waits for it.
+
+A turn is a lease of the choice. Who wants to choose takes a number, and asks again until nobody is
+ahead. A turn that nobody asks for ends by itself, so a dead process holds up the others for
+``TURN_S`` at most.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+TURN_S = 5.0
+"""How long a turn lasts after it was last asked for."""
+_FRESH_S = 0.6 * TURN_S  # with more time left, asking needs no write
+_MAX_NUMBER = 1 << 62
+
+
+class Turn(NamedTuple):
+    """A place in the queue.
+
+    Attributes:
+        number: Names the turn; 0 if there is no queue, as for a choice that is made offline.
+        ahead: How many come before; 0: choose now.
+        waiting: How many there are in all, including this one and the one that chooses now.
+    """
+
+    number: int
+    ahead: int = 0
+    waiting: int = 1
+
+
+class Turns:
+    """The turns of a job at one moment, as a history stores them."""
+
+    def __init__(self, text: str | bytes | None, now: float) -> None:
+        """Read what ``text`` returned; a text that cannot be read contains no turns.
+
+        ``now`` is the time by the clock of the history, in Unix seconds. Turns that have expired
+        are left out, and those that last too long: the clock was set back.
+        """
+        self._now = now
+        self._last, self._ends = _parse(text)
+        self._ends = {n: at for n, at in self._ends.items() if now < at <= now + TURN_S}
+
+    @property
+    def text(self) -> str:
+        """The turns in JSON."""
+        return json.dumps({"last": self._last, "ends": self._ends}, separators=(",", ":"))
+
+    def find(self, number: int) -> Turn | None:
+        """Return the place of a turn; ``None`` if it has expired or soon will: ask for it."""
+        if self._ends.get(number, 0.0) < self._now + _FRESH_S:
+            return None
+        return self._place(number)
+
+    def ask(self, number: int) -> Turn:
+        """Renew a turn, or take a new one at the end if it has expired or is 0."""
+        if number not in self._ends:
+            self._last = number = self._last + 1
+        self._ends[number] = self._now + TURN_S
+        return self._place(number)
+
+    def use(self, number: int) -> bool:
+        """End a turn; return whether it was there and nobody was ahead."""
+        is_first = number == min(self._ends, default=None)
+        self._ends.pop(number, None)
+        return is_first
+
+    def _place(self, number: int) -> Turn:
+        return Turn(number, sum(each < number for each in self._ends), len(self._ends))
+
+
+def _parse(text: str | bytes | None) -> tuple[int, dict[int, float]]:
+    try:
+        found: dict[str, Any] = json.loads(text or "{}")
+        last = int(found.get("last", 0))
+        ends = {int(number): float(at) for number, at in found.get("ends", {}).items()}
+    except (ValueError, TypeError, AttributeError, RecursionError, OverflowError):
+        return 0, {}
+    usable = 0 <= max(last, *ends, 0) < _MAX_NUMBER
+    return (max(last, *ends, 0), ends) if usable else (0, {})

@@ -1,0 +1,108 @@
+"""The turn of a submit to choose: waits for it in order, and holds it until a trial has begun."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from zeusrun.errors import HistoryError
+from zeusrun.history.base import UnavailableError
+from zeusrun.history.turns import TURN_S, Turn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from typing_extensions import Self
+
+    from zeusrun.history.base import History
+    from zeusrun.trial import Trial
+
+_A_PLACE_S = 0.05  # between two questions, for each that is ahead: the last one asks seldom
+_LONGEST_S = TURN_S / 5
+_SHOWN_AFTER_S = 1.0
+_SHOWN_EVERY_S = 10.0
+
+
+class HeldTurn:
+    """A turn of a job. A context manager: at its end, others may choose.
+
+    While a trial is chosen, a thread renews the turn.
+    """
+
+    def __init__(
+        self,
+        history: History,
+        job: str,
+        show: Callable[[str], None],
+        check: Callable[[], None],
+    ) -> None:
+        """Prepare; nothing is asked for yet.
+
+        Args:
+            history: Has the turns.
+            job: The job.
+            show: Shows a sentence to the user: how many are ahead.
+            check: Called often while this waits; it may raise to give up.
+        """
+        self._history, self._job, self._show, self._check = history, job, show, check
+        self._turn = Turn(0)
+        self._lock = threading.Lock()  # of the turn: it is asked for, or used, by one thread
+        self._over = threading.Event()
+        self._renewing: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        began = self._over.is_set()
+        self._over.set()
+        if self._renewing is not None:
+            self._renewing.join()
+        if self._turn.number and not began:
+            with contextlib.suppress(HistoryError):  # it expires
+                self._history.leave_turn(self._job, self._turn.number)
+
+    def wait(self) -> None:
+        """Wait until nobody is ahead.
+
+        Call it before each choice: if the turn has expired, this waits for another one. It raises
+        what ``History.ask_turn`` and the check raise.
+        """
+        shown_t = time.monotonic() + _SHOWN_AFTER_S
+        while (turn := self._ask()).ahead:
+            self._check()
+            if time.monotonic() >= shown_t:
+                shown_t = time.monotonic() + _SHOWN_EVERY_S
+                self._show(
+                    f"waits for its turn to choose a batch size: {turn.ahead + 1} of {turn.waiting}"
+                )
+            time.sleep(min(_LONGEST_S, _A_PLACE_S * turn.ahead))
+        if self._renewing is None:
+            self._renewing = threading.Thread(target=self._renew, name="zeusrun-turn", daemon=True)
+            self._renewing.start()
+
+    def begin(self, trial: Trial, version: str) -> None:
+        """Store a trial, as ``History.begin`` does; the turn then ends."""
+        with self._lock:
+            self._history.begin(trial, after=version, turn=self._turn.number)
+            self._over.set()
+
+    def _ask(self) -> Turn:
+        with self._lock:
+            try:
+                self._turn = self._history.ask_turn(self._job, self._turn.number)
+            except UnavailableError:
+                if not self._turn.number:
+                    raise
+                self._turn = Turn(0)  # it expires during the outage
+                self._turn = self._history.ask_turn(self._job)
+            return self._turn
+
+    def _renew(self) -> None:
+        """Renew the turn while a trial is chosen. If that fails, ``begin`` finds it expired."""
+        while not self._over.wait(_LONGEST_S):
+            with self._lock, contextlib.suppress(HistoryError):
+                if self._turn.number and not self._over.is_set():
+                    self._turn = self._history.ask_turn(self._job, self._turn.number)
