@@ -40,6 +40,7 @@ _IN_PATH = re.compile(r"/zeus/([^/]*)(/.*)?")
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]/@:?#\\\s]*)(:\d*)?")  # the header
 _BY_PROXY = re.compile(r"forwarded|via|x-real-ip|x-forwarded-.*")  # headers that proxies add
 _ACCESS = "zeusrun.access"
+_ARRIVED_T = "zeusrun.arrived_t"
 _FRESH_S = 2.0  # how old the list of tokens may be: a revoked one is valid for so long
 _HOW = "send one as 'Authorization: Bearer <token>'; `zeusrun token create` on the server makes one"
 
@@ -91,6 +92,11 @@ def access_of(request: HTTPConnection) -> Access:
     return cast("Access", request.scope[_ACCESS])
 
 
+def arrived_t(request: HTTPConnection) -> float:
+    """Return when a request arrived, by the monotonic clock."""
+    return cast("float", request.scope[_ARRIVED_T])
+
+
 class KnownTokens:
     """The tokens of the database, read at most every two seconds."""
 
@@ -139,8 +145,9 @@ class Authentication:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        scope = {**scope, "root_path": self._settings.path_prefix, _ARRIVED_T: time.monotonic()}
         try:
-            scope = await self._admit({**scope, "root_path": self._settings.path_prefix})
+            scope = await self._admit(scope)
         except (Refusal, HistoryError) as error:
             refusal = refusal_of(error, f"{scope['method']}: ")
             await refusal.answer()(scope, receive, send)

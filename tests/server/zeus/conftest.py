@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import threading
+import time
 
 import pytest
 
@@ -104,3 +106,22 @@ def connect(history, database_url):
 @pytest.fixture
 def zeus(connect):
     return connect()
+
+
+@pytest.fixture
+def url(history, database_url):
+    import uvicorn
+
+    from zeusrun.server.app import build_app
+    from zeusrun.server.settings import ServerSettings
+
+    app = build_app(ServerSettings(database_url=database_url))
+    config = uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning")
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    server.should_exit = True
+    thread.join()

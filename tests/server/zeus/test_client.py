@@ -7,8 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
-import time
 
 import pytest
 
@@ -46,25 +44,6 @@ def zeus_python(tmp_path_factory):
                     pytest.skip(f"Zeus's client cannot be installed: {' '.join(why)}")
             (folder / "ready").touch()
     return python
-
-
-@pytest.fixture
-def url(history, database_url):
-    import uvicorn
-
-    from zeusrun.server.app import build_app
-    from zeusrun.server.settings import ServerSettings
-
-    app = build_app(ServerSettings(database_url=database_url))
-    config = uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning")
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    while not server.started:
-        time.sleep(0.01)
-    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    server.should_exit = True
-    thread.join()
 
 
 @pytest.fixture

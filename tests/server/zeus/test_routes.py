@@ -6,6 +6,8 @@ import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from http.client import HTTPConnection
 
 import pytest
 
@@ -16,7 +18,9 @@ from zeusrun.history.sql.engine import writing
 from zeusrun.history.sql.survey import read_running
 from zeusrun.history.sql.zeus_jobs import ZeusJobs
 from zeusrun.launcher.rundir.record import Live
+from zeusrun.reasons import ReasonCode
 from zeusrun.server.zeus import routes
+from zeusrun.server.zeus.job import LEASE_S
 from zeusrun.trial import TrialStatus
 
 INVALID = [
@@ -329,6 +333,27 @@ class TestConcurrency:
         busy = asked.result()
         assert (busy.status_code, "try again" in busy.text) == (503, True)
         assert history.count("mnist") == 0
+
+    def test_a_training_of_a_client_that_has_gone_is_cancelled(self, zeus, url, history):
+        zeus.register()
+        with writing(history.engine), closing(HTTPConnection(url.removeprefix("http://"))) as gone:
+            gone.request("GET", "/jobs/batch_size?job_id=mnist")
+            time.sleep(0.5)  # it waits for the database
+        until_t = time.monotonic() + 30.0
+        while not (known := history.trials("mnist")) or not known[0].status.finished:
+            assert time.monotonic() < until_t
+            time.sleep(0.01)
+        (trial,) = known
+        assert (trial.status, trial.reason_code) == (TrialStatus.CANCELLED, ReasonCode.NOT_BEGUN)
+        assert zeus.begin()["trial_number"] == 2
+
+    def test_the_bound_and_the_lease_are_stored_with_the_trial(self, zeus, history, monkeypatch):
+        zeus.register()
+        monkeypatch.setattr(history.__class__, "renew", None)  # a second write would fail
+        trial = f"mnist-{zeus.begin()['trial_number']}-1"
+        assert history.live(trial)["lease_s"] == LEASE_S
+        (running,) = read_running(history.engine, [1])
+        assert running.lease_left_s > LEASE_S - 60.0
 
     def test_a_job_is_created_once(self, zeus):
         with ThreadPoolExecutor(4) as pool:

@@ -361,8 +361,6 @@ class SharedHistory(History):
             known = self._copy.find(trial)
         return trial if known is None else known.uuid
 
-    # The local copy and what waits.
-
     def _copied(self, job: str, last: int | None) -> Snapshot:
         """Return the newest trials, by the copy if that can be used."""
         try:

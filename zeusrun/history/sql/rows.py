@@ -112,8 +112,8 @@ class LockedJob:
         number = self._recurrences + 1
         return replace(trial, trial=f"{self.name}-{number}-1", recurrence=number, attempt=1)
 
-    def store(self, trial: Trial, known: StoredTrial | None) -> None:
-        """Write a new trial, or one that has changed.
+    def store(self, trial: Trial, known: StoredTrial | None) -> int:
+        """Write a new trial, or one that has changed; return its number.
 
         Raises:
             ValueError: If it could not be read back.
@@ -140,6 +140,7 @@ class LockedJob:
         if known is None or trial.status != known.trial.status:
             self._lease(number, trial, is_new=known is None)
         self.write_counts()
+        return int(number)
 
     def write_counts(self) -> None:
         """Write what the row of the job contains."""

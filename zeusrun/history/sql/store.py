@@ -160,20 +160,29 @@ class SqlHistory(Shared):
 
         return self._write(work)
 
-    def begin(self, trial: Trial, *, after: str, turn: int = 0, until_t: float = math.inf) -> Trial:
+    def begin(
+        self,
+        trial: Trial,
+        *,
+        after: str,
+        turn: int = 0,
+        until_t: float = math.inf,
+        live: dict[str, Any] | None = None,
+        lease_s: float = LEASE_S,
+    ) -> Trial:
         """See ``History.begin``. The same trial again, as after a lost answer, changes nothing.
 
         Its lease begins again. ``until_t``: later than this by the monotonic clock, as after
-        waiting for a lock, it raises ``Conflict``.
+        waiting for a lock, it raises ``Conflict``. ``live`` is kept as with a first ``renew``.
         """
+        lease = _lease(trial.trial, live, lease_s)
         rules.check_new(trial)
 
         def work(connection: Connection) -> Trial:
             job = LockedJob(connection, trial.job)
             found = rows.find(connection, trial.uuid)
             if found is not None and found.trial == trial:
-                lease = sa.update(LEASES).where(LEASES.c.number == found.number)
-                connection.execute(lease.values(expires_at=now_s() + LEASE_S))
+                connection.execute(lease, {"own_number": found.number})
                 return trial
             if turn:
                 turns = job.read_turns()
@@ -184,7 +193,9 @@ class SqlHistory(Shared):
                 raise rules.changed(trial.job)
             found = found or rows.find(connection, trial.trial)
             rules.check_id(trial, None if found is None else found.trial)
-            job.store(trial, found)
+            number = job.store(trial, found)
+            if live is not None:
+                connection.execute(lease, {"own_number": number})
             return trial
 
         return self._write(work)
@@ -212,13 +223,10 @@ class SqlHistory(Shared):
         self, trial: str, live: dict[str, Any] | None = None, lease_s: float = LEASE_S
     ) -> None:
         """See ``History.renew``; a trial that has ended gets no lease."""
-        values: dict[str, Any] = {"expires_at": now_s() + lease_s}
-        if live is not None:
-            values["live"] = encode_json(live, f"what {trial} reports")
+        lease = _lease(trial, live, lease_s)
 
         def work(connection: Connection) -> None:
-            number = rows.find_number(connection, trial)
-            connection.execute(sa.update(LEASES).where(LEASES.c.number == number).values(values))
+            connection.execute(lease, {"own_number": rows.find_number(connection, trial)})
 
         self._write(work)
 
@@ -323,6 +331,14 @@ class SqlHistory(Shared):
         if not self._checked:
             check_tables(self.engine)
             self._checked = True
+
+
+def _lease(trial: str, live: dict[str, Any] | None, lease_s: float) -> sa.Update:
+    """Return the statement that renews the lease of the trial with the number ``own_number``."""
+    values: dict[str, Any] = {"expires_at": now_s() + lease_s}
+    if live is not None:
+        values["live"] = encode_json(live, f"what {trial} reports")
+    return sa.update(LEASES).where(LEASES.c.number == sa.bindparam("own_number")).values(values)
 
 
 def _read_changes(

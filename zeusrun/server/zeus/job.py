@@ -232,7 +232,7 @@ class ReportedTraining:
 
         Reports that came after its lease had expired are in the trial alone.
         """
-        if live is None:  # the server ended between two writes
+        if live is None:  # nothing was kept
             return cls(stored, None, LEASE_S)
         kept = live["bound"]
         bound = None

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import random
 import secrets
 import time
 import uuid
-from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fastapi import APIRouter, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
 from zeusrun.clock import timestamp
-from zeusrun.history.base import NEWEST, Conflict, UnavailableError
+from zeusrun.history.base import NEWEST, Conflict
 from zeusrun.history.sql.zeus_jobs import ZeusJob, ZeusJobs
 from zeusrun.reasons import ReasonCode
-from zeusrun.server.auth import Access, access_of
+from zeusrun.server.auth import Access, access_of, arrived_t
 from zeusrun.server.refusals import Refusal, overloaded
 from zeusrun.server.zeus.job import (
     ReportedTraining,
@@ -32,7 +32,7 @@ from zeusrun.server.zeus.messages import Report, ReportResponse, TrialId, ZeusSe
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator
 
     from zeusrun.bandit.registry import Policy
     from zeusrun.history.sql.store import SqlHistory
@@ -43,6 +43,7 @@ MIGRATE = "/migrate"
 PATIENCE_S = 4.0
 """The client waits 5 s for a batch size. A trial that began later would have no training."""
 _RECENT = 20  # trials that show how long an epoch takes
+_GONE = "its client had gone before the answer"
 _DELETED = "its job was deleted by DELETE /jobs"
 _LATE = "its lease expired, and it goes on: it has reported again"
 
@@ -84,8 +85,9 @@ class _Routes:
         self._history = history
         self._jobs = ZeusJobs(history.engine)
         self._policy = policy
-        # The requests of a job wait for each other here, so that they seldom conflict below.
-        self._locks = [Lock() for _ in range(64)]
+        # The requests of a job wait for each other here, in order and without a thread. Those of
+        # other server processes conflict with them, and choose again.
+        self._locks = [asyncio.Lock() for _ in range(64)]
 
     def register(self, request: Request, response: Response, job: ZeusSettings) -> ZeusSettings:
         """Register a job, or check that it is registered with the same settings."""
@@ -116,8 +118,16 @@ class _Routes:
     async def choose_batch_size(self, request: Request, response: Response, job_id: str) -> TrialId:
         """Begin a training: return its batch size and its number."""
         response.headers["Cache-Control"] = "no-store"
-        until_t = time.monotonic() + PATIENCE_S  # from here on, as it may wait for a thread
-        return await run_in_threadpool(self._choose, job_id, access_of(request), until_t)
+        access, until_t = access_of(request), arrived_t(request) + PATIENCE_S
+        await request.body()  # what follows it shows whether the client has gone
+        known = await run_in_threadpool(self._registered, job_id, access, 400)
+        async with self._turn(known.job, until_t):
+            trial = await run_in_threadpool(self._choose, known, access, until_t)
+        if await request.is_disconnected():  # nobody knows that it has begun
+            gone = trial.ended_as(TrialStatus.CANCELLED, ReasonCode.NOT_BEGUN, _GONE, timestamp())
+            await run_in_threadpool(self._finish, trial, gone, access)
+        size, number = trial.global_batch_size, trial.recurrence
+        return TrialId(job_id=job_id, batch_size=size, trial_number=number)
 
     def report(self, request: Request, result: Report) -> ReportResponse:
         """Report what a training has taken and reached so far; learn whether it goes on."""
@@ -196,19 +206,15 @@ class _Routes:
             return is_new
         raise Refusal(409, "conflict", f"no history is free for {job_id!r}; use another job_id")
 
-    def _choose(self, job_id: str, access: Access, until_t: float) -> TrialId:
+    def _choose(self, known: Registered, access: Access, until_t: float) -> Trial:
         """Choose the batch size of a new training, and begin its trial.
 
         ``until_t``: nothing begins later, by the monotonic clock.
         """
-        known = self._registered(job_id, access, 400)
-        with self._turn(known.job, until_t):
-            while time.monotonic() < until_t:
-                with contextlib.suppress(Conflict):
-                    trial = self._begin(known, access, until_t)
-                    size, number = trial.global_batch_size, trial.recurrence
-                    return TrialId(job_id=job_id, batch_size=size, trial_number=number)
-                time.sleep(random.uniform(0.0, 0.05))  # noqa: S311 - no secret
+        while time.monotonic() < until_t:
+            with contextlib.suppress(Conflict):
+                return self._begin(known, access, until_t)
+            time.sleep(random.uniform(0.0, 0.05))  # noqa: S311 - no secret
         raise _too_busy(known.job)
 
     def _begin(self, known: Registered, access: Access, until_t: float) -> Trial:
@@ -225,12 +231,15 @@ class _Routes:
             uuid=uuid.uuid4().hex,
             host=access.client,
         )
-        trial = self._history.begin(drafted, after=snapshot.version, until_t=until_t)
+        training = ReportedTraining(drafted, decision.bound, first_lease_s(trials[-_RECENT:]))
+        trial = self._history.begin(
+            drafted,
+            after=snapshot.version,
+            until_t=until_t,
+            live=training.to_json(timestamp()),
+            lease_s=training.lease_s,
+        )
         access.log("begin", trial.trial)
-        with contextlib.suppress(UnavailableError):  # it has begun; its reports renew the lease
-            self._keep(
-                trial, ReportedTraining(trial, decision.bound, first_lease_s(trials[-_RECENT:]))
-            )
         return trial
 
     def _trial(self, known: Registered, named: TrialId, status: int) -> Trial:
@@ -278,11 +287,13 @@ class _Routes:
             access.log("finish", stored.trial)
         return ended
 
-    @contextlib.contextmanager
-    def _turn(self, job: str, until_t: float) -> Iterator[None]:
+    @contextlib.asynccontextmanager
+    async def _turn(self, job: str, until_t: float) -> AsyncIterator[None]:
         lock = self._locks[hash(job) % len(self._locks)]
-        if not lock.acquire(timeout=max(0.0, until_t - time.monotonic())):
-            raise _too_busy(job)
+        try:
+            await asyncio.wait_for(lock.acquire(), until_t - time.monotonic())
+        except asyncio.TimeoutError:
+            raise _too_busy(job) from None
         try:
             yield
         finally:
