@@ -260,17 +260,12 @@ def test_the_files_of_a_preempted_trial_stay_as_they_are_if_another_submit_comes
 
 
 def test_submits_at_once_all_get_through_with_numbers_of_their_own(submission, tmp_path):
-    start, done, chosen = threading.Barrier(10), [], []
-
-    class Counting:
-        def choose(self, *arguments):
-            chosen.append(1)
-            return submission.policy.choose(*arguments)
+    start, done = threading.Barrier(10), []
+    policies = [Interrupted(submission.policy, "choose", lambda *_: None) for _ in range(10)]
 
     def submit():
         history = TinyDBHistory(tmp_path / "history")
-        own = replace(submission, history=history, policy=Counting())
-        start.wait()
+        own = replace(submission, history=history, policy=policies[start.wait()])
         done.append(module.begin(own, [], print))
 
     threads = [threading.Thread(target=submit) for _ in range(10)]
@@ -279,7 +274,7 @@ def test_submits_at_once_all_get_through_with_numbers_of_their_own(submission, t
     for thread in threads:
         thread.join()
     trials = submission.history.trials("job")
-    assert len(chosen) == 10  # nobody chose in vain
+    assert [policy.calls for policy in policies] == [1] * 10  # nobody chose in vain
     assert [trial.recurrence for trial in trials] == list(range(1, 11))
     assert {each.trial.trial for each in done} == {trial.trial for trial in trials}
     assert all(RunLock(each.paths).is_held() and each.paths.trial.exists() for each in done)
