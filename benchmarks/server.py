@@ -59,6 +59,7 @@ class Tally:
 
     begun: dict[str, str] = field(default_factory=dict)  # uuid -> id, as acknowledged
     finished: set[str] = field(default_factory=set)  # uuids
+    turn_s: list[float] = field(default_factory=list)
     begin_s: list[float] = field(default_factory=list)
     read_s: list[float] = field(default_factory=list)
     finish_s: list[float] = field(default_factory=list)
@@ -91,10 +92,22 @@ class Launcher:
             count += 1
             await asyncio.sleep(0.1 + min(5.0, 0.1 * 2**count) * RANDOM.random())
 
+    async def take_turn(self, number: int) -> int:
+        """Wait until it is the turn of this launcher, as ``HeldTurn`` does; return its number."""
+        while True:
+            path = f"/api/v1/jobs/{self.job}/turns"
+            _, turn, seconds = await self.ask("POST", path, {"number": number})
+            self.tally.turn_s.append(seconds)
+            if not turn["ahead"]:
+                return int(turn["number"])
+            number = turn["number"]
+            await asyncio.sleep(min(1.0, 0.05 * turn["ahead"]))
+
     async def run(self, trains_s: float) -> None:
         """Run one trial."""
-        record = None
+        record, turn = None, 0
         while True:
+            turn = await self.take_turn(turn)
             path = f"/api/v1/jobs/{self.job}/trials?last=1000"
             path += f"&after={self.version}" if self.version else ""
             _, news, seconds = await self.ask("GET", path)
@@ -103,7 +116,7 @@ class Launcher:
             trials = news["trials"]
             self.recurrence = max([self.recurrence, *(each["recurrence"] for each in trials)])
             record = draw_trial(self.job, self.recurrence + 1)
-            body = {"trial": record, "after": self.version}
+            body = {"trial": record, "after": self.version, "turn": turn}
             status, answer, seconds = await self.ask(
                 "POST", f"/api/v1/jobs/{self.job}/trials", body
             )
@@ -192,6 +205,7 @@ def measure_load(database_url: str, home: Path, options: argparse.Namespace) -> 
         asyncio.run(load)
     finally:
         server.close()
+    show("turn", tally.turn_s)
     show("begin", tally.begin_s)
     show("read", tally.read_s)
     show("finish", tally.finish_s)
