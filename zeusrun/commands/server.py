@@ -74,8 +74,13 @@ def serve(
     all of them.
     """
     given = {name: value for name, value in locals().items() if value is not None}
+    typer.echo("zeusrun serve: starting", err=True)  # the imports below take a second
     settings = server_settings(given)
-    from zeusrun.server.run import listen, run  # noqa: PLC0415 - takes half a second
+    from zeusrun.history.sql.engine import describe, parse_url  # noqa: PLC0415 - as above
+
+    where = describe(parse_url(settings.database_url))
+    typer.echo(f"zeusrun serve: opening the database {where}", err=True)
+    from zeusrun.server.run import listen, run  # noqa: PLC0415 - as above
 
     listening = listen(settings)
     typer.echo(_describe(listening))
