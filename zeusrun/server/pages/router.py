@@ -151,7 +151,7 @@ class _Pages:
         page: Annotated[int, Query(ge=1, le=10**6)] = 1,
     ) -> Page:
         """Return the page of all jobs."""
-        version = survey.read_versions(self._engine).of(None)
+        version = self._version(request)
         seen = [h for h in survey.list_heads(self._engine) if access_of(request).covers(h.job)]
         heads = [head for head in seen if q.casefold() in head.job.casefold()]
         last = max(1, -(-len(heads) // jobs.JOBS_SHOWN))
@@ -176,11 +176,11 @@ class _Pages:
         self,
         request: Request,
         job: str,
-        before: Annotated[int | None, Query(ge=1, le=2**62)] = None,
+        before: Annotated[str | None, Query(max_length=_LONGEST)] = None,
     ) -> Page:
         """Return the page of a job."""
         _check_job(request, job)
-        version = survey.read_versions(self._engine).of(job)
+        version = self._version(request, job)
         view = self.reports.view(job)
         if view is None:
             raise _NotFoundError(f"There is no job called {job}.")
@@ -196,11 +196,11 @@ class _Pages:
     def run(self, request: Request, trial: str) -> Page:
         """Return the page of a run."""
         content = self._run(request, trial)
-        return run_page(content, survey.read_versions(self._engine).of(content.trial.job))
+        return run_page(content, self._version(request, content.trial.job))
 
     def machines(self, request: Request) -> Page:
         """Return the page of the machines."""
-        version = survey.read_versions(self._engine).of(None)
+        version = self._version(request)
         by_host: defaultdict[str, list[Live]] = defaultdict(list)
         for run in self._running(request, limit=None)[0]:
             by_host[run.host or "an unknown machine"].append(run)
@@ -212,10 +212,10 @@ class _Pages:
         return machines_page(self._hosts(request), by_host, may_name, version)
 
     def version(self, request: Request, job: str | None = None) -> Response:
-        """Send the version of a job, or of everything: a page asks for itself if that differs."""
+        """Send the version of a job, or of all: a page asks for itself if that differs."""
         if job is not None and not _may_see(request, job):
             return _refuse("There is no such job.")
-        text = survey.read_versions(self._engine).of(job)
+        text = self._version(request, job)
         return Response(text, media_type="text/plain", headers={"Cache-Control": "no-store"})
 
     def read_job(self, request: Request, job: str) -> tuple[JobReport | None, str]:
@@ -267,6 +267,11 @@ class _Pages:
             return Response(drawn, media_type="image/svg+xml", headers=headers)
 
         return draw
+
+    def _version(self, request: Request, job: str | None = None) -> str:
+        """Return the version of a job, or that of all which the request may read about."""
+        versions = survey.read_versions(self._engine)
+        return versions.of_jobs(access_of(request).jobs) if job is None else versions.of(job)
 
     def _running(
         self, request: Request, job: str | None = None, limit: int | None = _CARDS
