@@ -50,11 +50,15 @@ _WAIT_S = 0.15  # for what is being computed; the rest of a page does not wait l
 _FOREVER = "private, max-age=31536000, immutable"
 _IMAGE_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _LONGEST = 200  # characters of a search
+_DEMO = tag("strong", "Demo: nothing here was measured", class_="demo")
 _THREADS, _DRAWING_THREADS = 4, 2  # matplotlib draws one figure at a time
 
 
-def build_router(store: SqlHistory) -> APIRouter:
-    """Return the routes of the pages. None is in the description of the API."""
+def build_router(store: SqlHistory, *, demo: bool = False) -> APIRouter:
+    """Return the routes of the pages. None is in the description of the API.
+
+    ``demo``: each page says that its history is made up.
+    """
     pages = _Pages(store)
 
     @contextlib.asynccontextmanager
@@ -67,14 +71,15 @@ def build_router(store: SqlHistory) -> APIRouter:
     router = APIRouter(include_in_schema=False, lifespan=lifespan)
     # What runs in threads gets threads of its own: launchers do not wait for pages and figures.
     threads, drawing = CapacityLimiter(_THREADS), CapacityLimiter(_DRAWING_THREADS)
+    as_document = functools.partial(_as_document, demo=demo)
     for path, endpoint in (
-        ("/", _in_thread(_as_document(pages.overview, Links()), threads)),
-        ("/machines", _in_thread(_as_document(pages.machines, Links()), threads)),
+        ("/", _in_thread(as_document(pages.overview, Links()), threads)),
+        ("/machines", _in_thread(as_document(pages.machines, Links()), threads)),
         ("/version", _in_thread(pages.version, threads)),
         ("/static/{name}", _send_static),
-        ("/job/{job}", _in_thread(_as_document(pages.job, Links(1)), threads)),
+        ("/job/{job}", _in_thread(as_document(pages.job, Links(1)), threads)),
         ("/job/{name}/{figure}.svg", _in_thread(pages.figures_of(pages.read_job), drawing)),
-        ("/run/{trial}", _in_thread(_as_document(pages.run, Links(1)), threads)),
+        ("/run/{trial}", _in_thread(as_document(pages.run, Links(1)), threads)),
         ("/run/{name}/{figure}.svg", _in_thread(pages.figures_of(pages.read_run), drawing)),
     ):
         router.add_api_route(path, endpoint, methods=["GET", "HEAD"], response_model=None)
@@ -91,7 +96,9 @@ def _in_thread(
     return call
 
 
-def _as_document(build: Callable[..., Page], links: Links) -> Callable[..., Response]:
+def _as_document(
+    build: Callable[..., Page], links: Links, *, demo: bool
+) -> Callable[..., Response]:
     """Return an endpoint that sends a page, or a page that says why there is none."""
 
     @functools.wraps(build)
@@ -108,7 +115,7 @@ def _as_document(build: Callable[..., Page], links: Links) -> Callable[..., Resp
                 text = "The database does not respond."
             text += " This page comes back by itself."
             status, page = 503, _message(links, "Not available", text)
-        document = build_document(page, links, account(request))
+        document = build_document(page, links, _DEMO if demo else account(request))
         headers = {**HEADERS, "ETag": f'"{hashlib.sha256(document.encode()).hexdigest()[:24]}"'}
         if status == 503:
             headers |= {"Retry-After": "5", "Refresh": "5"}
