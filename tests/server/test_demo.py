@@ -62,19 +62,20 @@ def test_its_sums_are_known_and_it_has_saved_something(tmp_path):
     assert MARK not in text  # with the settings of another server
 
 
-def test_a_signal_removes_the_database():
-    before, seen = signal.getsignal(signal.SIGTERM), []
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_removes_the_database(number):
+    before, seen = signal.getsignal(number), []
 
     def use():
         with demo.made_up_database() as url:
             seen.append(Path(url.removeprefix("sqlite:///")))
             assert seen[0].is_file()
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), number)
 
     with pytest.raises(KeyboardInterrupt):
         use()
     assert not seen[0].parent.exists()
-    assert signal.getsignal(signal.SIGTERM) is before
+    assert signal.getsignal(number) is before
 
 
 @pytest.mark.parametrize(

@@ -62,8 +62,11 @@ def made_up_database() -> Iterator[str]:
     from zeusrun.history.sql.schema import create_tables  # noqa: PLC0415 - benchmarks need no extra
     from zeusrun.history.sql.store import SqlHistory  # noqa: PLC0415 - as above
 
-    ending = (signal.SIGTERM, signal.SIGHUP)  # as Ctrl-C, which lets it be removed
-    before = {each: signal.signal(each, signal.default_int_handler) for each in ending}
+    # Both would kill the process, and the files would stay. Ctrl-C raises an error already.
+    usual = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGHUP)}
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if usual[signal.SIGHUP] is not signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, _terminate)
     try:
         with tempfile.TemporaryDirectory(prefix="zeusrun-demo-") as folder:
             url = f"sqlite:///{folder}/history.db"
@@ -72,8 +75,13 @@ def made_up_database() -> Iterator[str]:
                 fill(store)
             yield url
     finally:
-        for each, handler in before.items():
+        for each, handler in usual.items():
             signal.signal(each, handler)
+
+
+def _terminate(_number: int, _frame: object) -> None:
+    """Do what SIGTERM does now: a server that runs stops cleanly."""
+    signal.raise_signal(signal.SIGTERM)
 
 
 def fill(store: SqlHistory) -> None:
