@@ -14,12 +14,17 @@ import sys
 import time
 import urllib.error
 import urllib.request
+import venv
 from contextlib import closing
+from importlib import metadata
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from tests.factories import ROOT
+from tests.runs import wait_for
 
 DEPLOY = ROOT / "deploy"
 
@@ -52,22 +57,115 @@ def test_the_docs_show_no_proxy_but_the_one_that_is_tested():
         assert found is None, page
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="tomllib came with Python 3.11")
-def test_the_image_has_all_packages_of_the_server_but_torch():
-    done = subprocess.run(
-        [sys.executable, DEPLOY / "server_requirements.py"],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    names = {re.match(r"[\w-]+", line)[0].lower() for line in done.stdout.splitlines()}
-    assert {"typer", "fastapi", "uvicorn", "sqlalchemy", "psycopg"} <= names
+def extras_in(text):
+    """Return the extras that the first command of a text installs."""
+    return set(re.search(r"pip install[^\n]*?\[([a-z,]+)\]", text)[1].split(","))
+
+
+def requirements(names, project):
+    """Return the names of all distributions that the package needs with some extras."""
+    extras = project["optional-dependencies"]
+    todo = [(Requirement(f"zeusrun[{','.join(names)}]"), "")]
+    found = set()
+    while todo:
+        requirement, extra = todo.pop()
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": extra}):
+            continue
+        name = canonicalize_name(requirement.name)
+        for each in {"", *requirement.extras} - {e for n, e in found if n == name}:
+            found.add((name, each))
+            if name == "zeusrun":
+                needed = extras[each] if each else project["dependencies"]
+            else:
+                needed = metadata.requires(name) or ()
+            todo += [(Requirement(text), each) for text in needed]
+    return {name for name, _ in found} - {"zeusrun"}
+
+
+@pytest.fixture(scope="module")
+def server_python(tmp_path_factory):
+    """The Python of an environment with what the docs install for a server, and no more.
+
+    It takes the packages from the environment of the tests, so that no package index is needed.
+    """
+    tomllib = pytest.importorskip("tomllib")  # since Python 3.11
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    names = requirements(extras_in((ROOT / "docs" / "server.md").read_text()), project)
+    assert {"fastapi", "sqlalchemy", "uvicorn", "matplotlib"} <= names
     assert "torch" not in names
+    folder = tmp_path_factory.mktemp("server") / "environment"
+    venv.create(folder, with_pip=False)
+    (site,) = folder.glob("lib/python*/site-packages")
+    for name in names:
+        package = metadata.distribution(name)
+        for top in {file.parts[0] for file in package.files or () if file.parts[0] != ".."}:
+            if top != "__pycache__" and not (site / top).exists():
+                (site / top).symlink_to(package.locate_file(top))
+    (site / "zeusrun").symlink_to(ROOT / "zeusrun")
+    return folder / "bin" / "python"
 
 
-def test_the_server_needs_no_torch():
-    code = "import sys; sys.modules['torch'] = None; import zeusrun.server.run, zeusrun.cli"
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+def test_the_server_of_the_docs_needs_no_torch_and_a_submit_says_what_to_install(
+    server_python, zeusrun, record
+):
+    record(1)
+    job = zeusrun.job()
+    # The fixture's path has the fake torchrun, in a package that is called torch.
+    env = {key: value for key, value in zeusrun.environment.items() if key != "PYTHONPATH"}
+
+    def call(*arguments):
+        done = subprocess.run(
+            [server_python, "-m", "zeusrun", *arguments],
+            env=env,
+            cwd=zeusrun.folder,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    for arguments in (
+        ("history",),
+        ("report", "-o", "report.html"),
+        ("db", "create"),
+        ("token", "create", "--job", "*", "--read"),
+        ("token", "list"),
+    ):
+        code, text = call(*arguments)
+        assert code == 0, text
+    code, text = call("submit", job)
+    assert code == 5
+    assert "torch is not installed" in text
+    assert "pip install '/path/to/zeusrun[train]'" in text
+    with closing(socket.create_server(("127.0.0.1", 0))) as probe:
+        port = probe.getsockname()[1]
+    command = [server_python, "-m", "zeusrun", "serve", "--port", str(port)]
+    served = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True)
+    try:
+        lines = []
+        while not lines or not lines[-1].startswith("Ctrl-C"):
+            lines.append(served.stdout.readline())
+            assert lines[-1], lines
+        url = f"http://127.0.0.1:{port}/login"
+        wait_for(lambda: answers(url), what="the page")
+    finally:
+        served.terminate()
+        assert served.wait(30) == 0
+        served.stdout.close()
+
+
+def answers(url):
+    try:
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            return answer.status == 200
+    except OSError:
+        return False
+
+
+def test_the_image_and_the_service_install_what_the_docs_do():
+    docs = extras_in((ROOT / "docs" / "server.md").read_text())
+    assert extras_in(read("zeusrun-server.service")) == docs
+    assert extras_in(read("Dockerfile").replace("\\\n", "")) == docs | {"postgresql"}
 
 
 def test_every_command_has_options_that_exist():
@@ -114,7 +212,6 @@ def test_systemd_accepts_the_unit(tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="tomllib came with Python 3.11")
 def test_the_commands_of_the_dockerfile_make_a_server_that_answers(tmp_path):
     """In a virtual environment instead of an image; it needs a package index."""
     text = read("Dockerfile").replace("\\\n", "")
@@ -124,11 +221,11 @@ def test_the_commands_of_the_dockerfile_make_a_server_that_answers(tmp_path):
         to.parent.mkdir(parents=True, exist_ok=True)
         copy = shutil.copytree if (ROOT / source).is_dir() else shutil.copy
         copy(ROOT / source, to)
-    venv = tmp_path / "venv"
-    install = re.search(r"^RUN (python deploy.*)$", text, re.MULTILINE)[1]
-    install = install.replace("/tmp/", f"{tmp_path}/").replace("/opt/zeusrun", str(venv))
+    folder = tmp_path / "environment"
+    install = re.search(r"^RUN (python -m venv.*)$", text, re.MULTILINE)[1]
+    install = install.replace("/opt/zeusrun", str(folder))
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("ZEUSRUN_", "PYTHON"))}
-    env = {**kept, "PATH": f"{venv}/bin:{os.environ['PATH']}", "ZEUSRUN_HOME": f"{tmp_path}/home"}
+    env = {**kept, "PATH": f"{folder}/bin:{os.environ['PATH']}", "ZEUSRUN_HOME": f"{tmp_path}/home"}
     done = subprocess.run(
         ["sh", "-ec", install],
         cwd=tmp_path / "src",

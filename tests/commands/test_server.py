@@ -65,12 +65,14 @@ def begin(port, number):
 def test_it_needs_no_settings_keeps_what_it_was_given_and_stops_on_sigterm(zeusrun):
     child, port, text = start(zeusrun)
     assert text == (
+        "zeusrun serve: starting\n"
+        f"zeusrun serve: opening the database {zeusrun.home}/server/history.db\n"
         f"zeusrun serves http://127.0.0.1:{port}\n"
         f"  page      http://127.0.0.1:{port}/\n"
         f"  a job     history: http://127.0.0.1:{port}   in its job file, or ZEUSRUN_HISTORY\n"
         "  tokens    none needed on this machine; others need one: "
         "zeusrun token create --job '*' --write\n"
-        f"  database  sqlite:///{zeusrun.home}/server/history.db, a new, empty history\n"
+        f"  database  {zeusrun.home}/server/history.db, a new, empty history\n"
         "Ctrl-C stops it.\n"
     )
     assert begin(port, 1)[0] == 201
@@ -79,7 +81,7 @@ def test_it_needs_no_settings_keeps_what_it_was_given_and_stops_on_sigterm(zeusr
     assert child.stdout.read() == "info: begin job-1-1: token none from 127.0.0.1\n"
     assert oct((zeusrun.home / "server").stat().st_mode & 0o77) == "0o0"
     child, port, text = start(zeusrun)
-    assert "history.db\n" in text
+    assert text.count("history.db\n") == 2  # not a new one
     assert ask(port, "GET", "/api/v1/jobs/job/trials")[1]["total"] == 1
     child.send_signal(signal.SIGINT)
     assert child.wait(20) == 0
@@ -158,7 +160,8 @@ def test_it_does_not_listen_to_other_machines_without_tokens_and_https(zeusrun):
     assert done.returncode == 2
     for words in ("0.0.0.0", "zeusrun token create", "--ssl-certfile", "--insecure accepts that"):
         assert words in done.stderr
-    zeusrun("token", "create", "--read", "--job", "*")
+    assert zeusrun("db", "create").returncode == 0  # as the message says
+    assert zeusrun("token", "create", "--read", "--job", "*").returncode == 0
     done = zeusrun("serve", "--host", "::", "--port", "0")
     assert done.returncode == 2
     assert "tokens would be sent in the clear" in done.stderr
@@ -174,11 +177,20 @@ def test_a_port_that_is_taken_is_told(zeusrun):
 
 
 def test_a_database_that_cannot_be_used_is_told_without_its_password(zeusrun):
-    url = "postgresql://me:hunter2@127.0.0.1:1/x"
-    done = zeusrun("token", "list", "--database-url", url)
-    assert done.returncode in {2, 6}
-    assert done.stderr
-    assert "hunter2" not in done.stderr
+    pytest.importorskip("psycopg")
+    url = "postgresql://me:hunter2@127.0.0.1:1/x?application_name=zeusrun"
+    name = "postgresql://me:***@127.0.0.1:1/x"
+    for verb in (("token", "list"), ("db", "create"), ("serve", "--port", "0")):
+        done = zeusrun(*verb, "--database-url", url)
+        assert (done.returncode, done.stdout) == (6, "")
+        *before, last = done.stderr.splitlines()
+        assert last.startswith(f"zeusrun: the database {name} does not respond: ")
+        assert "hunter2" not in done.stderr
+    assert before == [
+        *("zeusrun serve: starting", f"zeusrun serve: opening the database {name}"),
+    ]
+    done = zeusrun("doctor", ZEUSRUN_HISTORY=url)
+    assert f"the database {name} does not respond" in " ".join(done.stdout.split())
 
 
 def test_a_certificate_that_cannot_be_used_is_told(zeusrun):
@@ -318,7 +330,11 @@ def test_without_its_extra_it_says_what_to_install(cli, monkeypatch, verb):
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "sqlalchemy", None)
     how = "install zeusrun with its extra 'server': pip install '/path/to/zeusrun[server]'"
-    assert cli(*verb) == (2, "", f"zeusrun: a server needs sqlalchemy; {how}\n")
+    code, out, err = cli(*verb)
+    assert (code, out) == (2, "")
+    assert err.removeprefix("zeusrun serve: starting\n") == (
+        f"zeusrun: a server needs sqlalchemy; {how}\n"
+    )
 
 
 def test_the_database_comes_from_the_environment_too(cli, tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ import pytest
 from tests.factories import DONE, REACHED, load_job
 from zeusrun.commands import compose, follow
 from zeusrun.commands import slurm as verbs
-from zeusrun.errors import BusyError, HistoryError
+from zeusrun.errors import BusyError, HistoryError, LaunchError
 from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.launcher.queue.tickets import HeldTicket, Tickets
 from zeusrun.launcher.slurm.client import SlurmJob, describe_job
@@ -165,6 +165,14 @@ def test_explain_takes_the_runs_of_the_nodes_as_evidence(cli, record, job):
     assert "cheapest so far" in out
     other = cli("explain", job({"nnodes": 1, "nproc_per_node": 8}))[1]
     assert "hardware" in " ".join(other.split())
+
+
+def test_a_login_node_needs_no_torch_to_explain(cli, job, monkeypatch):
+    def missing():
+        raise LaunchError("torch is not installed")
+
+    monkeypatch.setattr(compose, "find_torchrun", missing)
+    assert cli("explain", job())[0] == 0
 
 
 def test_a_dry_run_shows_the_script_before_and_after_the_first_run(cli, record, job, slurm):

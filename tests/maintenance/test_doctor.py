@@ -14,6 +14,7 @@ from tests.gpu import fixtures
 from tests.gpu.simulated import SimulatedDevice
 from zeusrun.errors import LaunchError, VisibleGpusError
 from zeusrun.gpu.power_limits.original_limits import LimitLock, LimitRecord, is_held, write_record
+from zeusrun.launcher.processes.command import Torchrun
 from zeusrun.maintenance import doctor
 from zeusrun.maintenance.doctor import check_machine
 
@@ -101,6 +102,16 @@ def test_a_missing_torch_is_not_well_and_the_rest_is_checked_all_the_same(enviro
     assert checks["torch"].well is False
     assert "install it" in checks["torch"].found
     assert checks["home"].well is True
+
+
+@pytest.mark.parametrize(
+    ("version", "well"), [("2.3.1+cu121", None), ("2.4.0a0+f70bd71a48", True), ("unknown", True)]
+)
+def test_a_torch_that_is_too_old_is_named(environment, monkeypatch, version, well):
+    monkeypatch.setattr(doctor, "find_torchrun", lambda: Torchrun((), version, frozenset()))
+    torch = found(environment)["torch"]
+    assert (torch.well, torch.found) == (well, version)
+    assert ("2.4 or later" in torch.advice) is (well is None)
 
 
 def test_a_host_name_that_does_not_resolve_is_not_well(environment, monkeypatch):

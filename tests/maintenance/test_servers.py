@@ -108,10 +108,11 @@ def test_a_server_with_another_api(server, check, monkeypatch):
 def test_a_database_without_a_server(sqlite_url, check, tmp_path):
     ((name, well, found),) = check(sqlite_url)
     assert (name, well) == ("server", True)
-    assert found.startswith(f"{sqlite_url}: 0 jobs, ")
+    path = sqlite_url.removeprefix("sqlite:///")
+    assert found.startswith(f"{path}: 0 jobs, ")
     (history,) = opened(sqlite_url)
     begin(history, build_trial())
-    assert check(sqlite_url)[0][2].startswith(f"{sqlite_url}: 1 job, ")
+    assert check(sqlite_url)[0][2].startswith(f"{path}: 1 job, ")
     ((_, well, found),) = check(f"sqlite:///{tmp_path}/nosuch.db")
     assert not well
     assert "zeusrun db create" in found

@@ -14,7 +14,7 @@ from zeusrun.history.base import NEWEST
 from zeusrun.jobfile.tariffs import load_tariffs
 from zeusrun.launcher.context import Submission
 from zeusrun.launcher.devices import job_devices
-from zeusrun.launcher.processes.command import find_torchrun
+from zeusrun.launcher.processes.command import Torchrun, find_torchrun
 from zeusrun.trial import Hardware
 
 if TYPE_CHECKING:
@@ -92,7 +92,8 @@ def compose(
             policy=create_policy(spec.policy.name),
             devices=devices,
             world_size=world_size,
-            torchrun=find_torchrun(),
+            # What another machine runs needs no torch here.
+            torchrun=find_torchrun() if planned is None else Torchrun((), "", frozenset()),
             home=home,
             environment=inherited,
             forced=forced,

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from zeusrun.server.run import Listening
     from zeusrun.server.settings import ServerSettings
 
+_LIBRARIES = ("fastapi", "sqlalchemy", "uvicorn")
 _CREATE = "zeusrun token create --job '*' --write"
 _PATTERN = re.compile(r"(?=.{1,200}\Z)(?:[A-Za-z0-9._*?-]|\[!?[A-Za-z0-9._-]+\])+")
 DatabaseUrl = Annotated[
@@ -67,6 +68,9 @@ def serve(
         Option(metavar="ADDRESSES", help="Proxies that say for whom they ask; 127.0.0.1."),
     ] = None,
     access_log: Annotated[bool | None, Option("--access-log", help="Log every request.")] = None,
+    demo: Annotated[
+        bool | None, Option("--demo", help="Serve a made-up history, to look around.")
+    ] = None,
 ) -> None:
     """Serve one history to many machines, with a page to look at it.
 
@@ -74,12 +78,42 @@ def serve(
     all of them.
     """
     given = {name: value for name, value in locals().items() if value is not None}
+    typer.echo("zeusrun serve: starting", err=True)  # the imports below take a second
+    if demo:
+        _serve_demo(given)
+        return
     settings = server_settings(given)
-    from zeusrun.server.run import listen, run  # noqa: PLC0415 - takes half a second
+    from zeusrun.history.sql.engine import describe, parse_url  # noqa: PLC0415 - as above
+
+    where = describe(parse_url(settings.database_url))
+    typer.echo(f"zeusrun serve: opening the database {where}", err=True)
+    from zeusrun.server.run import listen, run  # noqa: PLC0415 - as above
 
     listening = listen(settings)
     typer.echo(_describe(listening))
     run(listening)
+
+
+def _serve_demo(given: Mapping[str, object]) -> None:
+    """Serve a made-up history on this machine until the server is stopped."""
+    unfit = given.keys() - {"demo", "port", "access_log"}
+    if unfit:
+        flags = ", ".join(f"--{each.replace('_', '-')}" for each in sorted(unfit))
+        raise UsageError(f"--demo serves a database of its own on this machine; leave out {flags}")
+    check_extra("a server", "server", *_LIBRARIES)
+    from zeusrun.server.demo import made_up_database  # noqa: PLC0415 - an extra
+    from zeusrun.server.run import listen, run  # noqa: PLC0415 - an extra
+    from zeusrun.server.settings import demo_settings  # noqa: PLC0415 - an extra
+
+    own = {name: value for name, value in given.items() if name != "demo"}
+    with made_up_database() as url:
+        listening = listen(demo_settings(url, own))
+        typer.echo(
+            f"zeusrun serves a made-up history on {listening.url}/\n"
+            "  Nothing in it was measured. It is removed when the server stops.\n"
+            "Ctrl-C stops it."
+        )
+        run(listening)
 
 
 def _describe(listening: Listening) -> str:
@@ -103,7 +137,7 @@ def _describe(listening: Listening) -> str:
 
 
 def server_settings(
-    given: Mapping[str, object], needs: Collection[str] = ("fastapi", "sqlalchemy", "uvicorn")
+    given: Mapping[str, object], needs: Collection[str] = _LIBRARIES
 ) -> ServerSettings:
     """Return the settings of a server; ``given`` are those of flags, ``needs`` libraries.
 

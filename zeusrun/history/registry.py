@@ -129,11 +129,11 @@ def open_shared(
 ) -> SharedHistory:
     """Open a shared history by its URL, as ``open_named`` does."""
     folder = shared_directory(home) / _folder_name(url)
-    remote, shown = _open_remote(home, environment, url, source), hide_password(url)
-    if shown == url:
+    remote, name = _open_remote(home, environment, url, source)
+    if hide_password(url) == url:
         with contextlib.suppress(OSError):  # a home that cannot be written
             _note(folder / "url", url)
-    return SharedHistory(remote, folder, shown, **options)
+    return SharedHistory(remote, folder, name, **options)
 
 
 def known_servers(home: Path) -> dict[str, Path]:
@@ -183,20 +183,25 @@ def remember_choice(home: Path, job: str, name: str | None) -> None:
             path.unlink(missing_ok=True)
 
 
-def _open_remote(home: Path, environment: Mapping[str, str], url: str, source: str) -> Shared:
+def _open_remote(
+    home: Path, environment: Mapping[str, str], url: str, source: str
+) -> tuple[Shared, str]:
+    """Return a shared history, and its name for messages."""
     if url.startswith(("http://", "https://")):
         from zeusrun.history.http.client import HttpHistory, read_token  # noqa: PLC0415 - 20 ms
 
-        return HttpHistory(url, read_token(home, environment), source)
+        return HttpHistory(url, read_token(home, environment), source), hide_password(url)
     if not _DATABASES.match(url):
         raise UsageError(
             f"the history {hide_password(url)!r} is of no known kind; write https://..., "
             "postgresql://..., or sqlite:////absolute/path.db"
         )
     check_extra("a history in a database", "server", "sqlalchemy")
-    from zeusrun.history.sql.store import SqlHistory  # noqa: PLC0415 - an extra, and 200 ms
+    from zeusrun.history.sql.engine import describe  # noqa: PLC0415 - an extra, and 200 ms
+    from zeusrun.history.sql.store import SqlHistory  # noqa: PLC0415 - as above
 
-    return SqlHistory(url)
+    history = SqlHistory(url)
+    return history, describe(history.engine.url)
 
 
 def _folder_name(url: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 import socket
 import sys
 import tempfile
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from zeusrun.history.shared.store import SharedHistory
 
 _NO_TORCH = "until then, `import torch` fails in every training"  # though zeusrun works
+_OLDEST_TORCH = (2, 4)  # as the extra train says
 _RUN_BYTES = 64 << 10  # what a submit reserves for an outcome
 
 
@@ -61,7 +63,7 @@ def check_machine(environment: Mapping[str, str]) -> list[Check]:
     python = f"{platform.python_version()}, {sys.executable}"
     return [
         Check("python", well=True, found=python),
-        *attempt("torch", lambda: [Check("torch", well=True, found=find_torchrun().version)]),
+        *attempt("torch", lambda: [_check_torch()]),
         *(
             Check("package", False, f"{package}: {damage}", _NO_TORCH)
             for package, damage in find_damaged_packages().items()
@@ -81,6 +83,15 @@ def attempt(name: str, check: Callable[[], Sequence[Check]], what: str = "") -> 
         return check()
     except ZeusrunError as error:
         return [Check(name, well=False, found=f"{what}{error}")]
+
+
+def _check_torch() -> Check:
+    version = find_torchrun().version
+    found = re.match(r"(\d+)\.(\d+)", version)
+    if found is not None and tuple(map(int, found.groups())) < _OLDEST_TORCH:
+        oldest = ".".join(map(str, _OLDEST_TORCH))
+        return Check("torch", well=None, found=version, advice=f"zeusrun needs {oldest} or later")
+    return Check("torch", well=True, found=version)
 
 
 def _check_devices(environment: Mapping[str, str], home: Path) -> list[Check]:

@@ -79,7 +79,7 @@ def build_app(settings: ServerSettings) -> ASGIApp:
     app.include_router(build_health_router(history))
     app.include_router(build_login_router(authentication, settings))
     app.include_router(build_zeus_router(history, Auto()))
-    app.include_router(build_pages_router(history))
+    app.include_router(build_pages_router(history, demo=settings.demo))
     return authentication
 
 

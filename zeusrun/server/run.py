@@ -21,7 +21,8 @@ from uvicorn.supervisors import Multiprocess
 
 from zeusrun.errors import LaunchError, UsageError
 from zeusrun.history.http.address import is_loopback
-from zeusrun.history.sql.schema import create_tables
+from zeusrun.history.sql.engine import describe
+from zeusrun.history.sql.schema import create_tables, has_tables
 from zeusrun.history.sql.store import SqlHistory
 from zeusrun.history.sql.tokens import list_tokens
 from zeusrun.redaction import MASK, hide_password
@@ -55,7 +56,9 @@ class Listening:
 
 
 def listen(settings: ServerSettings) -> Listening:
-    """Check the settings and the database, and open the port.
+    """Check the settings, open the port, and then the database, which is created if need be.
+
+    If it raises, it has created nothing, unless the database itself fails.
 
     Raises:
         UsageError: If other machines could connect without tokens or in the clear, or a file of
@@ -64,14 +67,18 @@ def listen(settings: ServerSettings) -> Listening:
         LaunchError: If the address is not free.
     """
     _check_certificate(settings)
-    with contextlib.closing(SqlHistory(settings.database_url)) as history:
+    with (
+        contextlib.closing(SqlHistory(settings.database_url)) as history,
+        contextlib.ExitStack() as undone,
+    ):
+        tokens = list_tokens(history.engine) if has_tables(history.engine) else []
+        needs_token = settings.require_token or bool(tokens)
+        if not is_loopback(settings.host) and not settings.insecure:
+            _check_exposed(settings, needs_token=needs_token)
+        listener = undone.enter_context(_open_port(settings))
         is_new = create_tables(history.engine)
-        tokens = list_tokens(history.engine)
-        database = hide_password(history.engine.url.render_as_string())
-    needs_token = settings.require_token or bool(tokens)
-    if not is_loopback(settings.host) and not settings.insecure:
-        _check_exposed(settings, needs_token=needs_token)
-    listener = _open_port(settings)
+        database = describe(history.engine.url)
+        undone.pop_all()
     scheme = "http" if settings.ssl_certfile is None else "https"
     host, port = listener.getsockname()[:2]
     if ipaddress.ip_address(host).is_unspecified:  # all addresses of this machine
@@ -145,7 +152,8 @@ def _check_exposed(settings: ServerSettings, *, needs_token: bool) -> None:
     if not needs_token:
         missing.append(
             "everybody who reaches it could read and change all histories: make a token with "
-            "`zeusrun token create --job '*' --write`, or give --require-token"
+            "`zeusrun db create` and `zeusrun token create --job '*' --write`, or give "
+            "--require-token"
         )
     if settings.ssl_certfile is None:
         missing.append(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field, field_validator
 
@@ -23,6 +23,8 @@ SETTINGS_FILE = "server.yaml"
 
 class ServerSettings(Section):
     """The settings of a server; ``load_settings`` reads them."""
+
+    demo: ClassVar[bool] = False  # whether its pages say that its history is made up
 
     database_url: str = Field(repr=False, description="SQLAlchemy's; see docs/server.md.")
     host: str = Field("127.0.0.1", min_length=1, description="The address to listen on.")
@@ -50,6 +52,12 @@ class ServerSettings(Section):
         return prefix
 
 
+class DemoSettings(ServerSettings):
+    """The settings of a server whose history is made up."""
+
+    demo = True
+
+
 def load_settings(
     home: Path, environment: Mapping[str, str], given: Mapping[str, Any] | None = None
 ) -> ServerSettings:
@@ -67,10 +75,7 @@ def load_settings(
         raise unwritable_home(home, error) from None
     named = {"database_url": environment.get(DATABASE_VARIABLE) or None}
     for origin, values in ((DATABASE_VARIABLE, named), ("", given or {})):
-        for key, value in values.items():
-            if value is not None:
-                document.data[key] = value
-                document.origins[key,] = origin or f"--{key.replace('_', '-')}"
+        _put(document, values, origin)
     own = f"sqlite:///{home}/server/history.db"
     document.data.setdefault("database_url", own)
     settings = validate(ServerSettings, document)
@@ -79,6 +84,25 @@ def load_settings(
     if settings.database_url != own:
         _check_folder(settings.database_url)
     return settings
+
+
+def demo_settings(database_url: str, given: Mapping[str, Any]) -> DemoSettings:
+    """Return the settings of a server whose history is made up, without those of a file.
+
+    Raises:
+        JobFileError: If a flag is not usable.
+    """
+    document = JobDocument("")
+    _put(document, {**given, "database_url": database_url})
+    return validate(DemoSettings, document)
+
+
+def _put(document: JobDocument, values: Mapping[str, Any], origin: str = "") -> None:
+    """Let values, such as those of flags, replace those of the file."""
+    for key, value in values.items():
+        if value is not None:
+            document.data[key] = value
+            document.origins[key,] = origin or f"--{key.replace('_', '-')}"
 
 
 def _check_folder(database_url: str) -> None:

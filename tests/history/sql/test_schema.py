@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import stat
 import threading
+from functools import partial
 
 import pytest
 
@@ -16,7 +17,7 @@ from tests.contracts.history import begin
 from zeusrun.errors import HistoryError
 from zeusrun.history.sql import schema
 from zeusrun.history.sql.engine import open_engine, parse_url, reading, writing
-from zeusrun.history.sql.schema import check_tables, create_tables
+from zeusrun.history.sql.schema import create_tables, has_tables
 from zeusrun.history.sql.store import SqlHistory
 
 
@@ -30,8 +31,9 @@ class CreationContract:
     """Tests over an ``engine`` of an empty database."""
 
     def test_the_tables_are_created_once(self, engine):
+        assert not has_tables(engine)
         assert create_tables(engine)
-        check_tables(engine)
+        assert has_tables(engine)
         (history,) = opened_once(engine)
         trial = begin(history)
         assert not create_tables(engine)
@@ -64,7 +66,12 @@ class CreationContract:
         with writing(engine) as connection:
             connection.execute(sa.update(schema.HISTORY).values(revision=7))
         (history,) = opened_once(engine)
-        for call in (history.jobs, lambda: begin(history), lambda: create_tables(engine)):
+        calls = (has_tables, create_tables)
+        for call in (
+            history.jobs,
+            lambda: begin(history),
+            *(partial(each, engine) for each in calls),
+        ):
             with pytest.raises(HistoryError, match=r"another zeusrun \(revision 7, needed is 2\)"):
                 call()
         history.close()

@@ -287,7 +287,7 @@ def test_source_that_cannot_be_decoded_declares_nothing(install):
 
 def test_a_torch_without_torchrun_is_no_torch(install):
     install(None)
-    with pytest.raises(LaunchError, match="pip install torch"):
+    with pytest.raises(LaunchError, match="extra 'train'"):
         find_torchrun()
 
 

@@ -256,7 +256,7 @@ def test_only_what_may_be_read_is_shown(store):
             assert "job/job" not in text
             assert "job-4-1" not in text
         hidden = ("/job/job", "/run/job-1-1", "/job/job/cost.svg", "/run/job-2-1/power.svg")
-        assert [read(path).status for path in (*hidden, "/events?job=job")] == [404] * 5
+        assert [read(path).status for path in (*hidden, "/version?job=job")] == [404] * 5
         assert read("/run/job-1-1").text == read("/run/nosuch-1-1").text
         assert read("/job/other").status == 200
 
@@ -445,7 +445,7 @@ def test_lists_have_pages_and_jobs_can_be_found(store, monkeypatch):
         seen = []
         while True:
             seen += re.findall(r'<tr data-key="(job-\d+-1)"', text)
-            older = re.search(r'href="(\.\./job/job\?before=\d+)#runs">older', text)
+            older = re.search(r'href="(\.\./job/job\?before=job-\d+-1)#runs">older', text)
             if older is None:
                 break
             text = fetch(port, older[1].removeprefix("..")).text

@@ -145,6 +145,21 @@ def create_tables(engine: Engine) -> bool:
     return is_new
 
 
+def has_tables(engine: Engine) -> bool:
+    """Return whether a database has tables; creates nothing.
+
+    Raises:
+        HistoryError: If it cannot be read, or has tables of another revision.
+    """
+    if engine.dialect.name == "sqlite" and _is_missing(Path(str(engine.url.database))):
+        return False
+    with reading(engine) as connection:
+        found = sa.inspect(connection).has_table(HISTORY.name)
+    if found:
+        check_tables(engine)
+    return found
+
+
 def check_tables(engine: Engine) -> None:
     """Raise ``HistoryError`` unless a database has the tables of this zeusrun."""
     with reading(engine) as connection:
@@ -167,11 +182,16 @@ def start_incarnation(connection: Connection) -> None:
 
 
 def _create_file(path: Path) -> None:
-    try:
-        path.stat()
-    except OSError as error:
-        if error.errno not in {errno.ENOENT, errno.ENOTDIR}:
-            return  # perhaps it exists, and this user may not see it: opening it fails
+    if _is_missing(path):
         with writes_to(path):
             make_folder(path.parent)
             os.close(open_for_writing(path, os.O_WRONLY | os.O_CREAT))
+
+
+def _is_missing(path: Path) -> bool:
+    try:
+        path.stat()
+    except OSError as error:
+        # Otherwise it may exist, and this user may not see it: opening it fails.
+        return error.errno in {errno.ENOENT, errno.ENOTDIR}
+    return False

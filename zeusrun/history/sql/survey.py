@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sqlalchemy as sa
@@ -56,11 +57,20 @@ class Versions(NamedTuple):
     """What has changed, as texts that are equal only if nothing has."""
 
     jobs: Mapping[str, str]  # by job: its trials, and the heartbeats of those that run
-    whole: str
+    hosts: tuple[int, float | None]
 
-    def of(self, job: str | None) -> str:
-        """Return the version of a job, or that of everything."""
-        return self.whole if job is None else self.jobs.get(job, "")
+    def of(self, job: str) -> str:
+        """Return the version of a job."""
+        return self.jobs.get(job, "")
+
+    def of_jobs(self, pattern: str) -> str:
+        """Return the version of all jobs whose names match; ``*``: also that of the machines.
+
+        It tells nothing of other jobs, which also make machines report.
+        """
+        jobs = sorted(each for each in self.jobs.items() if fnmatchcase(each[0], pattern))
+        text = repr((jobs, self.hosts if pattern == "*" else None))
+        return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
 def count_hosts(engine: Engine) -> int:
@@ -102,17 +112,15 @@ def read_running(engine: Engine, chosen: Collection[int] | str) -> list[RunningT
     ]
 
 
-def list_runs(
-    engine: Engine, job: str, count: int, before: int | None = None
-) -> list[tuple[int, Trial]]:
-    """Return ``count`` trials of a job with their numbers, the newest first."""
-    query = sa.select(TRIALS.c.number, TRIALS.c.record).where(TRIALS.c.job == job)
+def list_runs(engine: Engine, job: str, count: int, before: str | None = None) -> list[Trial]:
+    """Return ``count`` trials of a job, the newest first; ``before``: those before this one."""
+    query = sa.select(TRIALS.c.record).where(TRIALS.c.job == job)
     if before is not None:
         place = (TRIALS.c.recurrence, TRIALS.c.attempt)
-        edge = sa.select(*place).where(TRIALS.c.number == before)
+        edge = sa.select(*place).where(TRIALS.c.trial == before, TRIALS.c.job == job)
         query = query.where(sa.tuple_(*place) < edge.scalar_subquery())
     rows = _read(engine, query.order_by(*NEWEST_FIRST).limit(count))
-    return [(number, decode_trial(record)) for number, record in rows]
+    return [decode_trial(record) for (record,) in rows]
 
 
 def read_first(engine: Engine, job: str) -> Trial | None:
@@ -170,8 +178,7 @@ def read_versions(engine: Engine) -> Versions:
         hosts = connection.execute(
             sa.select(sa.func.count(), sa.func.sum(HOSTS.c.updated_at))
         ).one()
-    whole = repr((tuple(hosts), sorted(jobs.items())))
-    return Versions(jobs, hashlib.sha256(whole.encode()).hexdigest()[:24])
+    return Versions(jobs, (hosts[0], hosts[1]))
 
 
 def _read(engine: Engine, query: sa.Select[Any]) -> Sequence[Any]:

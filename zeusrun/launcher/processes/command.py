@@ -17,6 +17,7 @@ from zeusrun.errors import LaunchError
 from zeusrun.jobfile.adapt_section import NoiseScaleSection, Watch
 from zeusrun.jobfile.placeholders import expand_placeholders
 from zeusrun.jobfile.sections import split_batch
+from zeusrun.plugins import how_to_add
 from zeusrun.sidecar.orders import PREFIX_COLUMNS
 
 if TYPE_CHECKING:
@@ -86,8 +87,8 @@ def find_torchrun() -> Torchrun:
     folder = next((each for each in folders if (each / _SOURCE).exists()), None)
     if folder is None:
         raise LaunchError(
-            f"torchrun: torch is not installed for {sys.executable}; "
-            "install it there with 'python -m pip install torch'."
+            f"torchrun: torch is not installed for {sys.executable}; install your build of it "
+            f"there, or {how_to_add('train')}"
         )
     # importlib.metadata would take 20 ms to load.
     version = _VERSION.search(_read(folder / "version.py"))

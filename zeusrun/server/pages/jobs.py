@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from zeusrun.analysis.amounts import NetAmounts, add_estimates, size_label, sum_known
 from zeusrun.history.base import NEWEST
@@ -197,15 +197,15 @@ _JOB_LINKS = document.Links(1)
 
 @dataclass(frozen=True)
 class JobContent:
-    """What the page shows. ``runs`` are a page of them with their numbers, the newest first."""
+    """What the page shows. ``runs`` are a page of them, the newest first."""
 
     view: JobView
     running: Sequence[Live]
     running_count: int
-    runs: Sequence[tuple[int, Trial]]
+    runs: Sequence[Trial]
     first: Trial  # the oldest of all
     schedules: Sequence[ScheduleFacts]
-    before: int | None = None  # the number that the runs come before; ``None``: the newest
+    before: str | None = None  # the run that these come before; ``None``: the newest
 
 
 def job_page(content: JobContent, version: str | None) -> document.Page:
@@ -263,14 +263,13 @@ def _all_runs(content: JobContent) -> Html:
     which = "the newest first"
     if count < view.runs:
         which = f"{count} of {view.runs:,}, the newest first"
-    trials = [trial for _, trial in content.runs]
     unit = "epochs" if view.report is None else view.report.facts.unit
-    listed = runs_table(trials, f"Runs: {which}", _JOB_LINKS, unit)
+    listed = runs_table(content.runs, f"Runs: {which}", _JOB_LINKS, unit)
     own = _JOB_LINKS.job(view.job)
     parts: list[str] = []
     if content.before is not None:
         parts.append(tag("a", "newest", href=f"{own}#runs"))
-    if count == RUNS_SHOWN and content.runs[-1][1] != content.first:
-        parts.append(tag("a", "older", href=f"{own}?before={content.runs[-1][0]}#runs"))
+    if count == RUNS_SHOWN and content.runs[-1] != content.first:
+        parts.append(tag("a", "older", href=f"{own}?before={quote(content.runs[-1].trial)}#runs"))
     none = "" if count else tag("p", f"There is none before these; {plural(view.runs, 'run')}.")
     return join((none, listed, page_links("More runs", parts)))

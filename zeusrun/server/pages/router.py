@@ -50,11 +50,15 @@ _WAIT_S = 0.15  # for what is being computed; the rest of a page does not wait l
 _FOREVER = "private, max-age=31536000, immutable"
 _IMAGE_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _LONGEST = 200  # characters of a search
+_DEMO = tag("strong", "Demo: nothing here was measured", class_="demo")
 _THREADS, _DRAWING_THREADS = 4, 2  # matplotlib draws one figure at a time
 
 
-def build_router(store: SqlHistory) -> APIRouter:
-    """Return the routes of the pages. None is in the description of the API."""
+def build_router(store: SqlHistory, *, demo: bool = False) -> APIRouter:
+    """Return the routes of the pages. None is in the description of the API.
+
+    ``demo``: each page says that its history is made up.
+    """
     pages = _Pages(store)
 
     @contextlib.asynccontextmanager
@@ -67,14 +71,15 @@ def build_router(store: SqlHistory) -> APIRouter:
     router = APIRouter(include_in_schema=False, lifespan=lifespan)
     # What runs in threads gets threads of its own: launchers do not wait for pages and figures.
     threads, drawing = CapacityLimiter(_THREADS), CapacityLimiter(_DRAWING_THREADS)
+    as_document = functools.partial(_as_document, demo=demo)
     for path, endpoint in (
-        ("/", _in_thread(_as_document(pages.overview, Links()), threads)),
-        ("/machines", _in_thread(_as_document(pages.machines, Links()), threads)),
+        ("/", _in_thread(as_document(pages.overview, Links()), threads)),
+        ("/machines", _in_thread(as_document(pages.machines, Links()), threads)),
         ("/version", _in_thread(pages.version, threads)),
         ("/static/{name}", _send_static),
-        ("/job/{job}", _in_thread(_as_document(pages.job, Links(1)), threads)),
+        ("/job/{job}", _in_thread(as_document(pages.job, Links(1)), threads)),
         ("/job/{name}/{figure}.svg", _in_thread(pages.figures_of(pages.read_job), drawing)),
-        ("/run/{trial}", _in_thread(_as_document(pages.run, Links(1)), threads)),
+        ("/run/{trial}", _in_thread(as_document(pages.run, Links(1)), threads)),
         ("/run/{name}/{figure}.svg", _in_thread(pages.figures_of(pages.read_run), drawing)),
     ):
         router.add_api_route(path, endpoint, methods=["GET", "HEAD"], response_model=None)
@@ -91,7 +96,9 @@ def _in_thread(
     return call
 
 
-def _as_document(build: Callable[..., Page], links: Links) -> Callable[..., Response]:
+def _as_document(
+    build: Callable[..., Page], links: Links, *, demo: bool
+) -> Callable[..., Response]:
     """Return an endpoint that sends a page, or a page that says why there is none."""
 
     @functools.wraps(build)
@@ -108,7 +115,7 @@ def _as_document(build: Callable[..., Page], links: Links) -> Callable[..., Resp
                 text = "The database does not respond."
             text += " This page comes back by itself."
             status, page = 503, _message(links, "Not available", text)
-        document = build_document(page, links, account(request))
+        document = build_document(page, links, _DEMO if demo else account(request))
         headers = {**HEADERS, "ETag": f'"{hashlib.sha256(document.encode()).hexdigest()[:24]}"'}
         if status == 503:
             headers |= {"Retry-After": "5", "Refresh": "5"}
@@ -151,7 +158,7 @@ class _Pages:
         page: Annotated[int, Query(ge=1, le=10**6)] = 1,
     ) -> Page:
         """Return the page of all jobs."""
-        version = survey.read_versions(self._engine).of(None)
+        version = self._version(request)
         seen = [h for h in survey.list_heads(self._engine) if access_of(request).covers(h.job)]
         heads = [head for head in seen if q.casefold() in head.job.casefold()]
         last = max(1, -(-len(heads) // jobs.JOBS_SHOWN))
@@ -176,11 +183,11 @@ class _Pages:
         self,
         request: Request,
         job: str,
-        before: Annotated[int | None, Query(ge=1, le=2**62)] = None,
+        before: Annotated[str | None, Query(max_length=_LONGEST)] = None,
     ) -> Page:
         """Return the page of a job."""
         _check_job(request, job)
-        version = survey.read_versions(self._engine).of(job)
+        version = self._version(request, job)
         view = self.reports.view(job)
         if view is None:
             raise _NotFoundError(f"There is no job called {job}.")
@@ -196,11 +203,11 @@ class _Pages:
     def run(self, request: Request, trial: str) -> Page:
         """Return the page of a run."""
         content = self._run(request, trial)
-        return run_page(content, survey.read_versions(self._engine).of(content.trial.job))
+        return run_page(content, self._version(request, content.trial.job))
 
     def machines(self, request: Request) -> Page:
         """Return the page of the machines."""
-        version = survey.read_versions(self._engine).of(None)
+        version = self._version(request)
         by_host: defaultdict[str, list[Live]] = defaultdict(list)
         for run in self._running(request, limit=None)[0]:
             by_host[run.host or "an unknown machine"].append(run)
@@ -212,10 +219,10 @@ class _Pages:
         return machines_page(self._hosts(request), by_host, may_name, version)
 
     def version(self, request: Request, job: str | None = None) -> Response:
-        """Send the version of a job, or of everything: a page asks for itself if that differs."""
+        """Send the version of a job, or of all: a page asks for itself if that differs."""
         if job is not None and not _may_see(request, job):
             return _refuse("There is no such job.")
-        text = survey.read_versions(self._engine).of(job)
+        text = self._version(request, job)
         return Response(text, media_type="text/plain", headers={"Cache-Control": "no-store"})
 
     def read_job(self, request: Request, job: str) -> tuple[JobReport | None, str]:
@@ -267,6 +274,11 @@ class _Pages:
             return Response(drawn, media_type="image/svg+xml", headers=headers)
 
         return draw
+
+    def _version(self, request: Request, job: str | None = None) -> str:
+        """Return the version of a job, or that of all which the request may read about."""
+        versions = survey.read_versions(self._engine)
+        return versions.of_jobs(access_of(request).jobs) if job is None else versions.of(job)
 
     def _running(
         self, request: Request, job: str | None = None, limit: int | None = _CARDS
