@@ -236,6 +236,25 @@ class SharedContract:
         assert history.live("digits-1-1")["epoch"] == 1
         assert history.snapshot("digits").version == version
 
+    def test_a_heartbeat_says_that_somebody_has_asked_to_cancel_the_trial(self, history):
+        trial = begin(history)
+        assert history.renew(trial.trial, {"epoch": 1}) is False
+        version = history.snapshot("digits").version
+        assert history.ask_to_cancel(trial.trial) is True
+        assert history.renew(trial.trial) is True
+        assert history.renew(trial.trial, {"epoch": 2}) is True
+        assert history.snapshot("digits").version == version
+
+    def test_what_does_not_run_is_not_asked_to_cancel(self, history):
+        trial = begin(history)
+        history.ask_to_cancel(trial.trial)
+        preempted = history.finish(trial.trial, PREEMPTED)
+        assert history.ask_to_cancel(trial.trial) is False
+        begin(history, preempted.resume(LATER))
+        assert history.renew(trial.trial) is False
+        with pytest.raises(HistoryError, match="no trial"):
+            history.ask_to_cancel("digits-9-1")
+
     def test_what_is_known_of_a_lost_trial_is_kept_for_its_late_result(self, history, database):
         trial = begin(history, with_uuid())
         history.renew(trial.trial, {"epoch": 3})

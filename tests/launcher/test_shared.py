@@ -32,10 +32,11 @@ from zeusrun.history.sql.store import SqlHistory
 from zeusrun.launcher import heartbeat
 from zeusrun.launcher.events import TrialEnded
 from zeusrun.launcher.heartbeat import HeartbeatThread
-from zeusrun.launcher.rundir.layout import create_run
+from zeusrun.launcher.rundir.layout import create_run, read_cancel
 from zeusrun.launcher.rundir.record import Live, reserve_record, write_live
 from zeusrun.maintenance.repair import read_found_trials
 from zeusrun.reasons import ReasonCode
+from zeusrun.redaction import MASK, Mask
 from zeusrun.trial import CurvePoint, Outcome, TrialStatus
 
 
@@ -311,7 +312,8 @@ def beat(open_shared, server, zeusrun, job, monkeypatch):
         trial = begin(shared, build_trial(1, uuid="a" * 32))
         paths = create_run(zeusrun.home, "job", trial.trial)
         reserve_record(paths, trial)
-        return trial, paths, HeartbeatThread(Bare(spec, shared), trial, paths)
+        begun = SimpleNamespace(trial=trial, paths=paths, mask=Mask(("hidden",)))
+        return trial, paths, HeartbeatThread(Bare(spec, shared), begun)
 
     return start
 
@@ -330,6 +332,27 @@ def test_a_heartbeat_renews_the_lease_and_shows_the_run(beat, database):
     expire_lease(database, trial.trial)
     time.sleep(0.1)
     assert not lease_held(database, trial.trial)
+
+
+def test_a_heartbeat_carries_the_end_of_the_log_without_secrets(beat, database):
+    trial, paths, beating = beat()
+    lines = [*(f"step {number}" for number in range(100)), "50%\r100%", "the key is hidden", "lo"]
+    paths.rank_log(0).write_text("\n".join(lines))
+    with beating:
+        write_live(paths, Live(trial, 4711, "node-1", "2025-06-01T12:00:09Z"))
+        live = wait_for(lambda: database.live(trial.trial), what="a heartbeat")
+    assert live["log"][-3:] == ["100%", f"the key is {MASK}", "lo"]
+    assert live["log"][0] == "step 63"
+
+
+def test_a_run_is_cancelled_by_its_next_heartbeat(beat, database):
+    trial, paths, beating = beat()
+    with beating:
+        wait_for(lambda: database.settings("job"), what="the first message")
+        assert read_cancel(paths) is None
+        assert database.ask_to_cancel(trial.trial)
+        wait_for(lambda: read_cancel(paths), what="the request")
+    assert read_cancel(paths) == (1, ReasonCode.CANCELLED)
 
 
 def test_a_heartbeat_outlives_an_outage_which_hides_no_run_of_this_machine(
@@ -493,7 +516,37 @@ def test_status_shows_a_run_of_another_machine_as_its_server_knows_it(
     assert "job-1-1 on node-2" in " ".join(sheet.split())
 
 
-@pytest.mark.parametrize("verb", ["logs", "cancel", "metrics", "rerun"])
+def test_the_end_of_the_log_of_a_run_of_another_machine_is_printed(
+    zeusrun, server, database, elsewhere
+):
+    database.renew(elsewhere().trial, {"log": ["step 1", "step 2\x1b[2J"]})
+    done = zeusrun("logs", "job-1-1", ZEUSRUN_HISTORY=server.url)
+    assert (done.returncode, done.stdout) == (0, "step 1\nstep 2\n")
+    assert "as node-2 has sent them" in done.stderr
+
+
+def test_a_run_of_another_machine_is_cancelled(zeusrun, server, database, elsewhere):
+    trial = elsewhere()
+    cancelling = zeusrun.start("cancel", "job", ZEUSRUN_HISTORY=server.url)
+    wait_for(lambda: database.renew(trial.trial), 60, what="the request")
+    database.finish(trial.trial, Outcome(TrialStatus.CANCELLED, "cancelled", trial.started_at))
+    out, _ = cancelling.communicate(timeout=60)
+    assert cancelling.returncode == 0
+    assert "node-2 is asked to cancel job-1-1" in out
+    assert "job-1-1 is CANCELLED: cancelled" in out
+
+
+@pytest.mark.long  # a heartbeat comes every 20 s
+def test_a_submit_is_cancelled_from_another_machine(zeusrun, server, tmp_path):
+    slow, history = ["--epoch-s", "10"], {"url": server.url}
+    child = start_and_wait(zeusrun, zeusrun.job("checkpoints.py", args=slow, history=history))
+    other = Zeusrun(tmp_path / "other", tmp_path)
+    done = other("cancel", "job", ZEUSRUN_HISTORY=server.url)
+    assert (done.returncode, "job-1-1 is CANCELLED" in done.stdout) == (0, True)
+    assert child.wait(60) == 130
+
+
+@pytest.mark.parametrize("verb", ["logs", "metrics", "rerun"])
 def test_what_only_the_other_machine_can_do_says_so(zeusrun, server, elsewhere, verb):
     elsewhere()
     done = zeusrun(verb, "job-1-1", ZEUSRUN_HISTORY=server.url)

@@ -16,7 +16,7 @@ from typer import Option
 from zeusrun.clock import timestamp
 from zeusrun.commands import options
 from zeusrun.errors import HistoryError, UsageError, ZeusrunError
-from zeusrun.history.base import UnavailableError
+from zeusrun.history.base import HEARTBEAT_S, LEASE_S, UnavailableError
 from zeusrun.history.rules import has_expired
 from zeusrun.launcher.queue.tickets import find_waiting, read_waiting
 from zeusrun.launcher.rundir.layout import ask_to_cancel
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from zeusrun.trial import Trial
 
 _POLL_S = 0.2
+_REMOTE_POLL_S = 2.0
 _STUCK_S = 60.0  # beyond the grace period; after that the launcher is suspended or stalled
 
 
@@ -119,9 +120,10 @@ def cancel(
         end_job(trial, _STUCK_S)
         options.answer({"cancelled": trial}, f"{trial} is cancelled", as_json=as_json)
         return
-    if not trial.status.final and not is_remote(trial.allocation):
-        files_of(store, home, trial)  # raises if they are on another machine
     paths = find_own(store, home, trial)
+    elsewhere = paths is None and not trial.status.final and not is_remote(trial.allocation)
+    if elsewhere:
+        _cancel_elsewhere(store, home, trial, now=now, as_json=as_json)
     going_on = not trial.status.finished or has_expired(trial)
     running = going_on and paths is not None and lease_of(trial, paths).is_held()
     if paths is not None and running:
@@ -141,7 +143,7 @@ def cancel(
         reason, status = plain_text(ended.reason or ""), ended.status.value
         if not ended.status.finished:
             typer.echo(f"{ended.trial} has not recorded its end yet; if it does not, it is LOST")
-        elif running or was_preempted:
+        elif running or was_preempted or elsewhere:
             typer.echo(f"{ended.trial} is {status}: {reason}")
         else:
             typer.echo(f"{ended.trial} had already ended: {reason or status}")
@@ -201,6 +203,27 @@ def _stop(trial: Trial, paths: RunPaths, *, now: bool, as_json: bool) -> None:
                 "suspended: kill it, and the next submit records the run as LOST"
             )
         time.sleep(_POLL_S)
+
+
+def _cancel_elsewhere(
+    store: History, home: Path, trial: Trial, *, now: bool, as_json: bool
+) -> None:
+    """Ask the launcher of a trial on another machine to cancel it, and wait for the end."""
+    if now or not store.ask_to_cancel(trial.trial):
+        files_of(store, home, trial)  # raises, unless a container sees the home elsewhere
+        return
+    if not as_json:
+        typer.echo(
+            f"{trial.host or 'its machine'} is asked to cancel {trial.trial}: its launcher reads "
+            f"this within {HEARTBEAT_S:g} s, and then ends the training"
+        )
+    deadline_t = time.monotonic() + LEASE_S
+    while any(each.trial == trial.trial for each in store.unfinished(trial.job)):
+        if time.monotonic() > deadline_t:
+            raise HistoryError(
+                f"{trial.trial} was asked to stop, but still runs; look at it on {trial.host}"
+            )
+        time.sleep(_REMOTE_POLL_S)
 
 
 def _grace_s(paths: RunPaths) -> float | None:

@@ -26,7 +26,7 @@ from zeusrun.launcher.rundir.ownership import files_of, find_own, find_place, le
 from zeusrun.launcher.rundir.record import read_live
 from zeusrun.launcher.schedulers import is_job, is_remote
 from zeusrun.maintenance.running import read_running
-from zeusrun.plain_text import plain_log_line
+from zeusrun.plain_text import plain_log_line, plain_text
 from zeusrun.trial import TrialStatus, rank_label
 from zeusrun.view.export import all_records, csv_text, json_line, print_json, print_text, sight_json
 
@@ -275,6 +275,8 @@ def logs(
     if plain and (place := _find_job(name)) is not None:
         _show_job(place, follow=follow)
         return
+    if plain and not follow and _show_sent(name):
+        return
     found, paths, ranks = _open_logs(name, rank)
     if as_json and raw:
         raise UsageError("--json and --raw exclude each other; choose one")
@@ -298,6 +300,21 @@ def logs(
     if silent:
         who = "the ranks have" if rank is None else f"rank {rank} has"
         typer.echo(f"zeusrun: {who} printed nothing", err=True)
+
+
+def _show_sent(name: str) -> bool:
+    """Print the end of the log of a run of another machine, if its launcher has sent it."""
+    home, store = options.open_home(name)
+    found = options.find_trial(name, store)
+    if found.status.final or find_own(store, home, found) is not None:
+        return False
+    lines = (store.live(found.trial) or {}).get("log")
+    if not isinstance(lines, list) or not lines:
+        return False
+    options.tell(f"the last lines of rank 0, as {found.host} has sent them; all are there")
+    for line in lines:
+        typer.echo(plain_text(str(line)))
+    return True
 
 
 def _find_job(name: str) -> str | None:

@@ -205,9 +205,21 @@ class History(Protocol):
         """Whether the history of a job may have trials of other machines."""
         return self.address(job) is not None
 
-    def renew(self, trial: str, live: dict[str, Any] | None = None) -> None:
-        """Renew the lease of a trial by ``LEASE_S``, and keep what is known while it runs."""
+    def renew(self, trial: str, live: dict[str, Any] | None = None) -> bool:
+        """Renew the lease of a trial by ``LEASE_S``, and keep what is known while it runs.
+
+        Return whether somebody has asked to cancel it.
+        """
         del trial, live
+        return False
+
+    def ask_to_cancel(self, trial: str) -> bool:
+        """Ask the launcher of a trial to cancel it, which its next heartbeat tells it.
+
+        Return ``False`` if the trial does not run, or its launcher sends no heartbeats.
+        """
+        del trial
+        return False
 
     def live(self, trial: str) -> dict[str, Any] | None:
         """Return what was kept with the last ``renew`` of a trial; ``None`` if nothing was."""

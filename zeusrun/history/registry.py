@@ -286,6 +286,7 @@ class RoutedHistory(History):
     forget = _routed(History.forget)
     address = _routed(History.address)
     renew = _routed(History.renew)
+    ask_to_cancel = _routed(History.ask_to_cancel)
     live = _routed(History.live)
     keep_trace = _routed(History.keep_trace)
     keep_settings = _routed(History.keep_settings)

@@ -77,7 +77,7 @@ def run(
 def _hold_lease(submission: Submission, begun: Begun) -> Iterator[None]:
     """Keep the lease of a trial until it is recorded, also if its history is shared."""
     try:
-        with send_heartbeats(submission, begun.trial, begun.paths):
+        with send_heartbeats(submission, begun):
             yield
     finally:
         begun.lease.release()

@@ -10,6 +10,8 @@ from zeusrun.energy.power_trace import read_power
 from zeusrun.errors import HistoryError, ZeusrunError
 from zeusrun.history.base import HEARTBEAT_S, UnavailableError
 from zeusrun.launcher.redact import copy_job
+from zeusrun.launcher.rundir.layout import ask_to_cancel, read_cancel
+from zeusrun.launcher.rundir.logs import read_last_lines
 from zeusrun.launcher.rundir.record import read_live
 
 if TYPE_CHECKING:
@@ -17,20 +19,20 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from zeusrun.history.base import History
+    from zeusrun.launcher.begin import Begun
     from zeusrun.launcher.context import Submission
     from zeusrun.launcher.rundir.layout import RunPaths
     from zeusrun.trial import Trial
 
 _AGAIN_S = 5.0  # after a heartbeat that failed
 _POWER_POINTS = 240  # of a trace for the page: about 15 KB
+_LOG_LINES, _LOG_CHARACTERS = 40, 300  # of the log of rank 0: at most 12 KB
 
 
-def send_heartbeats(
-    submission: Submission, trial: Trial, paths: RunPaths
-) -> AbstractContextManager[object]:
+def send_heartbeats(submission: Submission, begun: Begun) -> AbstractContextManager[object]:
     """Renew the lease of a trial until the end of the block, if its history is shared."""
-    shared = submission.history.is_shared(trial.job)
-    return HeartbeatThread(submission, trial, paths) if shared else nullcontext()
+    shared = submission.history.is_shared(begun.trial.job)
+    return HeartbeatThread(submission, begun) if shared else nullcontext()
 
 
 def keep_power(history: History, trial: Trial, paths: RunPaths) -> None:
@@ -45,14 +47,15 @@ class HeartbeatThread:
     """Renews the lease of a trial every ``HEARTBEAT_S`` while it is entered.
 
     First it sends the job file, without secrets, and what the machine reports of itself. Each
-    heartbeat carries the state of the run, and then delivers what waits in the spool. While it
-    fails, it is sent more often. Nothing that goes wrong here ends the training, or the thread.
+    heartbeat carries the state of the run and the end of its log, without secrets, and then
+    delivers what waits in the spool. While it fails, it is sent more often. If somebody has asked
+    for it, the run is cancelled. Nothing else that happens here ends the training, or the thread.
     """
 
-    def __init__(self, submission: Submission, trial: Trial, paths: RunPaths) -> None:
+    def __init__(self, submission: Submission, begun: Begun) -> None:
         """Prepare; nothing is sent yet."""
         self._submission, self._history = submission, submission.history
-        self._trial, self._paths = trial, paths
+        self._trial, self._paths, self._mask = begun.trial, begun.paths, begun.mask
         self._ended = threading.Event()
         self._has_warned = False
         self._thread = threading.Thread(target=self._run, name="zeusrun-heartbeat", daemon=True)
@@ -96,4 +99,8 @@ class HeartbeatThread:
         live = read_live(self._paths)
         if live is not None and not live.is_of(self._trial):
             live = None
-        self._history.renew(self._trial.trial, None if live is None else live.to_json())
+        log = read_last_lines(self._paths.rank_log(0), self._mask, _LOG_LINES, _LOG_CHARACTERS)
+        known = None if live is None else {**live.to_json(), "log": log}
+        is_cancelled = self._history.renew(self._trial.trial, known)
+        if is_cancelled and read_cancel(self._paths) is None:
+            ask_to_cancel(self._paths)

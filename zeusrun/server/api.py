@@ -243,12 +243,21 @@ def forget(trial: TrialName, body: Forgotten, history: History, access: Allowed)
     return Json({"trial": stored.to_json()})
 
 
-@router.put("/trials/{trial}/lease", status_code=204, response_class=Response)
+@router.put("/trials/{trial}/lease")
 def renew(trial: TrialName, body: Heartbeat, history: History, access: Allowed) -> Response:
-    """Renew the lease of a running trial."""
+    """Renew the lease of a running trial; learn whether it is to be cancelled."""
     _check(history, access, trial, write=True)
-    history.renew(trial, body.live)
-    return Response(status_code=204)
+    return Json({"cancel": history.renew(trial, body.live)})
+
+
+@router.post("/trials/{trial}/cancel")
+def cancel(trial: TrialName, history: History, access: Allowed) -> Response:
+    """Ask the launcher of a running trial to cancel it."""
+    _check(history, access, trial, write=True)
+    asked = history.ask_to_cancel(trial)
+    if asked:
+        access.log("cancel", trial)
+    return Json({"asked": asked})
 
 
 @router.get("/trials/{trial}/lease")

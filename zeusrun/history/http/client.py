@@ -150,9 +150,15 @@ class HttpHistory(Shared):
         """See ``History.forget``."""
         return self._change(trial, "forgotten", {"forgotten": forgotten})
 
-    def renew(self, trial: str, live: dict[str, Any] | None = None) -> None:
+    def renew(self, trial: str, live: dict[str, Any] | None = None) -> bool:
         """See ``History.renew``."""
-        self._ask("PUT", f"{_path_of(trial)}/lease", dict, {"live": live})
+        path = f"{_path_of(trial)}/lease"
+        return self._ask("PUT", path, lambda found: found["cancel"] is True, {"live": live})
+
+    def ask_to_cancel(self, trial: str) -> bool:
+        """See ``History.ask_to_cancel``."""
+        path = f"{_path_of(trial)}/cancel"
+        return self._ask("POST", path, lambda found: found["asked"] is True)
 
     def live(self, trial: str) -> dict[str, Any] | None:
         """See ``History.live``."""

@@ -79,7 +79,7 @@ class SharedHistory(History):
         self._own: dict[str, Trial] = {}  # what this process began, by id and uuid
         self._shown: set[str] = set()
         self._patience = Patience(self.tell)
-        self._unwritable: UnavailableError | None = None  # since the last trial could not begin
+        self._unwritable: OfflineError | None = None  # since the last trial could not begin
 
     # What every history can do.
 
@@ -146,10 +146,8 @@ class SharedHistory(History):
     def snapshot(self, job: str, last: int | None = None) -> Snapshot:
         """See ``History.snapshot``. What waits is delivered first.
 
-        Raises:
-            UnavailableError: If the history does not respond for ``wait_s``, unless ``offline`` is
-                ``cheapest``: then the snapshot is the local copy, also if no trial could begin
-                since the last success of ``begin`` or ``renew``.
+        If ``offline`` is ``cheapest`` and the history does not respond for ``wait_s``, or no trial
+        could begin since the last success of ``begin`` or ``renew``, it is the local copy.
         """
         check_job_name(job)
 
@@ -160,10 +158,8 @@ class SharedHistory(History):
         try:
             if self._unwritable is not None:  # although it can perhaps be read
                 raise self._unwritable
-            return self._patience.keep_calling(read, self._wait_s, self._pause)
-        except UnavailableError as error:
-            if self._mode != "cheapest":
-                raise self._given_up(error) from None
+            return self._call_long(read)
+        except OfflineError as error:
             self.tell(f"{error}; zeusrun chooses by its local copy")
             trials: Sequence[Trial] = ()
             with contextlib.suppress(UnavailableError):
@@ -171,15 +167,14 @@ class SharedHistory(History):
             return Snapshot(tuple(self.spool.merge(job, trials, last)), "", offline=True)
 
     def ask_turn(self, job: str, number: int = 0) -> Turn:
-        """See ``History.ask_turn``; a request that renews is tried once.
-
-        If a trial would begin offline, there is no queue.
-        """
-        with contextlib.suppress(OfflineError):
-            if number:
-                return self.remote.ask_turn(job, number)
-            if self._unwritable is None:
+        """See ``History.ask_turn``; one that renews is tried once. Offline there is no queue."""
+        if number:
+            return self.remote.ask_turn(job, number)
+        if self._unwritable is None:
+            try:
                 return self._call_long(lambda: self.remote.ask_turn(job))
+            except OfflineError as error:
+                self._unwritable = error
         return Turn(0)
 
     def leave_turn(self, job: str, number: int) -> None:
@@ -193,7 +188,6 @@ class SharedHistory(History):
         except UnavailableError as error:
             if self._mode != "cheapest":
                 raise self._given_up(error) from None
-            self._unwritable = error
             raise OfflineError(str(error)) from error
 
     def begin(self, trial: Trial, *, after: str, turn: int = 0) -> Trial:
@@ -220,6 +214,7 @@ class SharedHistory(History):
             # A first request may have been stored, and its answer lost.
             if len(sent) > 1 or not isinstance(error, RefusedError):
                 self._withdraw(trial)
+            self._unwritable = error if isinstance(error, OfflineError) else None
             raise
         self._unwritable = None
         return self._remember(begun)
@@ -248,18 +243,21 @@ class SharedHistory(History):
             lambda: self.remote.forget(self._key(trial), forgotten=forgotten)
         )
 
-    # What a shared history can do beyond that.
-
-    def renew(self, trial: str, live: dict[str, Any] | None = None) -> None:
+    def renew(self, trial: str, live: dict[str, Any] | None = None) -> bool:
         """See ``History.renew``. It is tried once; if that succeeds, what waits is delivered."""
         try:
-            self.remote.renew(self._key(trial), live)
+            is_cancelled = self.remote.renew(self._key(trial), live)
         except UnknownTrialError:  # it began offline
             self.deliver()
-            self.remote.renew(self._key(trial), live)
+            is_cancelled = self.remote.renew(self._key(trial), live)
         self._patience.renew()
         self._unwritable = None
         self.deliver()
+        return is_cancelled
+
+    def ask_to_cancel(self, trial: str) -> bool:
+        """See ``History.ask_to_cancel``."""
+        return self._patience.read(lambda: self.remote.ask_to_cancel(self._key(trial)))
 
     def live(self, trial: str) -> dict[str, Any] | None:
         """See ``History.live``."""

@@ -86,6 +86,7 @@ LEASES = sa.Table(
     sa.Column("job", sa.String(JOB_NAME), nullable=False),
     sa.Column("expires_at", sa.Double, nullable=False),  # Unix seconds by the database's clock
     sa.Column("live", sa.Text),  # what its launcher sent with its last heartbeat
+    sa.Column("cancel", sa.Boolean, nullable=False),  # whether somebody has asked to cancel it
     sa.Index("leases_job", "job"),
 )
 HOSTS = sa.Table(

@@ -46,6 +46,9 @@ _RECORDS = sa.select(TRIALS.c.record).where(TRIALS.c.job == _NAME)
 _NEWEST = _RECORDS.order_by(*NEWEST_FIRST)
 _CHANGED = _RECORDS.where(TRIALS.c.changed > sa.bindparam("since")).order_by(TRIALS.c.changed)
 _TURNS = sa.select(JOBS.c.turns, now_s()).where(JOBS.c.name == _NAME)
+_OWN_LEASE = LEASES.c.number == sa.bindparam("own_number")
+_IS_CANCELLED = sa.select(LEASES.c.cancel).where(_OWN_LEASE)
+_CANCEL = sa.update(LEASES).where(_OWN_LEASE).values(cancel=True)
 _EXPIRED = sa.select(LEASES.c.job, LEASES.c.number).where(LEASES.c.expires_at < now_s())
 _EXPIRED_OF_JOB = _EXPIRED.where(LEASES.c.job == _NAME)
 
@@ -221,14 +224,25 @@ class SqlHistory(Shared):
 
     def renew(
         self, trial: str, live: dict[str, Any] | None = None, lease_s: float = LEASE_S
-    ) -> None:
+    ) -> bool:
         """See ``History.renew``; a trial that has ended gets no lease."""
         lease = _lease(trial, live, lease_s)
 
-        def work(connection: Connection) -> None:
-            connection.execute(lease, {"own_number": rows.find_number(connection, trial)})
+        def work(connection: Connection) -> bool:
+            number = {"own_number": rows.find_number(connection, trial)}
+            connection.execute(lease, number)
+            return bool(connection.scalar(_IS_CANCELLED, number))
 
-        self._write(work)
+        return self._write(work)
+
+    def ask_to_cancel(self, trial: str) -> bool:
+        """See ``History.ask_to_cancel``."""
+
+        def work(connection: Connection) -> bool:
+            number = {"own_number": rows.find_number(connection, trial)}
+            return bool(connection.execute(_CANCEL, number).rowcount)
+
+        return self._write(work)
 
     def expire(self, job: str | None = None) -> list[Trial]:
         """Record trials as LOST whose launchers have not renewed the lease; return them."""
@@ -338,7 +352,7 @@ def _lease(trial: str, live: dict[str, Any] | None, lease_s: float) -> sa.Update
     values: dict[str, Any] = {"expires_at": now_s() + lease_s}
     if live is not None:
         values["live"] = encode_json(live, f"what {trial} reports")
-    return sa.update(LEASES).where(LEASES.c.number == sa.bindparam("own_number")).values(values)
+    return sa.update(LEASES).where(_OWN_LEASE).values(values)
 
 
 def _read_changes(

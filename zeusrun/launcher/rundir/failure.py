@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zeusrun.files.private import open_for_reading, read_file
+from zeusrun.files.private import read_file
+from zeusrun.launcher.rundir.logs import read_end
 from zeusrun.plugins import find_damaged_packages
 from zeusrun.reasons import ReasonCode
 from zeusrun.redaction import Mask
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 NO_CAUSE = "torchrun failed without a recorded cause"
 
-_LOG_TAIL_BYTES = 64_000
 _MAX_RECORD_BYTES = 1 << 20
 _MAX_REASON = 500
 _MAX_LINE = 200
@@ -94,7 +93,7 @@ def read_failure(
     Errors before the last of ``restarts`` are not the cause. ``oom_kills`` are the kernel's out-of-
     memory kills during the run; ``None`` if unknown.
     """
-    logs = [_read_tail(path, mask) for path in paths.all_torchrun_logs]
+    logs = [read_end(path, mask) for path in paths.all_torchrun_logs]
     errors = (_from_worker(path, restarts, oom_kills, mask) for path in paths.all_errors)
     recorded = [each for each in errors if each is not None]
     certain = [each for each in recorded if each.out_of_memory or not each.lost_peer]
@@ -102,7 +101,7 @@ def read_failure(
     found = next(filter(None, (*certain, *killed, *recorded, *map(_from_torchrun, logs))), None)
     if found is None or found.rank is None:
         return found
-    printed = _read_tail(paths.rank_log(found.rank), mask)
+    printed = read_end(paths.rank_log(found.rank), mask)
     found = replace(found, advice=_NO_TERMINAL if _needs_terminal(printed) else None)
     if found.exit_code is None:
         return found
@@ -164,7 +163,7 @@ def torchrun_was_signalled(paths: RunPaths, host: int | None = None) -> bool:
     """Whether torchrun's log says that a signal ended torchrun; ``host``: that of one of them."""
     own = paths.torchrun_log.with_suffix(f".{host}.log") if host else paths.torchrun_log
     logs = paths.all_torchrun_logs if host is None else [own]
-    return any("SignalException" in _read_tail(path) for path in logs)
+    return any("SignalException" in read_end(path) for path in logs)
 
 
 def read_traceback(paths: RunPaths, mask: Mask = _NO_MASK) -> str | None:
@@ -176,7 +175,7 @@ def read_traceback(paths: RunPaths, mask: Mask = _NO_MASK) -> str | None:
     records.sort(key=lambda record: _LOST_PEER.search(str(record.get("message"))) is not None)
     traces = (mask.text(str(record.get("traceback") or "")) for record in records)
     trace = next(filter(None, traces), "")
-    log = "" if torchrun_was_signalled(paths) else _read_tail(paths.torchrun_log, mask)
+    log = "" if torchrun_was_signalled(paths) else read_end(paths.torchrun_log, mask)
     return trace or "\n".join(log.splitlines()[-20:]) or None
 
 
@@ -270,19 +269,6 @@ def _without_numbers(text: str) -> str:
 
 def _shortened(text: str, limit: int = _MAX_LINE) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
-
-
-def _read_tail(path: Path, mask: Mask = _NO_MASK) -> str:
-    try:
-        with open(open_for_reading(path), "rb") as file:  # noqa: PTH123 - a descriptor
-            cut = file.seek(0, os.SEEK_END) - _LOG_TAIL_BYTES
-            file.seek(max(0, cut))
-            text = file.read().decode(errors="replace")
-    except OSError:
-        return ""
-    if mask and cut > 0:  # the first line may be the end of a secret, which the mask cannot find
-        text = "".join(_LINE_END.split(text, maxsplit=1)[1:])
-    return mask.text(text)
 
 
 def describe_exit(code: int) -> str:

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from typing import TYPE_CHECKING
 
+from zeusrun.files.private import open_for_reading
 from zeusrun.files.tail import LineTail
-from zeusrun.plain_text import type_over
+from zeusrun.plain_text import plain_text, storable_text, type_over
+from zeusrun.redaction import Mask
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
 
     from zeusrun.launcher.rundir.layout import RunPaths
     from zeusrun.launcher.rundir.ownership import Lease
 
 _POLL_S = 0.2
+_END_BYTES = 64_000
+_LINE_END = re.compile(r"\r\n|\r|\n")
+_NO_MASK = Mask()
 
 
 def log_tails(paths: RunPaths, ranks: Iterable[int]) -> dict[int, LineTail]:
@@ -31,8 +38,33 @@ def read_text_lines(tail: LineTail, *, final: bool = False, raw: bool = False) -
     lines = tail.read_lines(final=final)
     if raw:
         return [os.fsdecode(line) for line in lines]
-    texts = (line.decode(errors="replace").rstrip("\r").rpartition("\r")[2] for line in lines)
-    return [type_over(text) for text in texts]
+    return [_shown(line.decode(errors="replace")) for line in lines]
+
+
+def _shown(line: str) -> str:
+    """Return what a terminal shows of a line at last."""
+    return type_over(line.rstrip("\r").rpartition("\r")[2])
+
+
+def read_end(path: Path, mask: Mask = _NO_MASK) -> str:
+    """Return the last 64 kB of a log, without secrets; nothing if it cannot be read."""
+    try:
+        with open(open_for_reading(path), "rb") as file:  # noqa: PTH123 - a descriptor
+            cut = file.seek(0, os.SEEK_END) - _END_BYTES
+            file.seek(max(0, cut))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return ""
+    if mask and cut > 0:  # the first line may be the end of a secret, which the mask cannot find
+        text = "".join(_LINE_END.split(text, maxsplit=1)[1:])
+    return mask.text(text)
+
+
+def read_last_lines(path: Path, mask: Mask, lines: int, characters: int) -> list[str]:
+    """Return the last lines of a log as plain text without secrets, each cut to so many."""
+    found = read_end(path, mask).split("\n")
+    texts = [storable_text(plain_text(_shown(line))) for line in found[-lines - 1 :]]
+    return [text[:characters] for text in (texts if texts[-1] else texts[:-1])[-lines:]]
 
 
 def follow_logs(
