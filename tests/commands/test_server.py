@@ -117,14 +117,19 @@ def test_a_token_is_made_used_listed_and_revoked(zeusrun):
     )
     reading = zeusrun("token", "create", "--read", "--job", "*", "--note", "the page", "--json")
     secret = json.loads(reading.stdout)
+    zeus = zeusrun("token", "create", "--for", "zeus", "--job", "team-*")
+    assert f"Token {zeus.stdout.split('_')[1]} is for Zeus's clients of jobs called" in zeus.stderr
+    assert 'server_url="ADDRESS/zeus/TOKEN"' in zeus.stderr
     listed = json.loads(zeusrun("token", "list", "--json").stdout)
     assert [(each["jobs"], each["may"], each["state"]) for each in listed] == [
         ("team-*", "write", "valid"),
         ("*", "read", "valid"),
+        ("team-*", "zeus", "valid"),
     ]
     assert (listed[1]["note"], listed[1]["expires_at"]) == ("the page", None)
     shown = zeusrun("token", "list").stdout
     assert own_id in shown
+    assert re.search(r"team-\*  zeus ", shown)
     assert token not in shown + str(listed)
     assert secret["secret"] not in shown + str(listed)
     assert zeusrun("token", "revoke", token).stdout == f"Token {own_id} is revoked.\n"
@@ -132,6 +137,7 @@ def test_a_token_is_made_used_listed_and_revoked(zeusrun):
     assert [each["state"] for each in json.loads(zeusrun("token", "list", "--json").stdout)] == [
         "revoked",
         "revoked",
+        "valid",
     ]
 
 
@@ -140,6 +146,9 @@ def test_wrong_arguments_of_token_are_refused(zeusrun):
     for arguments, message in (
         (("create", "--job", "*"), "say what the token permits: --read, or --write"),
         (("create", "--read"), "Missing option '--job'"),
+        (("create", "--job", "*", "--for", "all"), "'all' is not"),
+        (("create", "--job", "*", "--for", "zeus", "--write"), "leave out --read and --write"),
+        (("create", "--job", "*", "--for", "zeus", "--read"), "leave out --read and --write"),
         (("create", "--read", "--job", "["), "--job '[' is no name of a job and no pattern"),
         (("create", "--read", "--job", "a b"), "--job 'a b' is no name of a job"),
         (

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from typer import Argument, Option
@@ -162,6 +162,10 @@ def new_token(
         bool | None,
         Option("--write/--read", help="Change histories, or only read them: give one of both."),
     ] = None,
+    for_: Annotated[
+        Literal["zeus"] | None,
+        Option("--for", help="Instead: only the requests of Zeus's clients."),
+    ] = None,
     expires: Annotated[
         str | None, Option(metavar="TIME", help="Valid for so long: 90d, 12h; by default for ever.")
     ] = None,
@@ -170,8 +174,13 @@ def new_token(
     as_json: AsJson = False,
 ) -> None:
     """Create a token, and print it: nobody can read it later."""
-    if write is None:
+    if for_ is None and write is None:
         raise UsageError("say what the token permits: --read, or --write to change histories, too")
+    if for_ is not None and write is not None:
+        raise UsageError(
+            "--for zeus permits the requests of Zeus's clients, which change histories, and "
+            "nothing else: leave out --read and --write"
+        )
     if not _PATTERN.fullmatch(job):
         raise UsageError(f"--job {job!r} is no name of a job and no pattern such as 'team-*'")
     try:
@@ -182,16 +191,23 @@ def new_token(
         from zeusrun.history.sql import tokens  # noqa: PLC0415 - an extra
 
         text, token = tokens.create_token(
-            history.engine, job, can_write=write, lasts_s=lasts_s, note=note
+            history.engine,
+            job,
+            can_write=for_ is not None or bool(write),
+            for_zeus=for_ is not None,
+            lasts_s=lasts_s,
+            note=note,
         )
     if as_json:
         print_json({**token_json(token), "secret": text})
         return
+    may = {"read": "may read", "write": "may read and change", "zeus": "is for Zeus's clients of"}
+    how = "On the machines that use it: export ZEUSRUN_TOKEN=..."
+    if token.for_zeus:
+        how = 'Zeus\'s clients have it in the URL of the server: server_url="ADDRESS/zeus/TOKEN"'
     typer.echo(
-        f"Token {token.id} may {'read and change' if write else 'read'} "
-        f"{'all jobs' if job == '*' else f'jobs called {job}'}, "
-        f"{until(token)}, on the server of {where}. It is shown only now. "
-        "On the machines that use it: export ZEUSRUN_TOKEN=...",
+        f"Token {token.id} {may[token.may]} {'all jobs' if job == '*' else f'jobs called {job}'}, "
+        f"{until(token)}, on the server of {where}. It is shown only now. {how}",
         err=True,
     )
     typer.echo(text)

@@ -41,6 +41,10 @@ _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]/@:?#\\\s]*)(:\d*)?")  # the head
 _BY_PROXY = re.compile(r"forwarded|via|x-real-ip|x-forwarded-.*")  # headers that proxies add
 _ACCESS = "zeusrun.access"
 _FRESH_S = 2.0  # how old the list of tokens may be: a revoked one is valid for so long
+_FOR_ZEUS = (
+    "this token is for Zeus's clients only; other requests need a token that was made without "
+    "--for zeus"
+)
 _HOW = "send one as 'Authorization: Bearer <token>'; `zeusrun token create` on the server makes one"
 
 
@@ -169,8 +173,9 @@ class Authentication:
             scope = {**scope, "path": whole, "raw_path": whole.encode()}
         cookie = request.cookies.get(COOKIE) if scope["method"] in {"GET", "HEAD"} else None
         text = in_path[1] if in_path else _bearer(request.headers) or cookie
-        try:
-            access = await self._find(text, client, request)
+        by_cookie = text is not None and text is cookie
+        try:  # a cookie is for the page: of a token for Zeus's clients, it opens nothing
+            access = await self._find(text, client, request, "" if by_cookie else path)
         except Refusal as refusal:
             wants_page = is_page and "text/html" in request.headers.get("accept", "")
             if refusal.status != 401 or not wants_page:
@@ -178,21 +183,26 @@ class Authentication:
             here = quote(prefix + path + "?" * bool(request.url.query) + request.url.query)
             to = {"Location": f"{prefix}/login?next={here}", "Cache-Control": "no-store"}
             raise Refusal(303, "token", refusal.message, to) from None
-        if text is not None and text is cookie:  # it reads, even where a GET changes something
+        if by_cookie:  # it reads, even where a GET changes something
             access = replace(access, can_write=False, by_cookie=True)
         return {**scope, _ACCESS: access}
 
-    async def _find(self, text: str | None, client: str, request: HTTPConnection) -> Access:
+    async def _find(
+        self, text: str | None, client: str, request: HTTPConnection, path: str
+    ) -> Access:
         if not (self._settings.require_token or await self._tokens.any()):
             if not self._settings.insecure and not _is_local(request):
                 raise _needs_token("this server answers other machines only with a token")
             return Access(client=client)
         if not text:
             raise _needs_token("this server needs a token")
-        return await self.check_token(text, client)
+        return await self.check_token(text, client, path)
 
-    async def check_token(self, text: str, client: str) -> Access:
-        """Return what a token permits; raises ``Refusal`` for a wrong one, and for guesses."""
+    async def check_token(self, text: str, client: str, path: str) -> Access:
+        """Return what a token permits; raises ``Refusal`` for a wrong one, and for guesses.
+
+        One for Zeus's clients is in their URLs, which logs may contain: it opens no other path.
+        """
         token = await self._tokens.find(text)
         if token is None:
             self._guesses.take(client, 0)
@@ -203,6 +213,8 @@ class Authentication:
         if not token.valid:
             ended = "has" if token.state == "expired" else "was"
             raise _needs_token(f"the token {token.id} {ended} {token.state}")
+        if token.for_zeus and not ZEUS_ROUTES.fullmatch(path):
+            raise Refusal(403, "forbidden", _FOR_ZEUS)
         return Access(token.jobs, token.can_write, token.id, client)
 
 

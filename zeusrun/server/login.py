@@ -39,12 +39,13 @@ def build_login_router(authentication: Authentication, settings: ServerSettings)
         place = _inside(form.get("next", [""])[0], prefix)
         text = form.get("token", [""])[0].strip()
         try:
-            await authentication.check_token(text, request.client.host if request.client else "")
+            client = request.client.host if request.client else ""
+            await authentication.check_token(text, client, "/login")
         except Refusal as refusal:
-            if refusal.status != 401:
+            if refusal.status not in {401, 403}:
                 raise
             why = refusal.message
-            return _respond(_form(place, f"{why[:1].upper()}{why[1:]}."), status=401)
+            return _respond(_form(place, f"{why[:1].upper()}{why[1:]}."), status=refusal.status)
         answer = RedirectResponse(place, 303, _NO_STORE)
         answer.set_cookie(
             COOKIE,

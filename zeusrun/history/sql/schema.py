@@ -21,7 +21,7 @@ from zeusrun.history.sql.engine import describe, reading, writing
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Engine
 
-REVISION = 1
+REVISION = 2
 """Of the tables; a database has it in ``history``."""
 
 # SQLite numbers rows by itself only in a column of the type INTEGER.
@@ -100,6 +100,7 @@ TOKENS = sa.Table(
     sa.Column("hash", sa.String(64), nullable=False, unique=True),  # SHA-256 of the token
     sa.Column("jobs", sa.String(200), nullable=False),  # a pattern such as team-*
     sa.Column("can_write", sa.Boolean, nullable=False),
+    sa.Column("for_zeus", sa.Boolean, nullable=False),
     sa.Column("note", sa.Text),
     sa.Column("created_at", sa.Double, nullable=False),
     sa.Column("expires_at", sa.Double),

@@ -31,6 +31,7 @@ class Token:
         id: Names it; it is the readable part of the token itself.
         jobs: A pattern for the names of jobs, such as ``team-*``.
         can_write: Whether it permits changes, too.
+        for_zeus: Whether it permits nothing but the requests of Zeus's clients.
         note: What it is for.
         created_at: When it was made.
         expires_at: Until when it is valid; ``None``: for ever.
@@ -43,6 +44,7 @@ class Token:
     id: str
     jobs: str
     can_write: bool
+    for_zeus: bool
     note: str | None
     created_at: float
     expires_at: float | None
@@ -50,6 +52,11 @@ class Token:
     used_at: float | None
     expired: bool
     hash: str = field(repr=False)
+
+    @property
+    def may(self) -> str:
+        """``read``, ``write`` or ``zeus``."""
+        return "zeus" if self.for_zeus else "write" if self.can_write else "read"
 
     @property
     def state(self) -> str:
@@ -69,6 +76,7 @@ def create_token(
     jobs: str,
     *,
     can_write: bool,
+    for_zeus: bool = False,
     lasts_s: float | None = None,
     note: str | None = None,
 ) -> tuple[str, Token]:
@@ -80,6 +88,7 @@ def create_token(
         "hash": _hash(text),
         "jobs": jobs,
         "can_write": can_write,
+        "for_zeus": for_zeus,
         "note": note,
         "created_at": now_s(),
         "expires_at": None if lasts_s is None else now_s() + lasts_s,
