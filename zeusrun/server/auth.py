@@ -22,7 +22,7 @@ from starlette.requests import HTTPConnection
 from zeusrun.errors import HistoryError
 from zeusrun.history.http.address import is_loopback
 from zeusrun.history.sql.tokens import find_token, list_tokens, mark_used
-from zeusrun.server.refusals import LOG, Refusal, overloaded, refusal_of
+from zeusrun.server.refusals import LOG, OF_ZEUS, Refusal, overloaded, refusal_of
 
 if TYPE_CHECKING:
     from starlette.datastructures import Headers
@@ -143,22 +143,25 @@ class Authentication:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        prefix = self._settings.path_prefix
+        scope = {**scope, "root_path": prefix}
+        path = path_of(scope, prefix)
+        if _IN_PATH.fullmatch(path) or ZEUS_ROUTES.fullmatch(path):
+            scope[OF_ZEUS] = True
         try:
-            scope = await self._admit({**scope, "root_path": self._settings.path_prefix})
+            scope = await self._admit(scope, path)
         except (Refusal, HistoryError) as error:
             refusal = refusal_of(error, f"{scope['method']}: ")
-            await refusal.answer()(scope, receive, send)
+            await refusal.answer(scope)(scope, receive, send)
             return
         await self._app(scope, receive, send)
 
-    async def _admit(self, scope: Scope) -> Scope:
+    async def _admit(self, scope: Scope, path: str) -> Scope:
         """Return the scope with what the request may do; raises ``Refusal``."""
         request = HTTPConnection(scope)
         client = request.client.host if request.client else ""
         if not _HOST.fullmatch(request.headers.get("host", "")):
             raise Refusal(400, "invalid", "the header Host is no name of a server")
-        prefix = self._settings.path_prefix
-        path = path_of(scope, prefix)
         if _OPEN.fullmatch(path):
             return {**scope, OPEN: True}
         is_page = _PAGES.fullmatch(path) is not None
@@ -169,7 +172,7 @@ class Authentication:
             path = in_path[2] or "/"
             if not ZEUS_ROUTES.fullmatch(path):
                 raise Refusal(404, "unknown", "only Zeus's routes are under /zeus/<token>")
-            whole = prefix + path
+            whole = self._settings.path_prefix + path
             scope = {**scope, "path": whole, "raw_path": whole.encode()}
         cookie = request.cookies.get(COOKIE) if scope["method"] in {"GET", "HEAD"} else None
         text = in_path[1] if in_path else _bearer(request.headers) or cookie
@@ -180,6 +183,7 @@ class Authentication:
             wants_page = is_page and "text/html" in request.headers.get("accept", "")
             if refusal.status != 401 or not wants_page:
                 raise
+            prefix = self._settings.path_prefix
             here = quote(prefix + path + "?" * bool(request.url.query) + request.url.query)
             to = {"Location": f"{prefix}/login?next={here}", "Cache-Control": "no-store"}
             raise Refusal(303, "token", refusal.message, to) from None
@@ -302,7 +306,7 @@ class BoundedBodies:
             try:
                 body = await self._read(scope, receive)
             except Refusal as refusal:
-                await refusal.answer()(scope, receive, send)
+                await refusal.answer(scope)(scope, receive, send)
                 return
             if body is None:
                 return
