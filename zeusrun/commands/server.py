@@ -16,6 +16,7 @@ from typer import Argument, Option
 from zeusrun.commands.options import AsJson, console
 from zeusrun.errors import UsageError
 from zeusrun.files.home import trusted_home
+from zeusrun.history.http.address import is_loopback
 from zeusrun.history.registry import HISTORY_VARIABLE
 from zeusrun.jobfile.validators import duration_s
 from zeusrun.plugins import check_extra
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from zeusrun.server.settings import ServerSettings
 
 _CREATE = "zeusrun token create --job '*' --write"
+_UNKNOWN = "ADDRESS"
+_EXAMPLE = "\nADDRESS is how that machine reaches the server, such as https://zeus.example.org"
 _PATTERN = re.compile(r"(?=.{1,200}\Z)(?:[A-Za-z0-9._*?-]|\[!?[A-Za-z0-9._-]+\])+")
 DatabaseUrl = Annotated[
     str | None,
@@ -173,7 +176,10 @@ def new_token(
     database_url: DatabaseUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Create a token, and print it: nobody can read it later."""
+    """Create a token, and print it: nobody can read it later.
+
+    It also prints a command that connects another machine.
+    """
     if for_ is None and write is None:
         raise UsageError("say what the token permits: --read, or --write to change histories, too")
     if for_ is not None and write is not None:
@@ -198,19 +204,34 @@ def new_token(
             lasts_s=lasts_s,
             note=note,
         )
+        code = None if token.for_zeus else tokens.create_code(history.engine, token.id)
+    address = _find_address(database_url)
+    connect = None if code is None else f"zeusrun connect {address} {code}"
     if as_json:
-        print_json({**token_json(token), "secret": text})
+        print_json({**token_json(token), "secret": text, "connect": connect})
         return
     may = {"read": "may read", "write": "may read and change", "zeus": "is for Zeus's clients of"}
-    how = "On the machines that use it: export ZEUSRUN_TOKEN=..."
+    jobs = "all jobs" if job == "*" else f"jobs called {job}"
+    how = (
+        f"To connect another machine, run there once, within an hour:\n  {connect}\n"
+        "It gets a token of its own with the same rights. Or: export ZEUSRUN_TOKEN=TOKEN"
+    )
     if token.for_zeus:
-        how = 'Zeus\'s clients have it in the URL of the server: server_url="ADDRESS/zeus/TOKEN"'
+        how = f'Zeus\'s clients have it in their address: server_url="{address}/zeus/TOKEN"'
     typer.echo(
-        f"Token {token.id} {may[token.may]} {'all jobs' if job == '*' else f'jobs called {job}'}, "
-        f"{until(token)}, on the server of {where}. It is shown only now. {how}",
+        f"Token {token.id} {may[token.may]} {jobs}, {until(token)}, on the server of {where}. "
+        f"It is shown only now.\n{how}{_EXAMPLE * (address == _UNKNOWN)}",
         err=True,
     )
     typer.echo(text)
+
+
+def _find_address(database_url: str | None) -> str:
+    """Return the address of the server, if its settings say one that others can reach."""
+    settings = server_settings({"database_url": database_url}, needs=())
+    if is_loopback(settings.host) or not settings.port:
+        return _UNKNOWN
+    return settings.build_url(settings.host, settings.port)
 
 
 def list_(*, database_url: DatabaseUrl = None, as_json: AsJson = False) -> None:

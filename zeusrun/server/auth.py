@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 COOKIE = "zeusrun_token"
 ZEUS_ROUTES = re.compile(r"(?:/migrate)?/(?:jobs|jobs/batch_size|report|trials)")
-_OPEN = re.compile(r"/(?:healthz|readyz|login|logout|static/.*)")  # what needs no token
+_OPEN = re.compile(r"/(?:healthz|readyz|login|logout|static/.*|api/v1/connect)")  # without a token
 _PAGES = re.compile(r"/|/(?:job|run)/.*|/(?:machines|version)")
 _IN_PATH = re.compile(r"/zeus/([^/]*)(/.*)?")
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]/@:?#\\\s]*)(:\d*)?")  # the header
@@ -136,7 +136,7 @@ class Authentication:
 
     def __init__(self, app: ASGIApp, tokens: KnownTokens, settings: ServerSettings) -> None:
         self._app, self._tokens, self._settings = app, tokens, settings
-        self._guesses = Guesses()
+        self.guesses = Guesses()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -209,10 +209,10 @@ class Authentication:
         """
         token = await self._tokens.find(text)
         if token is None:
-            self._guesses.take(client, 0)
+            self.guesses.take(client, 0)
             token = await self._tokens.find(text, anew=True)
         if token is None:
-            self._guesses.take(client)
+            self.guesses.take(client)
             raise _needs_token("this token is not known to the server")
         if not token.valid:
             ended = "has" if token.state == "expired" else "was"
@@ -269,7 +269,7 @@ def _needs_token(why: str) -> Refusal:
 OPEN = "zeusrun.open"
 """In the scope of a request that needs no token: anybody may send it, so its body is small."""
 _BODY_BYTES = 32 << 20
-_OPEN_BYTES = 4096  # of its body: the form for a token
+_OPEN_BYTES = 4096  # of its body: the form for a token, or a code
 _GUESSES = 40.0  # wrong tokens of one address, before others are refused
 _A_SECOND = 10.0  # how many are allowed again
 _MAX_CLIENTS = 10_000  # that are remembered

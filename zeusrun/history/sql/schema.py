@@ -107,6 +107,13 @@ TOKENS = sa.Table(
     sa.Column("revoked_at", sa.Double),
     sa.Column("used_at", sa.Double),  # to the minute
 )
+CODES = sa.Table(
+    "codes",
+    METADATA,
+    sa.Column("hash", sa.String(64), primary_key=True),  # SHA-256 of the code
+    sa.Column("token", sa.String(16), nullable=False),  # the id of the one that it passes on
+    sa.Column("expires_at", sa.Double, nullable=False),
+)
 ZEUS_JOBS = sa.Table(
     "zeus_jobs",
     METADATA,
