@@ -40,9 +40,9 @@ def connect(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Use the history of a server from now on, with a token that the code is exchanged for.
+    """Let this machine use the history of a server.
 
-    Job files and ZEUSRUN_HISTORY may still name another history.
+    The code is exchanged for a token. Job files and ZEUSRUN_HISTORY may still name another history.
     """
     home = trusted_home(os.environ)
     if forget:
