@@ -195,7 +195,7 @@ class Authentication:
         self, text: str | None, client: str, request: HTTPConnection, path: str
     ) -> Access:
         if not (self._settings.require_token or await self._tokens.any()):
-            if not self._settings.insecure and not _is_local(request):
+            if not self._settings.insecure and not is_local(request):
                 raise _needs_token("this server answers other machines only with a token")
             return Access(client=client)
         if not text:
@@ -238,7 +238,7 @@ def check_origin(headers: Headers) -> None:
         raise Refusal(403, "forbidden", "a page of another site may not send this")
 
 
-def _is_local(request: HTTPConnection) -> bool:
+def is_local(request: HTTPConnection) -> bool:
     """Whether a request comes from this machine.
 
     It does not if a foreign page in its browser sent it: such a page could point its own name to

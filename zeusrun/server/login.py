@@ -6,13 +6,15 @@ page. It permits reading only: requests that change something need the header.
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
 from fastapi import APIRouter, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from zeusrun.server.auth import COOKIE, access_of, check_origin
+from zeusrun.redaction import hide_password
+from zeusrun.server.auth import COOKIE, access_of, check_origin, is_local
 from zeusrun.server.pages.document import HEADERS, Links, Page, build_document
 from zeusrun.server.refusals import Refusal
 from zeusrun.view.report.markup import Html, escape, join, tag
@@ -30,8 +32,8 @@ def build_login_router(authentication: Authentication, settings: ServerSettings)
     prefix = settings.path_prefix
     cookie_path = prefix or "/"
 
-    async def show_form(next: str = "") -> Response:  # noqa: A002 - in addresses
-        return _respond(_form(_inside(next, prefix)))
+    async def show_form(request: Request, next: str = "") -> Response:  # noqa: A002 - in addresses
+        return _respond(_form(_inside(next, prefix), _how(request, settings)))
 
     async def sign_in(request: Request) -> Response:
         check_origin(request.headers)
@@ -45,7 +47,8 @@ def build_login_router(authentication: Authentication, settings: ServerSettings)
             if refusal.status not in {401, 403}:
                 raise
             why = refusal.message
-            return _respond(_form(place, f"{why[:1].upper()}{why[1:]}."), status=refusal.status)
+            content = _form(place, _how(request, settings), f"{why[:1].upper()}{why[1:]}.")
+            return _respond(content, status=refusal.status)
         answer = RedirectResponse(place, 303, _NO_STORE)
         answer.set_cookie(
             COOKIE,
@@ -81,7 +84,20 @@ def account(request: Request) -> Html | None:
     return tag("form", button, method="post", action="../" * depth + "logout")
 
 
-def _form(place: str, problem: str = "") -> Html:
+def _how(request: Request, settings: ServerSettings) -> Html:
+    """Return how to make a token.
+
+    The command names the database, so that it is right for any user and home. Other machines are
+    not told which database it is, and nobody is told its password.
+    """
+    command, url = "zeusrun token create --job '*' --read", settings.database_url
+    if is_local(request) and hide_password(url) == url:
+        return tag("p", "To make one: ", tag("code", f"{command} --database-url {quote(url)}"))
+    where = ", on its machine, as its user, with its ZEUSRUN_HOME and --database-url: "
+    return tag("p", "Whoever runs this server makes one", where, tag("code", command))
+
+
+def _form(place: str, how: Html, problem: str = "") -> Html:
     label = tag("label", "Token", for_="token")
     field = Html(
         '<input id="token" name="token" type="password" required autofocus '
@@ -91,7 +107,6 @@ def _form(place: str, problem: str = "") -> Html:
         f'<input type="hidden" name="next" value="{escape(place)}">'
         '<input name="username" value="zeusrun" autocomplete="username" hidden>'  # for managers
     )
-    how = "Whoever runs this server makes one with: zeusrun token create --read"
     return join(
         (
             tag("h1", "Sign in"),
@@ -105,7 +120,7 @@ def _form(place: str, problem: str = "") -> Html:
                 method="post",
                 action="login",
             ),
-            tag("p", how),
+            how,
         )
     )
 
