@@ -92,9 +92,13 @@ def _how(request: Request, settings: ServerSettings) -> Html:
     """
     command, url = "zeusrun token create --job '*' --read", settings.database_url
     if is_local(request) and hide_password(url) == url:
-        return tag("p", "To make one: ", tag("code", f"{command} --database-url {quote(url)}"))
-    where = ", on its machine, as its user, with its ZEUSRUN_HOME and --database-url: "
-    return tag("p", "Whoever runs this server makes one", where, tag("code", command))
+        command = f"{command} --database-url {quote(url)}"
+        return tag("p", "To make one: ", tag("code", command), class_="commands")
+    who = (
+        "Whoever runs this server makes one, as its user, with its ZEUSRUN_HOME and "
+        "--database-url: "
+    )
+    return tag("p", who, tag("code", command), class_="commands")
 
 
 def _form(place: str, how: Html, problem: str = "") -> Html:
