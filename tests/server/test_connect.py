@@ -85,6 +85,13 @@ def test_wrong_codes_count_as_wrong_tokens_do(start, monkeypatch):
     assert server.get("/api/v1/jobs", token).status == 200
 
 
+def test_the_description_of_the_api_has_it(server):
+    assert set(server.get("/api/v1/openapi.json").json["paths"]["/api/v1/connect"]) == {
+        "get",
+        "post",
+    }
+
+
 def test_what_is_no_code_of_a_machine_is_refused(server, make_code):
     _, code = make_code()
     for body in ({}, {"code": code}, {"code": "x" * 101, "host": "a"}, {"code": code, "host": ""}):

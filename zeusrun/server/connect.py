@@ -58,6 +58,6 @@ def build_connect_router(authentication: Authentication, history: SqlHistory) ->
         return Json({"token": made[1]}, 201)
 
     router = APIRouter(prefix="/api/v1", dependencies=[Depends(check_client)], tags=["zeusrun"])
-    router.add_api_route("/connect", describe, methods=["GET"])
-    router.add_api_route("/connect", redeem, methods=["POST"], status_code=201)
+    router.add_api_route("/connect", describe, methods=["GET"], response_model=None)
+    router.add_api_route("/connect", redeem, methods=["POST"], status_code=201, response_model=None)
     return router
