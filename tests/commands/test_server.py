@@ -158,6 +158,7 @@ def test_the_command_to_connect_has_the_address_if_the_settings_say_it(zeusrun):
         made = zeusrun("token", "create", "--job", "*", "--write")
         assert f"\n  zeusrun connect {address} " in made.stderr
         assert "ADDRESS" not in made.stderr
+        assert "at another address, as by a proxy, write that one" in made.stderr
         zeus = zeusrun("token", "create", "--job", "*", "--for", "zeus")
         assert f'server_url="{address}/zeus/TOKEN"\n' in zeus.stderr
 

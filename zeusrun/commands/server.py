@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 _CREATE = "zeusrun token create --job '*' --write"
 _UNKNOWN = "ADDRESS"
-_EXAMPLE = "\nADDRESS is how that machine reaches the server, such as https://zeus.example.org"
 _PATTERN = re.compile(r"(?=.{1,200}\Z)(?:[A-Za-z0-9._*?-]|\[!?[A-Za-z0-9._-]+\])+")
 DatabaseUrl = Annotated[
     str | None,
@@ -218,9 +217,12 @@ def new_token(
     )
     if token.for_zeus:
         how = f'Zeus\'s clients have it in their address: server_url="{address}/zeus/TOKEN"'
+    hint = "If that machine reaches the server at another address, as by a proxy, write that one"
+    if address == _UNKNOWN:
+        hint = "ADDRESS is how that machine reaches the server, such as https://zeus.example.org"
     typer.echo(
         f"Token {token.id} {may[token.may]} {jobs}, {until(token)}, on the server of {where}. "
-        f"It is shown only now.\n{how}{_EXAMPLE * (address == _UNKNOWN)}",
+        f"It is shown only now.\n{how}\n{hint}",
         err=True,
     )
     typer.echo(text)
