@@ -52,6 +52,7 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         "logs": ("runs.logs", "Print the output of the ranks of a run."),
         "gpu": ("gpu.gpu", "Show this machine's GPUs as a new job would see them."),
         "join": ("node.join", "Give this host to a job that waits for it."),
+        "connect": ("connect.connect", "Let this machine use the history of a server."),
         "node": ("node.node", ""),
         "batch": ("slurm.batch", ""),
         "pod": ("kubernetes.pod", ""),

@@ -114,19 +114,29 @@ def test_a_token_is_made_used_listed_and_revoked(zeusrun):
     assert re.fullmatch(r"zeusrun_[0-9a-f]{8}_[\w-]{43}", token)
     assert re.fullmatch(
         rf"Token {own_id} may read and change jobs called team-\*, until ....-..-.. ..:.., on the "
-        rf"server of {zeusrun.home}/server/history.db. It is shown only now. .*\n",
+        rf"server of {zeusrun.home}/server/history.db. It is shown only now.\n"
+        r"To connect another machine, run there once, within an hour:\n"
+        r"  zeusrun connect ADDRESS \w{4}-\w{4}-\w{4}-\w{4}\n"
+        r"It gets a token of its own with the same rights. Or: export ZEUSRUN_TOKEN=TOKEN\n"
+        r"ADDRESS is how that machine reaches the server, such as https://zeus.example.org\n",
         made.stderr,
     )
     reading = zeusrun("token", "create", "--read", "--job", "*", "--note", "the page", "--json")
     secret = json.loads(reading.stdout)
+    assert secret["connect"].startswith("zeusrun connect ADDRESS ")
+    zeus = zeusrun("token", "create", "--for", "zeus", "--job", "team-*")
+    assert f"Token {zeus.stdout.split('_')[1]} is for Zeus's clients of jobs called" in zeus.stderr
+    assert 'server_url="ADDRESS/zeus/TOKEN"' in zeus.stderr
     listed = json.loads(zeusrun("token", "list", "--json").stdout)
     assert [(each["jobs"], each["may"], each["state"]) for each in listed] == [
         ("team-*", "write", "valid"),
         ("*", "read", "valid"),
+        ("team-*", "zeus", "valid"),
     ]
     assert (listed[1]["note"], listed[1]["expires_at"]) == ("the page", None)
     shown = zeusrun("token", "list").stdout
     assert own_id in shown
+    assert re.search(r"team-\*  zeus ", shown)
     assert token not in shown + str(listed)
     assert secret["secret"] not in shown + str(listed)
     assert zeusrun("token", "revoke", token).stdout == f"Token {own_id} is revoked.\n"
@@ -134,7 +144,25 @@ def test_a_token_is_made_used_listed_and_revoked(zeusrun):
     assert [each["state"] for each in json.loads(zeusrun("token", "list", "--json").stdout)] == [
         "revoked",
         "revoked",
+        "valid",
     ]
+
+
+def test_the_command_to_connect_has_the_address_if_the_settings_say_it(zeusrun):
+    assert zeusrun("db", "create").returncode == 0
+    settings = zeusrun.home / "server.yaml"
+    for text, address in (
+        ("host: gpu1.example.org\nport: 80\npath_prefix: /z\n", "http://gpu1.example.org:80/z"),
+        ("host: 0.0.0.0\n", f"http://{socket.gethostname()}:8787"),
+        ("host: fd00::1\nssl_certfile: a\nssl_keyfile: b\n", "https://[fd00::1]:8787"),
+    ):
+        settings.write_text(text)
+        made = zeusrun("token", "create", "--job", "*", "--write")
+        assert f"\n  zeusrun connect {address} " in made.stderr
+        assert "ADDRESS" not in made.stderr
+        assert "at another address, as by a proxy, write that one" in made.stderr
+        zeus = zeusrun("token", "create", "--job", "*", "--for", "zeus")
+        assert f'server_url="{address}/zeus/TOKEN"\n' in zeus.stderr
 
 
 def test_wrong_arguments_of_token_are_refused(zeusrun):
@@ -142,6 +170,9 @@ def test_wrong_arguments_of_token_are_refused(zeusrun):
     for arguments, message in (
         (("create", "--job", "*"), "say what the token permits: --read, or --write"),
         (("create", "--read"), "Missing option '--job'"),
+        (("create", "--job", "*", "--for", "all"), "'all' is not"),
+        (("create", "--job", "*", "--for", "zeus", "--write"), "leave out --read and --write"),
+        (("create", "--job", "*", "--for", "zeus", "--read"), "leave out --read and --write"),
         (("create", "--read", "--job", "["), "--job '[' is no name of a job and no pattern"),
         (("create", "--read", "--job", "a b"), "--job 'a b' is no name of a job"),
         (

@@ -10,12 +10,13 @@ import pytest
 
 from tests.factories import begin, build_trial
 from tests.history.memory import MemoryHistory
-from zeusrun.errors import UsageError, ZeusrunError
+from zeusrun.errors import HistoryError, UsageError, ZeusrunError
 from zeusrun.files import private
 from zeusrun.history.http.client import HttpHistory
 from zeusrun.history.registry import (
     RoutedHistory,
     chosen_histories,
+    find_default,
     known_servers,
     open_history,
     open_named,
@@ -116,6 +117,37 @@ def test_the_home_remembers_which_history_a_job_file_names(tmp_path):
     assert history.address("other") is None
     remember_choice(tmp_path, "job", None)
     assert list(chosen_histories(tmp_path)) == ["other"]
+
+
+def test_the_server_that_connect_named_is_below_the_job_file_and_the_environment(tmp_path):
+    path = tmp_path / "address"
+    path.write_text("https://a.example.org\n")
+    assert find_default(tmp_path, {}) == ("https://a.example.org", f" (from {path})")
+    assert find_default(tmp_path, {"ZEUSRUN_HISTORY": "tinydb"}) == ("tinydb", "")
+    assert open_history(tmp_path, {}).address("any") == "https://a.example.org"
+    own = open_history(tmp_path, {}, own={"job": "https://b.example.org"})
+    assert own.address("job") == "https://b.example.org"
+    assert own.address("any") == "https://a.example.org"
+
+
+def test_an_error_says_that_the_home_names_the_server(tmp_path, monkeypatch):
+    monkeypatch.setattr("zeusrun.history.shared.spool.READ_S", 0.0)
+    (tmp_path / "address").write_text("http://127.0.0.1:1")
+    with pytest.raises(ZeusrunError, match=rf"127.0.0.1:1 \(from {tmp_path}/address\)"):
+        open_history(tmp_path, {}).forget("line-1-1", forgotten=True)
+
+
+def test_an_address_that_cannot_be_read_leads_to_no_other_history(tmp_path):
+    path = tmp_path / "address"
+    for content in (b"", b"tinydb", b"\xff\x00"):
+        path.write_bytes(content)
+        with pytest.raises(HistoryError, match=r"it contains no address; `zeusrun connect --rep"):
+            open_history(tmp_path, {})
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(HistoryError, match="Is a directory"):
+        open_history(tmp_path, {})
+    assert open_history(tmp_path, {"ZEUSRUN_HISTORY": "tinydb"}).jobs() == []
 
 
 @pytest.mark.parametrize("name", ["nosuch", "http://127.0.0.1:1"])

@@ -212,7 +212,7 @@ def test_the_verb_copies_there_and_back(cli, record, sqlite_url, monkeypatch, ze
     record(2, None)
     code, _, err = cli("history", "--import")
     assert code == 2
-    assert "no shared history is in use; set ZEUSRUN_HISTORY to its URL" in err
+    assert "no shared history is in use; run `zeusrun connect`, set ZEUSRUN_HISTORY" in err
     monkeypatch.setenv("ZEUSRUN_HISTORY", sqlite_url)
     code, out, _ = cli("history", "--import")
     assert code == 0

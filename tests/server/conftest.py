@@ -87,9 +87,9 @@ class Server:
         body = {"trial": trial.to_json(), "after": after}
         return self.ask("POST", f"/api/v1/jobs/{trial.job}/trials", body, token)
 
-    def create_token(self, jobs="*", *, write=True, lasts_s=None):
+    def create_token(self, jobs="*", *, write=True, **options):
         with self.history() as history:
-            return create_token(history.engine, jobs, can_write=write, lasts_s=lasts_s)[0]
+            return create_token(history.engine, jobs, can_write=write, **options)[0]
 
     @contextmanager
     def history(self):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 from contextlib import closing
 from dataclasses import replace
@@ -17,10 +18,20 @@ from zeusrun.history.sql import tokens as token_store
 from zeusrun.history.sql.store import SqlHistory
 from zeusrun.history.sql.tokens import list_tokens, revoke_token
 from zeusrun.server import auth
-from zeusrun.server.auth import Guesses, KnownTokens
+from zeusrun.server.app import build_app
+from zeusrun.server.auth import ZEUS_ROUTES, Guesses, KnownTokens
 from zeusrun.server.refusals import Refusal
 
 WRONG = "zeusrun_00000000_" + "x" * 43
+ZEUS_JOB = {
+    "job_id": "mnist",
+    "job_id_prefix": "mnist",
+    "batch_sizes": [32, 64],
+    "default_batch_size": 32,
+    "max_power": 300.0,
+    "number_of_gpus": 1,
+    "gpu_model": "Fake A100",
+}
 
 
 def test_as_soon_as_a_token_exists_every_request_needs_one(server):
@@ -122,16 +133,7 @@ def test_a_token_that_reads_changes_nothing(server):
 
 
 def test_zeus_clients_have_their_token_in_the_path(server, logged):
-    token = server.create_token("mnist")
-    job = {
-        "job_id": "mnist",
-        "job_id_prefix": "mnist",
-        "batch_sizes": [32, 64],
-        "default_batch_size": 32,
-        "max_power": 300.0,
-        "number_of_gpus": 1,
-        "gpu_model": "Fake A100",
-    }
+    token, job = server.create_token("mnist"), ZEUS_JOB
     other = {"job_id": "other", "job_id_prefix": "other"}
     assert server.ask("POST", "/jobs", job).status == 401
     assert server.ask("POST", f"/zeus/{WRONG}/jobs", job).status == 401
@@ -141,6 +143,61 @@ def test_zeus_clients_have_their_token_in_the_path(server, logged):
     for path in ("/api/v1/jobs", "/", "/metrics", "/zeus/x/jobs", ""):
         assert server.get(f"/zeus/{token}{path}").status == 404
     assert f"begin mnist-1-1: token {token.split('_')[1]} from 127.0.0.1" in logged
+
+
+def list_routes(settings):
+    """Return the method and the path of every route of the application."""
+    import fastapi.routing
+
+    app = build_app(settings)._app._app  # the limits stand around it
+    # FastAPI keeps the routers that were included apart since 0.137.
+    walk = getattr(fastapi.routing, "iter_route_contexts", iter)
+    found = [
+        (method, re.sub(r"\{\w+\}", "a-1-1", route.path))
+        for route in walk(app.routes)
+        for method in sorted(route.methods)
+    ]
+    app.state.history.close()
+    return found
+
+
+def test_a_token_for_zeus_opens_the_routes_of_zeus_alone(start):
+    server = start(require_token=True)
+    token = server.create_token(for_zeus=True)
+    own = {"Authorization": f"Bearer {token}"}, {"Cookie": f"zeusrun_token={token}"}
+    routes = list_routes(server.settings)
+    assert len(routes) > 30
+    opened = set()
+    for method, path in routes:
+        without = server.ask(method, path)
+        by_header, by_cookie = (server.ask(method, path, **headers) for headers in own)
+        by_path = server.ask(method, f"/zeus/{token}{path}")
+        if (
+            "www-authenticate" not in without.headers
+        ):  # it needs no token, and gets no more than anybody
+            assert by_header.status == by_cookie.status == without.status, path
+            assert by_path.status == 404, path
+        elif ZEUS_ROUTES.fullmatch(path):
+            assert {by_header.status, by_path.status} <= {400, 404, 422}, path
+            assert by_cookie.status in {401, 403}, path
+            opened.add((method, path))
+        else:
+            assert (by_header.status, by_path.status) == (403, 404), path
+            assert by_cookie.status == (403 if method in {"GET", "HEAD"} else 401), path
+            if method != "HEAD":
+                assert "for Zeus's clients only" in by_header.message
+    assert len(opened) == 10
+    form = server.submit_form("/login", {"token": token})
+    assert (form.status, "set-cookie" in form.headers) == (403, False)
+    assert b"This token is for Zeus&#x27;s clients only" in form.body
+
+
+def test_a_token_for_zeus_trains_its_own_jobs_only(server):
+    token = server.create_token("mnist*", for_zeus=True)
+    for job_id, status in (("mnist-a", 201), ("other", 403)):
+        job = {**ZEUS_JOB, "job_id": job_id, "job_id_prefix": job_id}
+        assert server.ask("POST", f"/zeus/{token}/jobs", job).status == status
+    assert server.get("/jobs/batch_size?job_id=mnist-a", token).json["batch_size"] == 32
 
 
 def test_who_guesses_tokens_is_slowed_down(start, monkeypatch):
@@ -239,8 +296,6 @@ def test_no_page_has_a_path_of_zeus(sqlite_url):
     from fastapi import FastAPI
 
     from zeusrun.bandit.auto.policy import Auto
-    from zeusrun.history.sql.store import SqlHistory
-    from zeusrun.server.auth import ZEUS_ROUTES
     from zeusrun.server.pages import router as pages
     from zeusrun.server.zeus import routes as zeus
 

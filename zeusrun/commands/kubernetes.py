@@ -24,7 +24,7 @@ from zeusrun.export.kubeflow import StatusReporter
 from zeusrun.files.home import trusted_home
 from zeusrun.history.base import NEWEST, UnavailableError
 from zeusrun.history.http.client import TOKEN_VARIABLE, read_token
-from zeusrun.history.registry import default_name, remember_choice
+from zeusrun.history.registry import find_default, remember_choice
 from zeusrun.jobfile.yaml_reader import write_job_yaml
 from zeusrun.launcher.kubernetes import pod as pods
 from zeusrun.launcher.kubernetes.client import (
@@ -115,10 +115,11 @@ def submit_to_kubernetes(
 
 def _warn_without_token(spec: JobSpec) -> None:
     """Warn if the pods get no token for their server, and this machine has one for it."""
-    address = spec.history.url or default_name(os.environ)
+    home = trusted_home(os.environ)
+    address = spec.history.url or find_default(home, os.environ)[0]
     given = spec.kubernetes.secrets if spec.kubernetes else ()
     lacks = TOKEN_VARIABLE not in given and address.startswith(("http://", "https://"))
-    if lacks and read_token(trusted_home(os.environ), os.environ) is not None:
+    if lacks and read_token(home, os.environ) is not None:
         options.tell(
             f"{address} may refuse the runs: the pods get no {TOKEN_VARIABLE}; add it to "
             f"run_on.kubernetes: secrets: {{{TOKEN_VARIABLE}: zeusrun/token}}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -16,7 +17,7 @@ from zeusrun.files.home import trusted_home
 from zeusrun.files.private import replace_file
 from zeusrun.history import rules
 from zeusrun.history.base import NEWEST
-from zeusrun.history.registry import default_name, open_history, open_named, remember_choice
+from zeusrun.history.registry import find_default, open_history, open_named, remember_choice
 from zeusrun.job_name import list_known
 from zeusrun.launcher.rundir.ownership import files_of, newest_here
 from zeusrun.launcher.schedulers import check_exists, is_job, read_jobs
@@ -70,14 +71,13 @@ def open_own(
 ) -> tuple[Path, History]:
     """Return the home and the history of a job; with ``pause``, with its patience for a submit."""
     home = trusted_home(os.environ)
-    own, name = spec.history, spec.history.url or default_name(os.environ)
-    show = show or tell
+    own, show = spec.history, show or tell
+    name, source = (own.url, "") if own.url else find_default(home, os.environ)
+    named = partial(open_named, home, os.environ, name, source=source, show=show)
     if pause is None:
-        return home, open_named(home, os.environ, name, show=show)
+        return home, named()
     remember_choice(home, spec.name, own.url)
-    return home, open_named(
-        home, os.environ, name, wait_s=own.wait_s, offline=own.offline, show=show, pause=pause
-    )
+    return home, named(wait_s=own.wait_s, offline=own.offline, pause=pause)
 
 
 def tell(text: str) -> None:

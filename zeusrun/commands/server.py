@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from typer import Argument, Option
@@ -16,6 +16,7 @@ from typer import Argument, Option
 from zeusrun.commands.options import AsJson, console
 from zeusrun.errors import UsageError
 from zeusrun.files.home import trusted_home
+from zeusrun.history.http.address import is_loopback
 from zeusrun.history.registry import HISTORY_VARIABLE
 from zeusrun.jobfile.validators import duration_s
 from zeusrun.plugins import check_extra
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 _LIBRARIES = ("fastapi", "sqlalchemy", "uvicorn")
 _CREATE = "zeusrun token create --job '*' --write"
+_UNKNOWN = "ADDRESS"
 _PATTERN = re.compile(r"(?=.{1,200}\Z)(?:[A-Za-z0-9._*?-]|\[!?[A-Za-z0-9._-]+\])+")
 DatabaseUrl = Annotated[
     str | None,
@@ -196,6 +198,10 @@ def new_token(
         bool | None,
         Option("--write/--read", help="Change histories, or only read them: give one of both."),
     ] = None,
+    for_: Annotated[
+        Literal["zeus"] | None,
+        Option("--for", help="Instead: only the requests of Zeus's clients."),
+    ] = None,
     expires: Annotated[
         str | None, Option(metavar="TIME", help="Valid for so long: 90d, 12h; by default for ever.")
     ] = None,
@@ -203,9 +209,17 @@ def new_token(
     database_url: DatabaseUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Create a token, and print it: nobody can read it later."""
-    if write is None:
+    """Create a token, and print it: nobody can read it later.
+
+    It also prints a command that connects another machine.
+    """
+    if for_ is None and write is None:
         raise UsageError("say what the token permits: --read, or --write to change histories, too")
+    if for_ is not None and write is not None:
+        raise UsageError(
+            "--for zeus permits the requests of Zeus's clients, which change histories, and "
+            "nothing else: leave out --read and --write"
+        )
     if not _PATTERN.fullmatch(job):
         raise UsageError(f"--job {job!r} is no name of a job and no pattern such as 'team-*'")
     try:
@@ -216,19 +230,44 @@ def new_token(
         from zeusrun.history.sql import tokens  # noqa: PLC0415 - an extra
 
         text, token = tokens.create_token(
-            history.engine, job, can_write=write, lasts_s=lasts_s, note=note
+            history.engine,
+            job,
+            can_write=for_ is not None or bool(write),
+            for_zeus=for_ is not None,
+            lasts_s=lasts_s,
+            note=note,
         )
+        code = None if token.for_zeus else tokens.create_code(history.engine, token.id)
+    address = _find_address(database_url)
+    connect = None if code is None else f"zeusrun connect {address} {code}"
     if as_json:
-        print_json({**token_json(token), "secret": text})
+        print_json({**token_json(token), "secret": text, "connect": connect})
         return
+    may = {"read": "may read", "write": "may read and change", "zeus": "is for Zeus's clients of"}
+    jobs = "all jobs" if job == "*" else f"jobs called {job}"
+    how = (
+        f"To connect another machine, run there once, within an hour:\n  {connect}\n"
+        "It gets a token of its own with the same rights. Or: export ZEUSRUN_TOKEN=TOKEN"
+    )
+    if token.for_zeus:
+        how = f'Zeus\'s clients have it in their address: server_url="{address}/zeus/TOKEN"'
+    hint = "If that machine reaches the server at another address, as by a proxy, write that one"
+    if address == _UNKNOWN:
+        hint = "ADDRESS is how that machine reaches the server, such as https://zeus.example.org"
     typer.echo(
-        f"Token {token.id} may {'read and change' if write else 'read'} "
-        f"{'all jobs' if job == '*' else f'jobs called {job}'}, "
-        f"{until(token)}, on the server of {where}. It is shown only now. "
-        "On the machines that use it: export ZEUSRUN_TOKEN=...",
+        f"Token {token.id} {may[token.may]} {jobs}, {until(token)}, on the server of {where}. "
+        f"It is shown only now.\n{how}\n{hint}",
         err=True,
     )
     typer.echo(text)
+
+
+def _find_address(database_url: str | None) -> str:
+    """Return the address of the server, if its settings say one that others can reach."""
+    settings = server_settings({"database_url": database_url}, needs=())
+    if is_loopback(settings.host) or not settings.port:
+        return _UNKNOWN
+    return settings.build_url(settings.host, settings.port)
 
 
 def list_(*, database_url: DatabaseUrl = None, as_json: AsJson = False) -> None:

@@ -16,7 +16,7 @@ from zeusrun.commands import options
 from zeusrun.errors import DeviceError, ExitCode, HistoryError, LaunchError, UsageError
 from zeusrun.files.home import trusted_home
 from zeusrun.history.base import NEWEST
-from zeusrun.history.registry import chosen_histories, default_name, open_history, open_shared
+from zeusrun.history.registry import chosen_histories, find_default, open_history, open_shared
 from zeusrun.job_name import is_job_name
 from zeusrun.jobfile.spec import load_keep, load_spec
 from zeusrun.jobfile.tariffs import load_tariffs
@@ -158,10 +158,15 @@ def doctor(*, as_json: options.AsJson = False) -> None:
 
 def _check_servers(home: Path) -> list[Check]:
     """Check the shared histories that this machine uses, and what waits for them."""
-    names = {default_name(os.environ), *chosen_histories(home).values()}
+    try:
+        default, source = find_default(home, os.environ)
+    except HistoryError as error:
+        return [Check("server", well=False, found=str(error))]
+    names = {default, *chosen_histories(home).values()}
 
     def check(name: str) -> Sequence[Check]:
-        return check_server(open_shared(home, os.environ, name), os.environ, home)
+        from_ = source if name == default else ""
+        return check_server(open_shared(home, os.environ, name, source=from_), os.environ, home)
 
     shared = sorted(each for each in names if "://" in each)
     checks = [found for name in shared for found in attempt("server", partial(check, name))]

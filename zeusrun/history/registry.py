@@ -1,6 +1,7 @@
-"""Opens histories by name or URL; ``ZEUSRUN_HISTORY`` names the one of all jobs.
+"""Opens histories by name or URL.
 
-A job file may name another one. The home remembers it, so that every verb finds the job's runs.
+``ZEUSRUN_HISTORY`` names the one of all jobs, else ``zeusrun connect`` has named it in the home. A
+job file may name another one. The home remembers it, so that every verb finds the job's runs.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from zeusrun.trial import Trial
 
 HISTORY_VARIABLE = "ZEUSRUN_HISTORY"
+ADDRESS_FILE = "address"
+"""Of the home: the address of the server that ``zeusrun connect`` has named."""
 HISTORIES: dict[str, Callable[[Path], History]] = {
     "tinydb": lambda home: TinyDBHistory(home / "history")
 }
@@ -65,11 +68,11 @@ def open_history(
     """
     chosen = {**chosen_histories(home), **(own or {})}
 
-    name = default_name(environment)
+    name, from_ = find_default(home, environment)
 
     def open_(each: str) -> History:
         job = next((job for job, known in chosen.items() if known == each != name), None)
-        source = "" if job is None else f" (from the job file of {job})"
+        source = from_ if job is None else f" (from the job file of {job})"
         try:
             return open_named(home, environment, each, show=show, source=source)
         except UsageError as error:  # that of one job is no reason not to read the others
@@ -79,9 +82,31 @@ def open_history(
     return RoutedHistory(open_, name, chosen) if chosen else open_(name)
 
 
-def default_name(environment: Mapping[str, str]) -> str:
-    """Return the name of the history of all jobs without one of their own."""
-    return environment.get(HISTORY_VARIABLE) or "tinydb"
+def find_default(home: Path, environment: Mapping[str, str]) -> tuple[str, str]:
+    """Return the name of the history of all jobs without one of their own.
+
+    Also return its source, for messages: it is empty for the environment, as its user knows it.
+
+    Raises:
+        HistoryError: If the file of ``zeusrun connect`` cannot be read: runs would otherwise be
+            recorded in another history.
+    """
+    if named := environment.get(HISTORY_VARIABLE):
+        return named, ""
+    path = home / ADDRESS_FILE
+    try:
+        url = read_file(path, _MAX_BYTES).decode(errors="replace").strip()
+        why = "" if url.startswith(("http://", "https://")) else "it contains no address"
+    except FileNotFoundError:
+        return "tinydb", ""
+    except OSError as error:
+        why = str(error.strerror)
+    if why:
+        raise HistoryError(
+            f"{path} cannot be read: {why}; `zeusrun connect --replace` writes it again, and "
+            "`zeusrun connect --forget` removes it"
+        )
+    return url, f" (from {path})"
 
 
 class Options(TypedDict, total=False):

@@ -24,7 +24,7 @@ from zeusrun.files.lock import FileLock
 from zeusrun.gpu.nvml import gpus_of_job
 from zeusrun.gpu.power_limits.original_limits import LimitLock, abandoned_gpus
 from zeusrun.history.http.address import is_loopback
-from zeusrun.history.http.client import TOKEN_VARIABLE, HttpHistory, read_token
+from zeusrun.history.http.client import TOKEN_FILE, TOKEN_VARIABLE, HttpHistory, read_token
 from zeusrun.history.registry import waiting_spools
 from zeusrun.jobfile.tariffs import TARIFF_FILE, load_home_tariffs
 from zeusrun.launcher.processes.command import find_torchrun
@@ -275,7 +275,8 @@ def _check_connection(history: SharedHistory) -> tuple[list[Check], dict[str, An
     version = described.get("version", __version__)
     of = f", zeusrun {version}" if described else ""
     count = "1 job" if jobs == 1 else f"{jobs} jobs"
-    checks = [Check("server", well=True, found=f"{history.name}: {count}{of}, {took_s:.2f} s")]
+    name = remote.url if isinstance(remote, HttpHistory) else history.name  # with its source
+    checks = [Check("server", well=True, found=f"{name}: {count}{of}, {took_s:.2f} s")]
     if version != __version__:
         found = f"the server runs zeusrun {version}, and this machine {__version__}"
         advice = "they work together if they are one version apart; update the older one"
@@ -298,7 +299,7 @@ def _check_token(
         return [Check("token", well=False, found=str(error))]
     if token is None:
         return []
-    where = TOKEN_VARIABLE if TOKEN_VARIABLE in environment else str(home / "token")
+    where = TOKEN_VARIABLE if TOKEN_VARIABLE in environment else str(home / TOKEN_FILE)
     checks = []
     parts = urlsplit(server)
     if parts.scheme == "http" and not is_loopback(parts.hostname or ""):

@@ -97,6 +97,6 @@ def _runs(count: int) -> str:
 
 def _no_shared_history() -> UsageError:
     return UsageError(
-        f"no shared history is in use; set {HISTORY_VARIABLE} to its URL, or name a job file that "
-        "has a key history"
+        f"no shared history is in use; run `zeusrun connect`, set {HISTORY_VARIABLE} to its URL, "
+        "or name a job file that has a key history"
     )

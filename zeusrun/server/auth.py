@@ -22,7 +22,7 @@ from starlette.requests import HTTPConnection
 from zeusrun.errors import HistoryError
 from zeusrun.history.http.address import is_loopback
 from zeusrun.history.sql.tokens import find_token, list_tokens, mark_used
-from zeusrun.server.refusals import LOG, Refusal, overloaded, refusal_of
+from zeusrun.server.refusals import LOG, OF_ZEUS, Refusal, overloaded, refusal_of
 
 if TYPE_CHECKING:
     from starlette.datastructures import Headers
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 COOKIE = "zeusrun_token"
 ZEUS_ROUTES = re.compile(r"(?:/migrate)?/(?:jobs|jobs/batch_size|report|trials)")
-_OPEN = re.compile(r"/(?:healthz|readyz|login|logout|static/.*)")  # what needs no token
+_OPEN = re.compile(r"/(?:healthz|readyz|login|logout|static/.*|api/v1/connect)")  # without a token
 _PAGES = re.compile(r"/|/(?:job|run)/.*|/(?:machines|version)")
 _IN_PATH = re.compile(r"/zeus/([^/]*)(/.*)?")
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]/@:?#\\\s]*)(:\d*)?")  # the header
@@ -42,6 +42,10 @@ _BY_PROXY = re.compile(r"forwarded|via|x-real-ip|x-forwarded-.*")  # headers tha
 _ACCESS = "zeusrun.access"
 _ARRIVED_T = "zeusrun.arrived_t"
 _FRESH_S = 2.0  # how old the list of tokens may be: a revoked one is valid for so long
+_FOR_ZEUS = (
+    "this token is for Zeus's clients only; other requests need a token that was made without "
+    "--for zeus"
+)
 _HOW = "send one as 'Authorization: Bearer <token>'; `zeusrun token create` on the server makes one"
 
 
@@ -138,30 +142,32 @@ class Authentication:
 
     def __init__(self, app: ASGIApp, tokens: KnownTokens, settings: ServerSettings) -> None:
         self._app, self._tokens, self._settings = app, tokens, settings
-        self._guesses = Guesses()
+        self.guesses = Guesses()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        scope = {**scope, "root_path": self._settings.path_prefix, _ARRIVED_T: time.monotonic()}
+        prefix = self._settings.path_prefix
+        scope = {**scope, "root_path": prefix, _ARRIVED_T: time.monotonic()}
+        path = path_of(scope, prefix)
+        if _IN_PATH.fullmatch(path) or ZEUS_ROUTES.fullmatch(path):
+            scope[OF_ZEUS] = True
         try:
-            scope = await self._admit(scope)
+            scope = await self._admit(scope, path)
         except (Refusal, HistoryError) as error:
             refusal = refusal_of(error, f"{scope['method']}: ")
-            await refusal.answer()(scope, receive, send)
+            await refusal.answer(scope)(scope, receive, send)
             return
         await self._app(scope, receive, send)
 
-    async def _admit(self, scope: Scope) -> Scope:
+    async def _admit(self, scope: Scope, path: str) -> Scope:
         """Return the scope with what the request may do; raises ``Refusal``."""
         request = HTTPConnection(scope)
         client = request.client.host if request.client else ""
         if not _HOST.fullmatch(request.headers.get("host", "")):
             raise Refusal(400, "invalid", "the header Host is no name of a server")
-        prefix = self._settings.path_prefix
-        path = path_of(scope, prefix)
         if _OPEN.fullmatch(path):
             return {**scope, OPEN: True}
         is_page = _PAGES.fullmatch(path) is not None
@@ -172,44 +178,53 @@ class Authentication:
             path = in_path[2] or "/"
             if not ZEUS_ROUTES.fullmatch(path):
                 raise Refusal(404, "unknown", "only Zeus's routes are under /zeus/<token>")
-            whole = prefix + path
+            whole = self._settings.path_prefix + path
             scope = {**scope, "path": whole, "raw_path": whole.encode()}
         cookie = request.cookies.get(COOKIE) if scope["method"] in {"GET", "HEAD"} else None
         text = in_path[1] if in_path else _bearer(request.headers) or cookie
-        try:
-            access = await self._find(text, client, request)
+        by_cookie = text is not None and text is cookie
+        try:  # a cookie is for the page: of a token for Zeus's clients, it opens nothing
+            access = await self._find(text, client, request, "" if by_cookie else path)
         except Refusal as refusal:
             wants_page = is_page and "text/html" in request.headers.get("accept", "")
             if refusal.status != 401 or not wants_page:
                 raise
+            prefix = self._settings.path_prefix
             here = quote(prefix + path + "?" * bool(request.url.query) + request.url.query)
             to = {"Location": f"{prefix}/login?next={here}", "Cache-Control": "no-store"}
             raise Refusal(303, "token", refusal.message, to) from None
-        if text is not None and text is cookie:  # it reads, even where a GET changes something
+        if by_cookie:  # it reads, even where a GET changes something
             access = replace(access, can_write=False, by_cookie=True)
         return {**scope, _ACCESS: access}
 
-    async def _find(self, text: str | None, client: str, request: HTTPConnection) -> Access:
+    async def _find(
+        self, text: str | None, client: str, request: HTTPConnection, path: str
+    ) -> Access:
         if not (self._settings.require_token or await self._tokens.any()):
-            if not self._settings.insecure and not _is_local(request):
+            if not self._settings.insecure and not is_local(request):
                 raise _needs_token("this server answers other machines only with a token")
             return Access(client=client)
         if not text:
             raise _needs_token("this server needs a token")
-        return await self.check_token(text, client)
+        return await self.check_token(text, client, path)
 
-    async def check_token(self, text: str, client: str) -> Access:
-        """Return what a token permits; raises ``Refusal`` for a wrong one, and for guesses."""
+    async def check_token(self, text: str, client: str, path: str) -> Access:
+        """Return what a token permits; raises ``Refusal`` for a wrong one, and for guesses.
+
+        One for Zeus's clients is in their URLs, which logs may contain: it opens no other path.
+        """
         token = await self._tokens.find(text)
         if token is None:
-            self._guesses.take(client, 0)
+            self.guesses.take(client, 0)
             token = await self._tokens.find(text, anew=True)
         if token is None:
-            self._guesses.take(client)
+            self.guesses.take(client)
             raise _needs_token("this token is not known to the server")
         if not token.valid:
             ended = "has" if token.state == "expired" else "was"
             raise _needs_token(f"the token {token.id} {ended} {token.state}")
+        if token.for_zeus and not ZEUS_ROUTES.fullmatch(path):
+            raise Refusal(403, "forbidden", _FOR_ZEUS)
         return Access(token.jobs, token.can_write, token.id, client)
 
 
@@ -229,7 +244,7 @@ def check_origin(headers: Headers) -> None:
         raise Refusal(403, "forbidden", "a page of another site may not send this")
 
 
-def _is_local(request: HTTPConnection) -> bool:
+def is_local(request: HTTPConnection) -> bool:
     """Whether a request comes from this machine.
 
     It does not if a foreign page in its browser sent it: such a page could point its own name to
@@ -260,7 +275,7 @@ def _needs_token(why: str) -> Refusal:
 OPEN = "zeusrun.open"
 """In the scope of a request that needs no token: anybody may send it, so its body is small."""
 _BODY_BYTES = 32 << 20
-_OPEN_BYTES = 4096  # of its body: the form for a token
+_OPEN_BYTES = 4096  # of its body: the form for a token, or a code
 _GUESSES = 40.0  # wrong tokens of one address, before others are refused
 _A_SECOND = 10.0  # how many are allowed again
 _MAX_CLIENTS = 10_000  # that are remembered
@@ -297,7 +312,7 @@ class BoundedBodies:
             try:
                 body = await self._read(scope, receive)
             except Refusal as refusal:
-                await refusal.answer()(scope, receive, send)
+                await refusal.answer(scope)(scope, receive, send)
                 return
             if body is None:
                 return

@@ -6,13 +6,15 @@ page. It permits reading only: requests that change something need the header.
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
 from fastapi import APIRouter, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from zeusrun.server.auth import COOKIE, access_of, check_origin
+from zeusrun.redaction import hide_password
+from zeusrun.server.auth import COOKIE, access_of, check_origin, is_local
 from zeusrun.server.pages.document import HEADERS, Links, Page, build_document
 from zeusrun.server.refusals import Refusal
 from zeusrun.view.report.markup import Html, escape, join, tag
@@ -30,8 +32,8 @@ def build_login_router(authentication: Authentication, settings: ServerSettings)
     prefix = settings.path_prefix
     cookie_path = prefix or "/"
 
-    async def show_form(next: str = "") -> Response:  # noqa: A002 - in addresses
-        return _respond(_form(_inside(next, prefix)))
+    async def show_form(request: Request, next: str = "") -> Response:  # noqa: A002 - in addresses
+        return _respond(_form(_inside(next, prefix), _how(request, settings)))
 
     async def sign_in(request: Request) -> Response:
         check_origin(request.headers)
@@ -39,12 +41,14 @@ def build_login_router(authentication: Authentication, settings: ServerSettings)
         place = _inside(form.get("next", [""])[0], prefix)
         text = form.get("token", [""])[0].strip()
         try:
-            await authentication.check_token(text, request.client.host if request.client else "")
+            client = request.client.host if request.client else ""
+            await authentication.check_token(text, client, "/login")
         except Refusal as refusal:
-            if refusal.status != 401:
+            if refusal.status not in {401, 403}:
                 raise
             why = refusal.message
-            return _respond(_form(place, f"{why[:1].upper()}{why[1:]}."), status=401)
+            content = _form(place, _how(request, settings), f"{why[:1].upper()}{why[1:]}.")
+            return _respond(content, status=refusal.status)
         answer = RedirectResponse(place, 303, _NO_STORE)
         answer.set_cookie(
             COOKIE,
@@ -80,7 +84,24 @@ def account(request: Request) -> Html | None:
     return tag("form", button, method="post", action="../" * depth + "logout")
 
 
-def _form(place: str, problem: str = "") -> Html:
+def _how(request: Request, settings: ServerSettings) -> Html:
+    """Return how to make a token.
+
+    The command names the database, so that it is right for any user and home. Other machines are
+    not told which database it is, and nobody is told its password.
+    """
+    command, url = "zeusrun token create --job '*' --read", settings.database_url
+    if is_local(request) and hide_password(url) == url:
+        command = f"{command} --database-url {quote(url)}"
+        return tag("p", "To make one: ", tag("code", command), class_="commands")
+    who = (
+        "Whoever runs this server makes one, as its user, with its ZEUSRUN_HOME and "
+        "--database-url: "
+    )
+    return tag("p", who, tag("code", command), class_="commands")
+
+
+def _form(place: str, how: Html, problem: str = "") -> Html:
     label = tag("label", "Token", for_="token")
     field = Html(
         '<input id="token" name="token" type="password" required autofocus '
@@ -90,7 +111,6 @@ def _form(place: str, problem: str = "") -> Html:
         f'<input type="hidden" name="next" value="{escape(place)}">'
         '<input name="username" value="zeusrun" autocomplete="username" hidden>'  # for managers
     )
-    how = "Whoever runs this server makes one with: zeusrun token create --read"
     return join(
         (
             tag("h1", "Sign in"),
@@ -104,7 +124,7 @@ def _form(place: str, problem: str = "") -> Html:
                 method="post",
                 action="login",
             ),
-            tag("p", how),
+            how,
         )
     )
 

@@ -20,14 +20,17 @@ from zeusrun.errors import HistoryError
 from zeusrun.history.base import Conflict, UnavailableError, UnknownTrialError, UnreadableTrialError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from starlette.requests import Request
     from starlette.responses import Response
+    from starlette.types import Scope
 
 LOG = logging.getLogger("zeusrun.server")
 RETRY_S = 2
 """When a client that was refused for now should try again."""
+OF_ZEUS = "zeusrun.zeus"
+"""In the scope of a request for one of Zeus's routes."""
 
 
 class Json(JSONResponse):
@@ -53,10 +56,17 @@ class Refusal(Exception):  # noqa: N818 - it is an answer, not a failure of the 
         self.status, self.code, self.message = status, code, message
         self.headers, self.advice = dict(headers or {}), advice
 
-    def answer(self) -> Json:
-        """Return the response."""
-        content = {"code": self.code, "message": self.message, "advice": self.advice}
-        return Json({"error": content}, self.status, headers=self.headers)
+    def answer(self, scope: Scope, faults: Sequence[Mapping[str, Any]] = ()) -> Json:
+        """Return the response to a request; ``faults`` are what FastAPI found in its form.
+
+        Zeus's server answers its own errors with ``message``, and those of FastAPI with ``detail``.
+        """
+        error = {"code": self.code, "message": self.message, "advice": self.advice}
+        content: dict[str, Any] = {"error": error}
+        if OF_ZEUS in scope:
+            details = [{key: each[key] for key in ("loc", "msg", "type")} for each in faults]
+            content |= {"message": self.message, "detail": details or self.message}
+        return Json(content, self.status, headers=self.headers)
 
 
 def invalid(message: object) -> Refusal:
@@ -106,14 +116,14 @@ def _refusal_of_history(error: HistoryError, where: str) -> Refusal:
 
 def answer_error(request: Request, error: Exception) -> Response:
     """Answer a request that raised an error."""
-    return refusal_of(error, f"{request.method} {request.url.path}: ").answer()
+    return refusal_of(error, f"{request.method} {request.url.path}: ").answer(request.scope)
 
 
-def answer_invalid(_request: Request, error: Any) -> Response:  # noqa: ANN401 - FastAPI's
+def answer_invalid(request: Request, error: Any) -> Response:  # noqa: ANN401 - FastAPI's
     """Answer a request whose parameters or body do not have the form of the API's description."""
-    first = error.errors()[0]
-    place = ".".join(str(part) for part in first["loc"])
-    return invalid(f"{place}: {first['msg']}").answer()
+    faults = error.errors()
+    place = ".".join(str(part) for part in faults[0]["loc"])
+    return invalid(f"{place}: {faults[0]['msg']}").answer(request.scope, faults)
 
 
 def _describe(error: Exception) -> str:

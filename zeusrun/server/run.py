@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import ipaddress
 import logging
 import multiprocessing
 import os
@@ -79,12 +78,7 @@ def listen(settings: ServerSettings) -> Listening:
         is_new = create_tables(history.engine)
         database = describe(history.engine.url)
         undone.pop_all()
-    scheme = "http" if settings.ssl_certfile is None else "https"
-    host, port = listener.getsockname()[:2]
-    if ipaddress.ip_address(host).is_unspecified:  # all addresses of this machine
-        host = socket.gethostname()
-    shown = f"[{host}]" if ":" in host else host
-    url = f"{scheme}://{shown}:{port}{settings.path_prefix}"
+    url = settings.build_url(*listener.getsockname()[:2])
     valid = sum(token.valid for token in tokens)
     return Listening(settings, listener, url, database, is_new, valid, needs_token)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -50,6 +51,13 @@ class ServerSettings(Section):
         if not re.fullmatch(r"(/[\w-]+)*", prefix, re.ASCII):
             raise ValueError("must be a path such as /zeusrun, without a slash at its end")
         return prefix
+
+    def build_url(self, host: str, port: int) -> str:
+        """Return the address of a server that listens there; on all addresses, by its name."""
+        if not host.strip("0.:"):
+            host = socket.gethostname()
+        scheme = "http" if self.ssl_certfile is None else "https"
+        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}{self.path_prefix}"
 
 
 class DemoSettings(ServerSettings):

@@ -109,8 +109,7 @@ def token_json(token: Token) -> dict[str, Any]:
         name: None if (at := getattr(token, name)) is None else timestamp(at)
         for name in ("created_at", "expires_at", "revoked_at", "used_at")
     }
-    may = "write" if token.can_write else "read"
-    own = {"token": token.id, "jobs": token.jobs, "may": may, "state": token.state}
+    own = {"token": token.id, "jobs": token.jobs, "may": token.may, "state": token.state}
     return {**own, **times, "note": token.note}
 
 
@@ -121,7 +120,7 @@ def _moment(at: float | None) -> str:
 _TOKEN_COLUMNS = (
     Column("token", lambda each: each.id, left=True, folds=99),
     Column("jobs", lambda each: each.jobs, left=True, folds=99),
-    Column("may", lambda each: "write" if each.can_write else "read", left=True, folds=99),
+    Column("may", lambda each: each.may, left=True, folds=99),
     Column("state", lambda each: Text(each.state, _TOKEN_STYLES[each.state]), left=True, folds=99),
     Column("expires", lambda each: _moment(each.expires_at), left=True, folds=99),
     Column("last used", lambda each: _moment(each.used_at), left=True, folds=99),

@@ -230,6 +230,14 @@ def test_the_history_of_a_secret_is_not_that_of_the_job_file(build, pod_of):
     assert check(manifest) == []
 
 
+def test_pods_get_the_server_that_this_home_is_connected_to(build, pod_of, monkeypatch, tmp_path):
+    monkeypatch.delenv("ZEUSRUN_HISTORY", raising=False)
+    monkeypatch.setenv("ZEUSRUN_HOME", str(tmp_path / "home"))
+    (tmp_path / "home").mkdir(mode=0o700)
+    (tmp_path / "home" / "address").write_text(f"{SERVER}\n")
+    assert values_of(pod_of(build(history=None)[0]))["ZEUSRUN_HISTORY"] == SERVER
+
+
 @pytest.mark.parametrize("history", [None, "sqlite:////home/ada/zeus.db"])
 def test_a_history_that_no_pod_reaches_is_refused(build, monkeypatch, history):
     monkeypatch.delenv("ZEUSRUN_HISTORY", raising=False)

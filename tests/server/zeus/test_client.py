@@ -158,9 +158,10 @@ def test_clients_train_at_once(train, history):
 def test_a_token_stands_in_the_url(train, history):
     from zeusrun.history.sql.tokens import create_token
 
-    token = create_token(history.engine, "dig*", can_write=True)[0]
+    token = create_token(history.engine, "dig*", can_write=True, for_zeus=True)[0]
     (refused,) = train([{}])
     assert "status code 401" in refused["error"]
+    assert '"message":"this server needs a token"' in refused["error"]
     (seen,) = train([{}], path=f"/zeus/{token}")
     assert seen["converged"]
     assert history.count("digits") == 1

@@ -37,7 +37,7 @@ _Result = TypeVar("_Result")
 API = 1
 """The version of the API that this client speaks."""
 TOKEN_VARIABLE = "ZEUSRUN_TOKEN"  # noqa: S105 - a name
-_TOKEN_FILE = "token"  # noqa: S105 - a name
+TOKEN_FILE = "token"  # noqa: S105 - a name
 _LIMIT_S = 60.0  # of a request that may read a whole history
 _SHORT_S = 10.0  # of one that reads or writes a trial
 _AGAIN = {408, 429, 502, 503, 504}  # the request may succeed a little later
@@ -46,8 +46,8 @@ _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 _TO_TLS = re.compile(rb"plain HTTP|HTTP request to an HTTPS")  # nginx, Apache; Caddy, Traefik
 _IS_IT_A_SERVER = "is this the address of a zeusrun server?"
 _ADVICE = (
-    f"`zeusrun token create` on the server makes one: set {TOKEN_VARIABLE} to it, or write it into "
-    "the file 'token' of ZEUSRUN_HOME"
+    "`zeusrun token create` on the server makes one: run the `zeusrun connect` that it prints, set "
+    f"{TOKEN_VARIABLE} to the token, or write it into the file 'token' of ZEUSRUN_HOME"
 )
 
 
@@ -96,6 +96,15 @@ class HttpHistory(Shared):
     def identify(self) -> tuple[str, float]:
         """See ``Shared.identify``."""
         return self._ask("GET", "", lambda found: (str(found["incarnation"]), float(found["now"])))
+
+    def connect(self, code: str, host: str) -> str:
+        """Use a code of ``zeusrun token create`` for a machine; return its new token.
+
+        The code is not sent to what is no zeusrun server.
+        """
+        self._ask("GET", "/connect", lambda found: int(found["api"]))
+        body = {"code": code, "host": host}
+        return self._ask("POST", "/connect", lambda found: str(found["token"]), body)
 
     def jobs(self) -> list[str]:
         """See ``History.jobs``."""
@@ -234,7 +243,7 @@ def read_token(home: Path, environment: Mapping[str, str]) -> str | None:
     Raises:
         HistoryError: If others can read the file, or there is no token in it.
     """
-    token, path = environment.get(TOKEN_VARIABLE), home / _TOKEN_FILE
+    token, path = environment.get(TOKEN_VARIABLE), home / TOKEN_FILE
     if token is None:
         try:
             mode = path.stat().st_mode

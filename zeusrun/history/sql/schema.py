@@ -103,11 +103,19 @@ TOKENS = sa.Table(
     sa.Column("hash", sa.String(64), nullable=False, unique=True),  # SHA-256 of the token
     sa.Column("jobs", sa.String(200), nullable=False),  # a pattern such as team-*
     sa.Column("can_write", sa.Boolean, nullable=False),
+    sa.Column("for_zeus", sa.Boolean, nullable=False),
     sa.Column("note", sa.Text),
     sa.Column("created_at", sa.Double, nullable=False),
     sa.Column("expires_at", sa.Double),
     sa.Column("revoked_at", sa.Double),
     sa.Column("used_at", sa.Double),  # to the minute
+)
+CODES = sa.Table(
+    "codes",
+    METADATA,
+    sa.Column("hash", sa.String(64), primary_key=True),  # SHA-256 of the code
+    sa.Column("token", sa.String(16), nullable=False),  # the id of the one that it passes on
+    sa.Column("expires_at", sa.Double, nullable=False),
 )
 ZEUS_JOBS = sa.Table(
     "zeus_jobs",

@@ -18,7 +18,8 @@ from uuid import uuid4
 import yaml
 
 from zeusrun.errors import JobFileError, UsageError
-from zeusrun.history.registry import default_name
+from zeusrun.files.home import trusted_home
+from zeusrun.history.registry import find_default
 from zeusrun.jobfile.kubernetes_section import HISTORY
 from zeusrun.jobfile.secrets import load_secrets, looks_secret
 from zeusrun.launcher.kubernetes.client import CONTAINER
@@ -181,7 +182,7 @@ def _own_variables(spec: JobSpec, section: Kubernetes, request: Request) -> list
 
 def _history(spec: JobSpec) -> str:
     """Return the address of the history; raises ``UsageError`` if a manifest cannot name it."""
-    name = spec.history.url or default_name(os.environ)
+    name = spec.history.url or find_default(trusted_home(os.environ), os.environ)[0]
     form = r"https?://[^/@]+(/.*)?|postgresql://.+"  # no user: it may be a token
     if not re.fullmatch(form, name) or hide_password(name) != name:
         raise UsageError(
