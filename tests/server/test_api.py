@@ -19,13 +19,38 @@ def test_a_trial_begins_is_renewed_ends_and_is_read(server):
     assert (begun.status, begun.json["trial"]) == (201, trial.to_json())
     assert server.get(f"/api/v1/trials/{UUID}/lease").json == {"live": None}
     beat = server.ask("PUT", f"/api/v1/trials/{UUID}/lease", {"live": {"power_w": 250.5}})
-    assert (beat.status, beat.body) == (204, b"")
+    assert (beat.status, beat.json) == (200, {"cancel": False})
     assert server.get("/api/v1/trials/job-1-1/lease").json["live"] == {"power_w": 250.5}
     assert server.get("/api/v1/jobs/job/unfinished").json["trials"] == [trial.to_json()]
     ended = server.ask("POST", f"/api/v1/trials/{UUID}/outcome", REACHED.to_json())
     assert (ended.status, ended.json["trial"]) == (200, trial.finish(REACHED).to_json())
     assert server.get("/api/v1/trials/job-1-1").json == ended.json
     assert server.get("/api/v1/jobs").json == {"jobs": ["job"]}
+
+
+def test_a_trial_is_chosen_in_its_turn(server):
+    first = server.ask("POST", "/api/v1/jobs/job/turns", {}).json
+    assert first == {"number": 1, "ahead": 0, "waiting": 1}
+    second = server.ask("POST", "/api/v1/jobs/job/turns", {"number": 0}).json
+    assert second == {"number": 2, "ahead": 1, "waiting": 2}
+    version = server.get("/api/v1/jobs/job/trials").json["version"]
+    body = {"trial": build_trial(uuid=UUID).to_json(), "after": version}
+    early = server.ask("POST", "/api/v1/jobs/job/trials", {**body, "turn": 2})
+    assert (early.status, early.code) == (409, "conflict")
+    assert server.ask("DELETE", "/api/v1/jobs/job/turns/1").status == 204
+    assert server.ask("POST", "/api/v1/jobs/job/trials", {**body, "turn": 2}).status == 201
+    assert server.ask("DELETE", "/api/v1/jobs/job/turns/0").status == 422
+
+
+def test_a_running_trial_is_asked_to_cancel(server):
+    server.begin(build_trial(uuid=UUID))
+    asked = server.ask("POST", f"/api/v1/trials/{UUID}/cancel")
+    assert (asked.status, asked.json) == (200, {"asked": True})
+    beat = server.ask("PUT", f"/api/v1/trials/{UUID}/lease", {})
+    assert beat.json == {"cancel": True}
+    server.ask("POST", f"/api/v1/trials/{UUID}/outcome", REACHED.to_json())
+    assert server.ask("POST", f"/api/v1/trials/{UUID}/cancel").json == {"asked": False}
+    assert server.ask("POST", "/api/v1/trials/job-2-1/cancel").status == 404
 
 
 def test_a_client_reads_only_what_has_changed(server):
