@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -20,6 +21,7 @@ from zeusrun.history.http.address import is_loopback
 from zeusrun.history.registry import HISTORY_VARIABLE
 from zeusrun.jobfile.validators import duration_s
 from zeusrun.plugins import check_extra
+from zeusrun.redaction import hide_password
 from zeusrun.view.export import print_json
 from zeusrun.view.upkeep import token_json, tokens_table, until
 
@@ -92,7 +94,9 @@ def serve(
     from zeusrun.server.run import listen, run  # noqa: PLC0415 - as above
 
     listening = listen(settings)
-    typer.echo(_describe(listening))
+    given_url = database_url or ""
+    shown = f" --database-url {quote(given_url)}" if hide_password(given_url) == given_url else ""
+    typer.echo(_describe(listening, _CREATE + shown * bool(given_url)))
     run(listening)
 
 
@@ -118,16 +122,16 @@ def _serve_demo(given: Mapping[str, object]) -> None:
         run(listening)
 
 
-def _describe(listening: Listening) -> str:
-    """Return what the user of a new server needs to know."""
+def _describe(listening: Listening, create: str) -> str:
+    """Return what the user of a new server needs to know; ``create`` makes a token."""
     if listening.needs_token:
         tokens = f"needed; {listening.tokens or 'none'} valid (zeusrun token list)"
         if not listening.tokens:
-            tokens = f"needed, but none is valid: {_CREATE}"
+            tokens = f"needed, but none is valid: {create}"
     elif listening.settings.insecure:
         tokens = "none needed: everybody who reaches this server can change all histories"
     else:
-        tokens = f"none needed on this machine; others need one: {_CREATE}"
+        tokens = f"none needed on this machine; others need one: {create}"
     return (
         f"zeusrun serves {listening.url}\n"
         f"  page      {listening.url}/\n"
