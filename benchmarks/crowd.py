@@ -1,12 +1,13 @@
 """How long submits of one job take to begin if they all start at once, and how they conflict.
 
 The submits are real, with the stand-in for torchrun of the tests, which imports no torch. With a
-server or a database, each has a home of its own, as on another machine.
+server or a database, each has a home of its own, as on another machine. With ``--threads``, each
+is a thread of this process that only begins a trial: no process starts, and nothing trains.
 
 Targets: no conflicts, and the last of 50 submits has begun within 1.5 times what 50 take to begin
 one after the other.
 
-``python benchmarks/crowd.py [--submits 5 10 20 40 50] [--history tinydb postgresql server]``
+``python benchmarks/crowd.py [--threads] [--submits 5 10 20 40 50] [--history tinydb server]``
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from contextlib import ExitStack
@@ -27,8 +29,15 @@ from faults_home import ROOT, Home
 from server_scene import Postgres, Server
 from timing import describe_machine
 
+from zeusrun.bandit.registry import create_policy
+from zeusrun.history import base
+from zeusrun.history.registry import open_named
 from zeusrun.history.sql.schema import create_tables
 from zeusrun.history.sql.store import SqlHistory
+from zeusrun.jobfile.spec import load_spec
+from zeusrun.launcher.begin import begin
+from zeusrun.launcher.context import Submission
+from zeusrun.launcher.processes.command import find_torchrun
 
 SUBMIT = Path(__file__).with_name("scripts") / "counted_submit.py"
 ALONE = 5  # submits that run one after the other
@@ -88,34 +97,83 @@ class Crowd:
         return process, output
 
 
+def open_history(kind: str, folder: Path, stack: ExitStack) -> dict[str, str]:
+    """Start what a history needs; return the environment variables that name it."""
+    if kind == "tinydb":
+        return {}
+    postgres = Postgres()
+    stack.callback(postgres.close)
+    history = SqlHistory(postgres.url)
+    create_tables(history.engine)
+    history.close()
+    if kind == "postgresql":
+        return {"ZEUSRUN_HISTORY": postgres.url}
+    (folder / "server").mkdir()
+    server = Server(postgres.url, folder / "server")
+    stack.callback(server.close)
+    return {"ZEUSRUN_HISTORY": server.url, "ZEUSRUN_TOKEN": server.token}
+
+
+def measure_threads(kind: str, submits: int) -> None:
+    """Measure how long threads take to begin a trial, first one after the other, then at once."""
+    conflicts = []
+    base.Conflict.__init__ = lambda self, *args: (  # type: ignore[method-assign]
+        conflicts.append(1),
+        Exception.__init__(self, *args),
+    )[-1]
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="crowd-")))
+        environment = open_history(kind, folder, stack)
+        spec = load_spec(Home(folder).write_job(1, 0.05))
+        begun_t: list[float] = []
+
+        def submit(number: int) -> None:
+            home = folder if kind == "tinydb" else folder / str(number)
+            submission = Submission(
+                spec=spec,
+                history=open_named(home, environment, environment.get("ZEUSRUN_HISTORY", "tinydb")),
+                policy=create_policy("auto"),
+                devices=(),
+                world_size=1,
+                torchrun=torchrun,
+                home=home,
+                environment={},
+            )
+            begun = begin(submission, [], lambda _event: None)
+            begun_t.append(time.monotonic())
+            begun.lease.release()
+
+        torchrun = find_torchrun()
+        started_t = time.monotonic()
+        for number in range(submits):
+            submit(number)
+        alone_s = time.monotonic() - started_t
+        begun_t.clear()
+        started_t = time.monotonic()
+        threads = [threading.Thread(target=submit, args=(n,)) for n in range(submits)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        last_s = max(begun_t) - started_t
+        print(
+            f"{kind:10} {submits:3} threads: {len(conflicts):4} conflicts, last begin after "
+            f"{last_s:6.2f} s; one after the other {alone_s:.2f} s: {last_s / alone_s:.2f} times",
+            flush=True,
+        )
+
+
 def measure(kind: str, submits: int) -> None:
     """Measure submits of a new job, first alone, then at once."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="crowd-")))
-        environment: dict[str, str] = {}
-        if kind != "tinydb":
-            postgres = Postgres()
-            stack.callback(postgres.close)
-            environment["ZEUSRUN_HISTORY"] = postgres.url
-            history = SqlHistory(postgres.url)
-            create_tables(history.engine)
-            history.close()
-        if kind == "server":
-            (folder / "server").mkdir()
-            server = Server(postgres.url, folder / "server")
-            stack.callback(server.close)
-            environment |= {"ZEUSRUN_HISTORY": server.url, "ZEUSRUN_TOKEN": server.token}
+        environment = open_history(kind, folder, stack)
         crowd = Crowd(folder, environment, one_home=kind == "tinydb")
         alone = [crowd.run(1) for _ in range(ALONE)]
         alone_s = statistics.median(begun_s[0] for begun_s, *_ in alone)
         chosen_s = statistics.median(choosing_s[0] for _, choosing_s, *_ in alone)
         begun_s, _, conflicts, trials = crowd.run(submits)
-        sizes = Counter(
-            trial["batch_size"]["global"]
-            if isinstance(trial.get("batch_size"), dict)
-            else trial["global_batch_size"]
-            for trial in trials
-        )
+        sizes = Counter(trial["global_batch_size"] for trial in trials)
         print(
             f"{kind:10} {submits:3} at once: {conflicts:4} conflicts, last begin after "
             f"{begun_s[-1]:5.1f} s, median {statistics.median(begun_s):5.1f} s; one alone "
@@ -132,11 +190,12 @@ def main() -> None:
     parser.add_argument(
         "--history", nargs="+", default=["tinydb", "postgresql", "server"], dest="kinds"
     )
+    parser.add_argument("--threads", action="store_true")
     options = parser.parse_args()
     print(describe_machine())
     for kind in options.kinds:
         for submits in options.submits:
-            measure(kind, submits)
+            (measure_threads if options.threads else measure)(kind, submits)
 
 
 if __name__ == "__main__":
