@@ -53,7 +53,7 @@ class Refusal(Exception):  # noqa: N818 - it is an answer, not a failure of the 
         self.status, self.code, self.message = status, code, message
         self.headers, self.advice = dict(headers or {}), advice
 
-    def answer(self) -> Json:
+    def answer(self) -> Response:
         """Return the response."""
         content = {"code": self.code, "message": self.message, "advice": self.advice}
         return Json({"error": content}, self.status, headers=self.headers)
