@@ -113,7 +113,7 @@ def test_who_may_read_nothing_is_told_what_to_ask_for(people, logged):
     )
     page = ask(people, "/job/team-a", mallory, HTML)
     assert (page.status, page.headers["cache-control"]) == (403, "no-store")
-    assert b"Mallory &lt;b&gt; is signed in, but" in page.body
+    assert b"refuses this request: mallory &lt;b&gt; is signed in, but" in page.body
     assert b'href="../static/page.css' in page.body
     assert logged == [f"refused: person mallory <b> from 127.0.0.1: {answer.message}"] * 2
 

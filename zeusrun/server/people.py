@@ -100,7 +100,7 @@ class PersonRefusal(Refusal):
 
     def answer(self, *_scope: object) -> Response:
         """Return a page that says why."""
-        text = f"{self.message[:1].upper()}{self.message[1:]}."
+        text = f"The server refuses this request: {self.message}."
         content = join((tag("h1", "No access"), tag("p", text, class_="lead")))
         document = build_document(Page("No access", content), Links(self.depth))
         return HTMLResponse(document, self.status, {**HEADERS, "Cache-Control": "no-store"})
