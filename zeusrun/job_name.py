@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 JOB_NAME = f"^{_NAME.pattern}$"
 """The same rule for a JSON schema."""
+_PATTERN = re.compile(r"(?=.{1,200}\Z)(?:[A-Za-z0-9._*?-]|\[!?[A-Za-z0-9._-]+\])+")
 
 
 def is_job_name(name: str) -> bool:
@@ -32,6 +34,16 @@ def check_job_name(name: str) -> str:
             f"(the name of a job is also the name of its directory), not {name[:70]!r}"
         )
     return name
+
+
+def is_job_pattern(text: str) -> bool:
+    """Whether a text is the name of a job, or a pattern of names, such as ``team-*``."""
+    return _PATTERN.fullmatch(text) is not None
+
+
+def is_covered(name: str, patterns: str) -> bool:
+    """Whether one of several patterns, as in ``team-*, digits``, covers the name of a job."""
+    return any(fnmatchcase(name, each) for each in patterns.split(", "))
 
 
 def list_known(name: str, jobs: Sequence[str], run: str = "") -> str:

@@ -21,10 +21,10 @@ pytest.importorskip("uvicorn")
 from tests.factories import build_trial
 
 
-def ask(port, method, path, body=None, token=None):
+def ask(port, method, path, body=None, token=None, **own):
     line = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
     content = None if body is None else json.dumps(body)
-    headers = {"Content-Type": "application/json"}
+    headers = {"Content-Type": "application/json", **own}
     headers |= {} if token is None else {"Authorization": f"Bearer {token}"}
     line.request(method, path, content, headers)
     answer = line.getresponse()
@@ -85,6 +85,33 @@ def test_it_needs_no_settings_keeps_what_it_was_given_and_stops_on_sigterm(zeusr
     assert ask(port, "GET", "/api/v1/jobs/job/trials")[1]["total"] == 1
     child.send_signal(signal.SIGINT)
     assert child.wait(20) == 0
+
+
+def test_people_sign_in_at_a_proxy_whatever_process_answers(zeusrun):
+    people = 'people:\n  alice@example.org: "team-*"\n  "@ops": "*"\n'
+    zeusrun.home.mkdir(mode=0o700)
+    (zeusrun.home / "server.yaml").write_text(f"workers: 2\n{people}")
+    refused = zeusrun("serve", "--port", "0")
+    assert (refused.returncode, "people and groups_header need auth_" in refused.stderr) == (
+        2,
+        True,
+    )
+    flags = ("--auth-header", "X-Forwarded-User", "--access-log")
+    child, port, text = start(zeusrun, *flags)
+    assert "  people    by X-Forwarded-User of 127.0.0.1; 2 entries\n" in text
+    assert "tokens    needed, but none is valid: zeusrun token create" in text
+    alice = {"X-Forwarded-User": "alice@example.org", "X-Forwarded-For": "192.0.2.7"}
+    for _ in range(20):
+        assert ask(port, "GET", "/api/v1", **alice)[1]["access"]["jobs"] == "team-*"
+        assert ask(port, "GET", "/api/v1")[0] == 401
+    child.send_signal(signal.SIGTERM)
+    assert child.wait(20) == 0
+    log = child.stdout.read()
+    assert (
+        1 <= log.count("info: person alice@example.org from 192.0.2.7 may read jobs called ") <= 2
+    )
+    assert log.count('info: 192.0.2.7:0 - "GET /api/v1 HTTP/1.1" 200') == 20
+    assert len(re.findall(r'info: 127.0.0.1:[1-9]\d* - "GET /api/v1 HTTP/1.1" 401', log)) == 20
 
 
 @pytest.mark.long

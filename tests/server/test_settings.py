@@ -37,7 +37,9 @@ def test_flags_win_over_the_environment_and_that_over_the_file(tmp_path):
 
 def test_the_docs_show_every_setting(tmp_path):
     text = (ROOT / "docs" / "server.md").read_text(encoding="utf-8")
-    shown = re.search(r"```yaml\n(.*?)```", text, re.DOTALL)[1]
+    shown, people = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    (tmp_path / "server.yaml").write_text(people)
+    assert load_settings(tmp_path, {}).people["@research"] == "team-*"
     (tmp_path / "server.yaml").write_text(shown)
     assert set(yaml.safe_load(shown)) == set(ServerSettings.model_fields)
     assert load_settings(tmp_path, {}).port == 8787
@@ -51,6 +53,16 @@ def test_the_docs_show_every_setting(tmp_path):
         ("workers: 0", "'workers' must be greater than or equal to 1"),
         ("database_url: [postgresql://me:hunter2@host/x]", "'database_url' must be text"),
         ("path_prefix: zeusrun/", "'path_prefix' must be a path such as /zeusrun"),
+        ("\nauth_header: X_User", "server.yaml:2: 'auth_header' must be the name of a header"),
+        ("groups_header: 'X: y'", "'groups_header' must be the name of a header"),
+        ("auth-header: X-User", "unknown key 'auth-header'; did you mean 'auth_header'?"),
+        ("people: alice", "'people' must be a section of 'key: value' lines, not 'alice'"),
+        ("people:\n  alice: a b", "server.yaml:2: 'people.alice' must be a job or a pattern of jo"),
+        ("people:\n  a: x\n  bob: 5", "server.yaml:3: 'people.bob' must be text, not 5; put it in"),
+        ("people:\n  bob: [a, b]", "server.yaml:2: 'people.bob' must be text, not a list"),
+        ("people:\n  a: x\n  a: y", "server.yaml:3: the key 'a' is given twice"),
+        ("people:\n  '@': x", "server.yaml:2: 'people.@' must be a person, a group such as"),
+        ("people:\n  ' a': x", "server.yaml:2: 'people. a' must be a person, a group such as"),
         ("path_prefix: /a//b", "'path_prefix' must be a path such as /zeusrun"),
     ],
 )
@@ -67,6 +79,28 @@ def test_a_wrong_flag_is_refused_by_its_name(tmp_path):
         load_settings(tmp_path, {}, {"path_prefix": "x"})
     with pytest.raises(UsageError, match="needs both --ssl-certfile and --ssl-keyfile"):
         load_settings(tmp_path, {}, {"ssl_certfile": "x"})
+
+
+ENTRIES = "people: {'@research': team-*}\n"
+
+
+def test_who_sets_a_header_for_people_also_says_who_and_of_which_proxies(tmp_path):
+    file = tmp_path / "server.yaml"
+    refused = {
+        ENTRIES: "people and groups_header need auth_header: the header in which a proxy",
+        "groups_header: X-Groups": "people and groups_header need auth_header",
+        "auth_header: X-User": "auth_header needs people: say in server.yaml who may read which",
+    }
+    for proxies in ("", "*", "0.0.0.0/0", "::/0", "proxy.example", "10.0.0.1/24", "127.0.0.1,"):
+        asked = f"auth_header: X-User\n{ENTRIES}trusted_proxies: '{proxies}'"
+        refused[asked] = "is not the address of one: anybody could claim to be anybody"
+    for content, message in refused.items():
+        file.write_text(content)
+        with pytest.raises(UsageError, match=re.escape(message)):
+            load_settings(tmp_path, {})
+    file.write_text(f"{ENTRIES}trusted_proxies: 127.0.0.1, ::1,10.0.0.0/24\n")
+    settings = load_settings(tmp_path, {}, {"auth_header": "X-User"})
+    assert (settings.people, settings.require_token) == ({"@research": "team-*"}, True)
 
 
 def test_a_database_that_was_mistyped_is_refused(tmp_path):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -19,6 +18,7 @@ from zeusrun.errors import UsageError
 from zeusrun.files.home import trusted_home
 from zeusrun.history.http.address import is_loopback
 from zeusrun.history.registry import HISTORY_VARIABLE
+from zeusrun.job_name import is_job_pattern
 from zeusrun.jobfile.validators import duration_s
 from zeusrun.plugins import check_extra
 from zeusrun.redaction import hide_password
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 _LIBRARIES = ("fastapi", "sqlalchemy", "uvicorn")
 _CREATE = "zeusrun token create --job '*' --write"
 _UNKNOWN = "ADDRESS"
-_PATTERN = re.compile(r"(?=.{1,200}\Z)(?:[A-Za-z0-9._*?-]|\[!?[A-Za-z0-9._-]+\])+")
 DatabaseUrl = Annotated[
     str | None,
     Option(
@@ -70,6 +69,13 @@ def serve(
     trusted_proxies: Annotated[
         str | None,
         Option(metavar="ADDRESSES", help="Proxies that say for whom they ask; 127.0.0.1."),
+    ] = None,
+    auth_header: Annotated[
+        str | None,
+        Option(metavar="NAME", help="Header in which these proxies say which person asks."),
+    ] = None,
+    groups_header: Annotated[
+        str | None, Option(metavar="NAME", help="Header with the groups of this person.")
     ] = None,
     access_log: Annotated[bool | None, Option("--access-log", help="Log every request.")] = None,
     demo: Annotated[
@@ -132,11 +138,17 @@ def _describe(listening: Listening, create: str) -> str:
         tokens = "none needed: everybody who reaches this server can change all histories"
     else:
         tokens = f"none needed on this machine; others need one: {create}"
+    settings, people = listening.settings, ""
+    if settings.auth_header is not None:
+        count = len(settings.people)
+        entries = f"{count} {'entry' if count == 1 else 'entries'}"
+        people = f"  people    by {settings.auth_header} of {settings.trusted_proxies}; {entries}\n"
     return (
         f"zeusrun serves {listening.url}\n"
         f"  page      {listening.url}/\n"
         f"  a job     history: {listening.url}   in its job file, or {HISTORY_VARIABLE}\n"
         f"  tokens    {tokens}\n"
+        f"{people}"
         f"  database  {listening.database}{', a new, empty history' * listening.is_new}\n"
         "Ctrl-C stops it."
     )
@@ -224,7 +236,7 @@ def new_token(
             "--for zeus permits the requests of Zeus's clients, which change histories, and "
             "nothing else: leave out --read and --write"
         )
-    if not _PATTERN.fullmatch(job):
+    if not is_job_pattern(job):
         raise UsageError(f"--job {job!r} is no name of a job and no pattern such as 'team-*'")
     try:
         lasts_s = None if expires is None else duration_s(expires)

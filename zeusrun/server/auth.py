@@ -1,7 +1,8 @@
 """Who sends a request, what it may read and write, and how large and how frequent it may be.
 
 A token comes in the header ``Authorization``, in the page's cookie or, as Zeus's clients send no
-header, in the path: ``/zeus/<token>/jobs`` is ``/jobs`` with that token.
+header, in the path: ``/zeus/<token>/jobs`` is ``/jobs`` with that token. ``people.py`` finds those
+whom a proxy has signed in.
 
 Proxies and uvicorn limit the rest: the rate of requests, their number, and slow clients.
 """
@@ -12,7 +13,6 @@ import re
 import time
 from collections import OrderedDict
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, cast
 from urllib.parse import quote
 
@@ -22,6 +22,8 @@ from starlette.requests import HTTPConnection
 from zeusrun.errors import HistoryError
 from zeusrun.history.http.address import is_loopback
 from zeusrun.history.sql.tokens import find_token, list_tokens, mark_used
+from zeusrun.job_name import is_covered
+from zeusrun.server.people import People
 from zeusrun.server.refusals import LOG, OF_ZEUS, Refusal, overloaded, refusal_of
 
 if TYPE_CHECKING:
@@ -54,11 +56,12 @@ class Access:
     """What a request may do; without tokens, everything.
 
     Attributes:
-        jobs: A pattern for the names of jobs, such as ``team-*``.
+        jobs: Patterns for the names of jobs, such as ``team-*`` or ``team-*, digits``.
         can_write: Whether it may change their histories, too.
         token: The id of its token; ``None`` without one.
         client: The address that it comes from.
         by_cookie: Whether the token came in the page's cookie.
+        person: Who sends it, if a proxy has signed them in; they only read.
     """
 
     jobs: str = "*"
@@ -66,29 +69,43 @@ class Access:
     token: str | None = None
     client: str | None = None
     by_cookie: bool = False
+    person: str | None = None
+
+    @property
+    def sender(self) -> str:
+        """Who sends the request, for the log."""
+        who = f"token {self.token or 'none'}" if self.person is None else f"person {self.person}"
+        return f"{who} from {self.client}"
 
     def covers(self, job: str) -> bool:
         """Whether the request may read about a job."""
-        return fnmatchcase(job, self.jobs)
+        return is_covered(job, self.jobs)
 
     def check_read(self, job: str | None) -> None:
         """Raise ``Refusal`` if the request may not read about a job; ``None``: any."""
         if job is not None and not self.covers(job):
-            raise Refusal(
-                403, "forbidden", f"this token is for jobs called {self.jobs}, not for {job}"
-            )
+            may, but = "this token is for", "not for"
+            if self.person is not None:
+                may, but = f"{self.person} may read", "not"
+            raise self._forbid(f"{may} jobs called {self.jobs}, {but} {job}")
 
     def check_write(self, job: str | None = None) -> None:
         """Raise ``Refusal`` if the request may not change a job; ``None``: what is of no job."""
         self.check_read(job)
         if not self.can_write:
-            raise Refusal(
-                403, "forbidden", "this token may only read; a change needs one made with --write"
-            )
+            what = "this token may only read; a change needs one made with --write"
+            if self.person is not None:
+                what = "people may only read; a change needs a token"
+            raise self._forbid(what)
+
+    def _forbid(self, why: str) -> Refusal:
+        if self.person is not None:
+            LOG.info("refused: %s: %s", self.sender, why)
+        return Refusal(403, "forbidden", why)
 
     def log(self, action: str, subject: str) -> None:
         """Log a change: who has made which."""
-        LOG.info("%s %s: token %s from %s", action, subject, self.token or "none", self.client)
+        LOG.info("%s %s: %s", action, subject, self.sender)
 
 
 def access_of(request: HTTPConnection) -> Access:
@@ -143,6 +160,7 @@ class Authentication:
     def __init__(self, app: ASGIApp, tokens: KnownTokens, settings: ServerSettings) -> None:
         self._app, self._tokens, self._settings = app, tokens, settings
         self.guesses = Guesses()
+        self._people = People(settings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -180,6 +198,10 @@ class Authentication:
                 raise Refusal(404, "unknown", "only Zeus's routes are under /zeus/<token>")
             whole = self._settings.path_prefix + path
             scope = {**scope, "path": whole, "raw_path": whole.encode()}
+        person = None if in_path or _bearer(request.headers) else self._people.find(request)
+        if person is not None:
+            access = Access(person.jobs, can_write=False, client=client, person=person.name)
+            return {**scope, _ACCESS: access}
         cookie = request.cookies.get(COOKIE) if scope["method"] in {"GET", "HEAD"} else None
         text = in_path[1] if in_path else _bearer(request.headers) or cookie
         by_cookie = text is not None and text is cookie

@@ -75,8 +75,10 @@ def build_login_router(authentication: Authentication, settings: ServerSettings)
 
 
 def account(request: Request) -> Html | None:
-    """Return a button to sign out, for the header of a page, if the visitor has signed in."""
+    """Return who has signed in at a proxy, or a button to sign out, for the header of a page."""
     access = access_of(request)
+    if access.person is not None:
+        return tag("span", access.person, class_="who", title=f"Signed in as {access.person}")
     if not access.by_cookie:
         return None
     depth = request.url.path.removeprefix(request.scope.get("root_path", "")).count("/") - 1

@@ -56,7 +56,7 @@ class Refusal(Exception):  # noqa: N818 - it is an answer, not a failure of the 
         self.status, self.code, self.message = status, code, message
         self.headers, self.advice = dict(headers or {}), advice
 
-    def answer(self, scope: Scope, faults: Sequence[Mapping[str, Any]] = ()) -> Json:
+    def answer(self, scope: Scope, faults: Sequence[Mapping[str, Any]] = ()) -> Response:
         """Return the response to a request; ``faults`` are what FastAPI found in its form.
 
         Zeus's server answers its own errors with ``message``, and those of FastAPI with ``detail``.

@@ -26,6 +26,7 @@ from zeusrun.history.sql.store import SqlHistory
 from zeusrun.history.sql.tokens import list_tokens
 from zeusrun.redaction import MASK, hide_password
 from zeusrun.server.app import build_app
+from zeusrun.server.people import TrustedProxies
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -109,8 +110,7 @@ def build_config(settings: ServerSettings) -> uvicorn.Config:
         lifespan="on",
         log_config=log_config(access_log=settings.access_log),
         access_log=settings.access_log,
-        proxy_headers=True,
-        forwarded_allow_ips=settings.trusted_proxies,
+        proxy_headers=False,  # see TrustedProxies
         server_header=False,
         backlog=_BACKLOG,
         limit_concurrency=_MAX_CONNECTIONS,
@@ -133,7 +133,7 @@ def _build_worker(settings: ServerSettings) -> ASGIApp:
             os.kill(os.getpid(), signal.SIGTERM)
 
         threading.Thread(target=end_with_parent, name="end-with-parent", daemon=True).start()
-    return build_app(settings)
+    return TrustedProxies(build_app(settings), settings.trusted_proxies)
 
 
 def _ignore(_signal: int, _frame: object) -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 import socket
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from zeusrun.errors import UsageError
 from zeusrun.files.home import unwritable_home
 from zeusrun.history.sql.engine import parse_url
+from zeusrun.job_name import is_job_pattern
 from zeusrun.jobfile.section import Section, validate
 from zeusrun.jobfile.yaml_reader import JobDocument, read_document
 
@@ -20,6 +22,29 @@ if TYPE_CHECKING:
 
 DATABASE_VARIABLE = "ZEUSRUN_DATABASE_URL"
 SETTINGS_FILE = "server.yaml"
+
+
+def _check_entry(entry: str) -> str:
+    if not entry.strip("@ ") or not entry.isprintable() or entry != entry.strip():
+        raise ValueError("must be a person, a group such as '@research', or '*' for everybody")
+    return entry
+
+
+def _check_pattern(jobs: str) -> str:
+    if not is_job_pattern(jobs):
+        raise ValueError(f"must be a job or a pattern of jobs such as 'team-*', not {jobs[:70]!r}")
+    return jobs
+
+
+def _check_header(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9-]*", name):
+        raise ValueError(f"must be the name of a header, such as X-Forwarded-User, not {name!r}")
+    return name
+
+
+_Entry = Annotated[str, AfterValidator(_check_entry)]
+_Pattern = Annotated[str, AfterValidator(_check_pattern)]
+_HeaderName = Annotated[str, AfterValidator(_check_header)]
 
 
 class ServerSettings(Section):
@@ -43,7 +68,21 @@ class ServerSettings(Section):
     trusted_proxies: str = Field(
         "127.0.0.1", description="Addresses of proxies whose X-Forwarded-For is believed."
     )
+    auth_header: _HeaderName | None = Field(
+        None, description="The header in which these proxies say which person asks."
+    )
+    groups_header: _HeaderName | None = Field(
+        None, description="The header with the groups of this person, separated by commas."
+    )
+    people: dict[_Entry, _Pattern] = Field({}, description="Who may read which jobs.")
     access_log: bool = Field(False, description="Log every request.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _close(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Where people sign in, nobody else is answered without a token."""
+        closed = {"require_token": values.get("require_token") or True}
+        return {**values, **closed} if values.get("auth_header") else values
 
     @field_validator("path_prefix")
     @classmethod
@@ -89,6 +128,7 @@ def load_settings(
     settings = validate(ServerSettings, document)
     if (settings.ssl_certfile is None) != (settings.ssl_keyfile is None):
         raise UsageError("HTTPS needs both --ssl-certfile and --ssl-keyfile")
+    _check_people(settings)
     if settings.database_url != own:
         _check_folder(settings.database_url)
     return settings
@@ -111,6 +151,33 @@ def _put(document: JobDocument, values: Mapping[str, Any], origin: str = "") -> 
         if value is not None:
             document.data[key] = value
             document.origins[key,] = origin or f"--{key.replace('_', '-')}"
+
+
+def _check_people(settings: ServerSettings) -> None:
+    """Raise ``UsageError`` if people cannot sign in, or if anybody could under any name."""
+    if settings.auth_header is None:
+        if settings.people or settings.groups_header:
+            raise UsageError(
+                "people and groups_header need auth_header: the header in which a proxy says who "
+                "sends a request, such as X-Forwarded-User"
+            )
+        return
+    if not settings.people:
+        raise UsageError(
+            f"auth_header needs people: say in {SETTINGS_FILE} who may read which jobs, such as "
+            """people: {"@research": "team-*"}"""
+        )
+    for each in settings.trusted_proxies.split(","):
+        try:
+            known = ipaddress.ip_network(each.strip()).prefixlen > 0
+        except ValueError:
+            known = False
+        if not known:
+            raise UsageError(
+                f"auth_header is believed of trusted_proxies, and {each.strip()!r} is not the "
+                "address of one: anybody could claim to be anybody. Give the addresses of your "
+                "proxies, or networks in which there is nobody else, such as 127.0.0.1,10.0.5.0/24"
+            )
 
 
 def _check_folder(database_url: str) -> None:
