@@ -52,6 +52,25 @@ def test_turns_from_before_the_clock_was_set_back_block_nobody():
     assert later(turns, -3600.0).ask(0).ahead == 0
 
 
+def test_those_at_the_end_of_a_long_queue_need_no_write_for_long():
+    turns = Turns(None, NOW)
+    numbers = [turns.ask(0).number for _ in range(50)]
+    assert later(turns, 30.0).find(numbers[-1]) is None  # the first ones have expired
+    turns = later(turns, TURN_S - 1.0)
+    for number in numbers[:10]:
+        turns.ask(number)
+    assert later(turns, TURN_S).find(numbers[-1]) == (numbers[-1], 49, 50)
+
+
+def test_a_dead_process_holds_up_the_others_for_five_seconds_wherever_it_waited():
+    turns = Turns(None, NOW)
+    numbers = [turns.ask(0).number for _ in range(50)]
+    for number in numbers[:40]:  # number 40 is dead
+        assert turns.use(number)
+    turns = later(turns, TURN_S + 0.1)
+    assert turns.ask(numbers[-1]).ahead == 50 - 40 - 1 - 4  # nobody else at the front has asked
+
+
 def test_nobody_uses_the_turn_zero():
     assert not Turns(None, NOW).use(0)
 

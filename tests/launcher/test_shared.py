@@ -336,12 +336,13 @@ def test_a_heartbeat_renews_the_lease_and_shows_the_run(beat, database):
 
 def test_a_heartbeat_carries_the_end_of_the_log_without_secrets(beat, database):
     trial, paths, beating = beat()
-    lines = [*(f"step {number}" for number in range(100)), "50%\r100%", "the key is hidden", "lo"]
-    paths.rank_log(0).write_text("\n".join(lines))
+    lines = ["50%\r100%", "the key is hidden", "or hid\x1b[0mden, or hidx\bden", "half: hidd"]
+    numbered = [f"step {number}" for number in range(100)]
+    paths.rank_log(0).write_text("\n".join([*numbered, *lines]))
     with beating:
         write_live(paths, Live(trial, 4711, "node-1", "2025-06-01T12:00:09Z"))
         live = wait_for(lambda: database.live(trial.trial), what="a heartbeat")
-    assert live["log"][-3:] == ["100%", f"the key is {MASK}", "lo"]
+    assert live["log"][-3:] == ["100%", f"the key is {MASK}", f"or {MASK}, or {MASK}"]
     assert live["log"][0] == "step 63"
 
 

@@ -92,7 +92,7 @@ def test_a_signal_ends_the_wait_and_gives_the_turn_back():
 
 
 def test_the_turn_is_renewed_while_a_trial_is_chosen(monkeypatch):
-    monkeypatch.setattr(module, "_LONGEST_S", 0.01)
+    monkeypatch.setattr(module, "_RENEW_S", 0.01)
     history = Watched()
     with held(history) as turn:
         turn.wait()
@@ -103,7 +103,7 @@ def test_the_turn_is_renewed_while_a_trial_is_chosen(monkeypatch):
 
 
 def test_who_has_lost_the_turn_begins_nothing_and_waits_for_another_one(monkeypatch):
-    monkeypatch.setattr(module, "_LONGEST_S", 30.0)  # as if the process had been stopped
+    monkeypatch.setattr(module, "_RENEW_S", 30.0)  # as if the process had been stopped
     history = Watched()
     with held(history) as turn:
         turn.wait()

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from zeusrun.errors import HistoryError, UsageError
+from zeusrun.history.turns import Turn
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from zeusrun.history.turns import Turn
     from zeusrun.trial import Outcome, Trial
 
 
@@ -138,13 +138,15 @@ class History(Protocol):
     def ask_turn(self, job: str, number: int = 0) -> Turn:
         """Renew a turn of a job by ``TURN_S``, and return its place; see ``history/turns.py``.
 
-        Without a number, or with that of a turn that has expired, take a new one at the end.
+        Without a number, or with that of a turn that has expired, take a new one at the end. A
+        history without turns inherits this answer: nobody waits, and choices become stale.
         """
-        ...
+        del job, number
+        return Turn(0)
 
     def leave_turn(self, job: str, number: int) -> None:
         """End a turn without beginning a trial; nothing happens if it has expired."""
-        ...
+        del job, number
 
     def begin(self, trial: Trial, *, after: str, turn: int = 0) -> Trial:
         """Store a new trial durably; one from ``Trial.resume`` replaces the preempted one.

@@ -2,7 +2,8 @@
 
 A turn is a lease of the choice. Who wants to choose takes a number, and asks again until nobody is
 ahead. A turn that nobody asks for ends by itself, so a dead process holds up the others for
-``TURN_S`` at most.
+``TURN_S`` at most. Only the first ones need such a short lease: if all of a large crowd renewed
+every few seconds, the database could write nothing else.
 """
 
 from __future__ import annotations
@@ -11,8 +12,11 @@ import json
 from typing import Any, NamedTuple
 
 TURN_S = 5.0
-"""How long a turn lasts after it was last asked for."""
-_FRESH_S = 0.6 * TURN_S  # with more time left, asking needs no write
+"""How long one of the first turns lasts after it was last asked for."""
+_FIRST = 4
+_FAR_S = 60.0  # how long the others last
+_SKEW_S = 60.0  # of clocks; a turn that lasts longer is of a clock that was set back
+_FRESH = 0.6  # with more than this part of its time left, asking for a turn needs no write
 _MAX_NUMBER = 1 << 62
 
 
@@ -37,29 +41,34 @@ class Turns:
         """Read what ``text`` returned; a text that cannot be read contains no turns.
 
         ``now`` is the time by the clock of the history, in Unix seconds. Turns that have expired
-        are left out, and those that last too long: the clock was set back.
+        are left out.
         """
         self._now = now
-        self._last, self._ends = _parse(text)
-        self._ends = {n: at for n, at in self._ends.items() if now < at <= now + TURN_S}
+        self._last, ends = _parse(text)
+        self._ends = {n: at for n, at in ends.items() if now < at <= now + _FAR_S + _SKEW_S}
 
     @property
     def text(self) -> str:
-        """The turns in JSON."""
-        return json.dumps({"last": self._last, "ends": self._ends}, separators=(",", ":"))
+        """The turns in JSON. Those that have come to the front last no longer than ``TURN_S``."""
+        ends = {
+            number: min(at, self._now + self._lease_s(place))
+            for place, (number, at) in enumerate(sorted(self._ends.items()))
+        }
+        return json.dumps({"last": self._last, "ends": ends}, separators=(",", ":"))
 
     def find(self, number: int) -> Turn | None:
         """Return the place of a turn; ``None`` if it has expired or soon will: ask for it."""
-        if self._ends.get(number, 0.0) < self._now + _FRESH_S:
-            return None
-        return self._place(number)
+        turn = self._place(number)
+        fresh_s = _FRESH * self._lease_s(turn.ahead)
+        return None if self._ends.get(number, 0.0) < self._now + fresh_s else turn
 
     def ask(self, number: int) -> Turn:
         """Renew a turn, or take a new one at the end if it has expired or is 0."""
         if number not in self._ends:
             self._last = number = self._last + 1
-        self._ends[number] = self._now + TURN_S
-        return self._place(number)
+        turn = self._place(number)
+        self._ends[number] = self._now + self._lease_s(turn.ahead)
+        return turn._replace(waiting=len(self._ends))
 
     def use(self, number: int) -> bool:
         """End a turn; return whether it was there and nobody was ahead."""
@@ -70,6 +79,10 @@ class Turns:
     def _place(self, number: int) -> Turn:
         return Turn(number, sum(each < number for each in self._ends), len(self._ends))
 
+    @staticmethod
+    def _lease_s(ahead: int) -> float:
+        return TURN_S if ahead < _FIRST else _FAR_S
+
 
 def _parse(text: str | bytes | None) -> tuple[int, dict[int, float]]:
     try:
@@ -78,5 +91,5 @@ def _parse(text: str | bytes | None) -> tuple[int, dict[int, float]]:
         ends = {int(number): float(at) for number, at in found.get("ends", {}).items()}
     except (ValueError, TypeError, AttributeError, RecursionError, OverflowError):
         return 0, {}
-    usable = 0 <= max(last, *ends, 0) < _MAX_NUMBER
-    return (max(last, *ends, 0), ends) if usable else (0, {})
+    last = max(last, *ends, 0)
+    return (last, ends) if last < _MAX_NUMBER else (0, {})

@@ -82,6 +82,8 @@ def begin(
     """
     check_descriptors(submission.own_ranks)
     history, job = submission.history, submission.spec.name
+    with suppress(HistoryError):  # this may wait for other submits of this machine
+        history.deliver()
     what = f"attempt {len(made) + 1}" if made else "it"
     check = functools.partial(check_not_ended, job, signals, what)
     with HeldTurn(history, job, lambda text: emit(Noted(text)), check) as turn:
@@ -92,6 +94,7 @@ def _begin(
     submission: Submission, made: Sequence[Attempt], emit: Emit, turn: HeldTurn
 ) -> Begun | NothingLeft:
     history, job = submission.history, submission.spec.name
+    until_t = time.monotonic() + _LOCK_TIMEOUT_S
     while True:
         turn.wait()
         snapshot = history.snapshot(job, NEWEST)
@@ -104,7 +107,11 @@ def _begin(
             paths = find_own(history, submission.home, trial) or RunPaths(Path(trial.run_dir))
         mask = mask_job(submission.spec, placeholder_values(submission.spec, trial, paths))
         begun = Begun(choice, paths, lease_of(trial, paths), mask, mask_events(emit, mask))
-        if not _take_lease(submission, begun, snapshot.version):
+        if not _take_lease(submission, begun):
+            if time.monotonic() >= until_t:
+                raise BusyError(f"{paths.lock} is held by another process; end it, and try again")
+            turn.leave()  # the other machines of a shared history need not wait
+            time.sleep(_PERIOD_S)
             continue
         try:
             _store(submission, begun, snapshot.version, turn)
@@ -148,39 +155,32 @@ def plan(submission: Submission) -> tuple[Trial, Command, Sequence[str]]:
     return trial, command, (*notes, *others, *choice.about_history)
 
 
-def _take_lease(submission: Submission, begun: Begun, version: str) -> bool:
-    """Take the lease of a trial; return false if the history has changed: choose again.
+def _take_lease(submission: Submission, begun: Begun) -> bool:
+    """Take the lease of a trial; return false if another process has it: choose again.
 
-    Raises ``BusyError`` if another process keeps the lease and does not begin the trial.
+    That process has lost its turn, or it has just begun the trial.
     """
-    history, trial, paths = submission.history, begun.trial, begun.paths
-    until_t = time.monotonic() + _LOCK_TIMEOUT_S
+    trial, paths = begun.trial, begun.paths
     while True:
         try:
             make_folder(paths.run_dir)
             if paths.run_dir.is_symlink():
                 raise _occupied(paths)
-            held = begun.lease.acquire(_PERIOD_S)
+            if not begun.lease.acquire():
+                return False
             files = (path for path in paths.run_dir.iterdir() if path != paths.lock)
-            left = held and not trial.preemptions and any(files)
+            left = not trial.preemptions and any(files)
         except FileNotFoundError:
             continue  # another submit has removed the empty directory
         except OSError as error:
             raise unwritable_home(submission.home, error) from error
-        if held and not left:
+        if not left:
             return True
-        # The process that held the lease may have begun the trial.
-        if history.snapshot(trial.job, 0).version != version:
-            begun.lease.release()
-            return False
-        if left and has_begun(paths):
+        if has_begun(paths):
             begun.lease.release()
             raise unwritable_home(submission.home, _occupied(paths))
-        if left:
-            remove_run(paths)  # its submit died before the trial was stored
-            begun.lease.release()
-        elif time.monotonic() >= until_t:
-            raise BusyError(f"{paths.lock} is held by another process; end it, and try again")
+        remove_run(paths)  # its submit died before the trial was stored
+        begun.lease.release()
 
 
 def _occupied(paths: RunPaths) -> OSError:

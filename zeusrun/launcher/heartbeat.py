@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _AGAIN_S = 5.0  # after a heartbeat that failed
 _POWER_POINTS = 240  # of a trace for the page: about 15 KB
-_LOG_LINES, _LOG_CHARACTERS = 40, 300  # of the log of rank 0: at most 12 KB
+_LOG_LINES, _LOG_CHARACTERS = 40, 300  # of the log of rank 0: about 12 KB at most
 
 
 def send_heartbeats(submission: Submission, begun: Begun) -> AbstractContextManager[object]:

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from zeusrun.trial import Trial
 
 _A_PLACE_S = 0.05  # between two questions, for each that is ahead: the last one asks seldom
-_LONGEST_S = TURN_S / 5
+_LONGEST_S = TURN_S / 2
+_RENEW_S = TURN_S / 5  # while a trial is chosen
 _SHOWN_AFTER_S = 1.0
 _SHOWN_EVERY_S = 10.0
 
@@ -60,9 +61,19 @@ class HeldTurn:
         self._over.set()
         if self._renewing is not None:
             self._renewing.join()
-        if self._turn.number and not began:
+        if not began:
+            self.leave()
+
+    def leave(self) -> None:
+        """Let the others choose; the next ``wait`` is for another turn."""
+        with self._lock:
+            left, self._turn = self._turn, Turn(0)
+            self._leave(left)
+
+    def _leave(self, turn: Turn) -> None:
+        if turn.number:
             with contextlib.suppress(HistoryError):  # it expires
-                self._history.leave_turn(self._job, self._turn.number)
+                self._history.leave_turn(self._job, turn.number)
 
     def wait(self) -> None:
         """Wait until nobody is ahead.
@@ -80,8 +91,9 @@ class HeldTurn:
                 )
             time.sleep(min(_LONGEST_S, _A_PLACE_S * turn.ahead))
         if self._renewing is None:
-            self._renewing = threading.Thread(target=self._renew, name="zeusrun-turn", daemon=True)
-            self._renewing.start()
+            renewing = threading.Thread(target=self._renew, name="zeusrun-turn", daemon=True)
+            renewing.start()
+            self._renewing = renewing
 
     def begin(self, trial: Trial, version: str) -> None:
         """Store a trial, as ``History.begin`` does; the turn then ends."""
@@ -96,13 +108,14 @@ class HeldTurn:
             except UnavailableError:
                 if not self._turn.number:
                     raise
-                self._turn = Turn(0)  # it expires during the outage
-                self._turn = self._history.ask_turn(self._job)
+                before, self._turn = self._turn, Turn(0)
+                self._turn = self._history.ask_turn(self._job)  # this waits for the history
+                self._leave(before)
             return self._turn
 
     def _renew(self) -> None:
         """Renew the turn while a trial is chosen. If that fails, ``begin`` finds it expired."""
-        while not self._over.wait(_LONGEST_S):
+        while not self._over.wait(_RENEW_S):
             with self._lock, contextlib.suppress(HistoryError):
                 if self._turn.number and not self._over.is_set():
                     self._turn = self._history.ask_turn(self._job, self._turn.number)

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 COOKIE = "zeusrun_token"
 ZEUS_ROUTES = re.compile(r"(?:/migrate)?/(?:jobs|jobs/batch_size|report|trials)")
 _OPEN = re.compile(r"/(?:healthz|readyz|login|logout|static/.*|api/v1/connect)")  # without a token
+_CANCEL = re.compile(r"/run/[^/]+/cancel")  # what a page changes
 _PAGES = re.compile(r"/|/(?:job|run)/.*|/(?:machines|version)")
 _IN_PATH = re.compile(r"/zeus/([^/]*)(/.*)?")
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]/@:?#\\\s]*)(:\d*)?")  # the header
@@ -62,6 +63,8 @@ class Access:
         client: The address that it comes from.
         by_cookie: Whether the token came in the page's cookie.
         person: Who sends it, if a proxy has signed them in; they only read.
+        is_safe: Whether it must change nothing, although the token permits it: a link of another
+            site can have a browser send it.
     """
 
     jobs: str = "*"
@@ -70,6 +73,7 @@ class Access:
     client: str | None = None
     by_cookie: bool = False
     person: str | None = None
+    is_safe: bool = False
 
     @property
     def sender(self) -> str:
@@ -92,7 +96,7 @@ class Access:
     def check_write(self, job: str | None = None) -> None:
         """Raise ``Refusal`` if the request may not change a job; ``None``: what is of no job."""
         self.check_read(job)
-        if not self.can_write:
+        if self.is_safe or not self.can_write:
             what = "this token may only read; a change needs one made with --write"
             if self.person is not None:
                 what = "people may only read; a change needs a token"
@@ -188,7 +192,8 @@ class Authentication:
             raise Refusal(400, "invalid", "the header Host is no name of a server")
         if _OPEN.fullmatch(path):
             return {**scope, OPEN: True}
-        is_page = _PAGES.fullmatch(path) is not None
+        reads = scope["method"] in {"GET", "HEAD"}
+        is_page = reads and _PAGES.fullmatch(path) is not None
         if not is_page:
             check_origin(request.headers)
         in_path = _IN_PATH.fullmatch(path)
@@ -202,7 +207,7 @@ class Authentication:
         if person is not None:
             access = Access(person.jobs, can_write=False, client=client, person=person.name)
             return {**scope, _ACCESS: access}
-        cookie = request.cookies.get(COOKIE) if scope["method"] in {"GET", "HEAD"} else None
+        cookie = request.cookies.get(COOKIE) if reads or _CANCEL.fullmatch(path) else None
         text = in_path[1] if in_path else _bearer(request.headers) or cookie
         by_cookie = text is not None and text is cookie
         try:  # a cookie is for the page: of a token for Zeus's clients, it opens nothing
@@ -215,8 +220,8 @@ class Authentication:
             here = quote(prefix + path + "?" * bool(request.url.query) + request.url.query)
             to = {"Location": f"{prefix}/login?next={here}", "Cache-Control": "no-store"}
             raise Refusal(303, "token", refusal.message, to) from None
-        if by_cookie:  # it reads, even where a GET changes something
-            access = replace(access, can_write=False, by_cookie=True)
+        if by_cookie:
+            access = replace(access, by_cookie=True, is_safe=reads)
         return {**scope, _ACCESS: access}
 
     async def _find(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import shlex
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import chain, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from zeusrun.history.turns import Turn
     from zeusrun.trial import Outcome
 
+_LEAVE_S = 1.0  # to give a turn back; else it expires
 _FILE = re.compile(r"(?P<job>.+)(\.json(\.bak)?|\.volumes)")
 
 # Trials by record number, of the main file in one version and of volumes after so many changes.
@@ -101,7 +102,7 @@ class TinyDBHistory(History):
 
     def leave_turn(self, job: str, number: int) -> None:
         """See ``History.leave_turn``."""
-        with self._locked(job), self._changed_turns(job) as turns:
+        with storage.locked(self._path(job), _LEAVE_S), self._changed_turns(job) as turns:
             turns.use(number)
 
     def begin(self, trial: Trial, *, after: str, turn: int = 0) -> Trial:
@@ -109,7 +110,8 @@ class TinyDBHistory(History):
         rules.check_new(trial)
         rules.encode_trial(trial)  # refuse it before the first write makes the directory
         job = trial.job
-        with self._locked(job), self._read(job) as stored, self._changed_turns(job) as turns:
+        with self._locked(job), self._read(job) as stored:
+            turns = self._read_turns(job)
             if turn and not turns.use(turn):
                 raise rules.not_its_turn(job, turn)
             if stored.is_stale(after):
@@ -117,6 +119,9 @@ class TinyDBHistory(History):
             known = stored.find(trial.trial)
             rules.check_id(trial, known)
             stored.store([(trial, known)], self._volume_trials)
+            if turn:
+                with suppress(HistoryError):  # the trial is stored, and the turn expires
+                    self._write_turns(job, turns)
         return trial
 
     def finish(self, trial: str, outcome: Outcome) -> Trial:
@@ -158,12 +163,13 @@ class TinyDBHistory(History):
     def _changed_turns(self, job: str) -> Iterator[Turns]:
         """Change the turns of a job, whose lock is held; an error in between changes nothing."""
         turns = self._read_turns(job)
-        before = turns.text
         yield turns
-        if turns.text != before:
-            path = storage.turns_path(self._path(job))
-            with storage.explained("write", path):
-                replace_file(path, turns.text.encode(), durable=False)
+        self._write_turns(job, turns)
+
+    def _write_turns(self, job: str, turns: Turns) -> None:
+        path = storage.turns_path(self._path(job))
+        with storage.explained("write", path):
+            replace_file(path, turns.text.encode(), durable=False)
 
     def _locked(self, job: str) -> AbstractContextManager[None]:
         return storage.locked(self._path(job), self._lock_timeout_s)
