@@ -65,7 +65,7 @@ class CreationContract:
             connection.execute(sa.update(schema.HISTORY).values(revision=7))
         (history,) = opened_once(engine)
         for call in (history.jobs, lambda: begin(history), lambda: create_tables(engine)):
-            with pytest.raises(HistoryError, match=r"another zeusrun \(revision 7, needed is 1\)"):
+            with pytest.raises(HistoryError, match=r"another zeusrun \(revision 7, needed is 2\)"):
                 call()
         history.close()
 
