@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 COOKIE = "zeusrun_token"
 ZEUS_ROUTES = re.compile(r"(?:/migrate)?/(?:jobs|jobs/batch_size|report|trials)")
 _OPEN = re.compile(r"/(?:healthz|readyz|login|logout|static/.*)")  # what needs no token
-_PAGES = re.compile(r"/|/(?:job|run)/.*|/(?:machines|version)")
+_PAGES = re.compile(r"/|/(?:job|run|compare)/.*|/(?:machines|version|runs|compare)")
 _IN_PATH = re.compile(r"/zeus/([^/]*)(/.*)?")
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]/@:?#\\\s]*)(:\d*)?")  # the header
 _BY_PROXY = re.compile(r"forwarded|via|x-real-ip|x-forwarded-.*")  # headers that proxies add

@@ -107,7 +107,7 @@ def test_the_first_page_shows_what_runs_what_was_saved_and_every_job(port):
     assert "2 epochs of at most 5" in text
     assert "321 W" in text
     for job in ("job", "other"):
-        assert f'<th scope="row"><a href="job/{job}">{job}</a></th>' in text
+        assert f' <a href="job/{job}">{job}</a></th>' in text
 
 
 def test_a_job_has_its_report_its_belief_its_schedule_and_all_runs(port):
@@ -207,7 +207,7 @@ def test_a_figure_is_a_file_of_its_own_in_the_colours_of_the_theme(port, name, t
     assert answer.headers["Content-Type"] == "image/svg+xml"
     assert "immutable" in answer.headers["Cache-Control"]
     assert "var(" not in answer.text
-    assert "@media (max-width:480px){text{font-size:13px" in answer.text  # for phones
+    assert "@media (max-width:480px){text{font-size:15px" in answer.text  # for phones
     assert ("#e7e9ed" in answer.text or "#a1a8b5" in answer.text) == (theme == "dark")
     height = re.search(r'height="(\d+)"', tag[0])[1]
     assert f'height="{height}"' in answer.text[:300]
@@ -441,14 +441,14 @@ def test_lists_have_pages_and_jobs_can_be_found(store, monkeypatch):
     store.add([named(f"many-{number:03d}", run(1, 32)) for number in range(13)])
     with serve(store) as port:
         text = fetch(port, "/job/job").text
-        assert "Runs: 50 of 120, the newest first" in text
+        assert "<caption>50 of 120 runs</caption>" in text
         seen = []
         while True:
             seen += re.findall(r'<tr data-key="(job-\d+-1)"', text)
-            older = re.search(r'href="(\.\./job/job\?before=\d+)#runs">older', text)
-            if older is None:
+            after = re.search(r'href="(\.\./job/job\?page=\d+)#runs">next', text)
+            if after is None:
                 break
-            text = fetch(port, older[1].removeprefix("..")).text
+            text = fetch(port, after[1].removeprefix("..")).text
         assert seen == [f"job-{n}-1" for n in range(120, 0, -1)]
         first = fetch(port, "/").text
         assert first.count("<tr data-key=") == 10
@@ -458,7 +458,7 @@ def test_lists_have_pages_and_jobs_can_be_found(store, monkeypatch):
         found = fetch(port, "/?q=MANY-01").text
         assert re.findall(r'<tr data-key="([\w-]+)"', found) == ["many-012", "many-011", "many-010"]
         assert "No job has such a name" in fetch(port, "/?q=nosuch").text
-        assert fetch(port, "/?page=0").status == 422
+        assert fetch(port, "/?page=0").text.count("<tr data-key=") == 10
 
 
 def test_pages_of_a_job_that_is_compared_by_samples_speak_of_samples(store):
