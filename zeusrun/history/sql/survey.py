@@ -162,7 +162,7 @@ def list_runs(
         counted = sa.select(sa.func.count()).select_from(TRIALS).where(*where)
         total = int(connection.scalar(counted) or 0)
         first = min(wanted.page, max(1, -(-total // count))) * count - count
-        numbers = connection.scalars(found.limit(count).offset(first)).all()
+        numbers = connection.scalars(found.limit(count).offset(first)).all() if total else []
     trials = read_numbers(engine, numbers)
     return [trials[number] for number in numbers if number in trials], total
 

@@ -215,8 +215,8 @@ def compare_sizes(view: JobView, trials: Sequence[Trial], written: Sequence[str]
         sides.append(within(alike, size, "batch sizes") if size.isdecimal() else [])
         if not sides[-1]:
             raise NothingToCompareError(
-                f"{view.job} has no run of batch size {size} that has ended, with the objective "
-                "and the hardware of its newest runs."
+                f"{view.job} has no run of batch size {units.shortened(size)} that has ended, "
+                "with the objective and the hardware of its newest runs."
             )
     (left, right), against = sides, sides[0][0].global_batch_size
     name, other = f"batch size {right[0].global_batch_size}", f"batch size {against}"

@@ -132,7 +132,7 @@ def status_text(trial: Trial) -> Html:
     return tag("span", text, class_=f"status {mood}" if mood else "status")
 
 
-_SORTS = {
+SORTED_BY = {
     "run": "run",
     "when": "started",
     "status": "status",
@@ -165,7 +165,7 @@ def runs_list(
         Column("GPU", lambda trial: units.shortened(trial.gpu_model or units.UNKNOWN), left=True),
         Column("why", _why, left=True),
     ]
-    sorts = {name: sort for name, sort in _SORTS.items() if sort in listing.sorts}
+    sorts = {name: sort for name, sort in SORTED_BY.items() if sort in listing.sorts}
     caption = f"{len(trials)} of {units.plural(total, 'run')}"
     listed = table(
         caption, columns, trials, lambda trial: trial.trial, headings=listing.headings(sorts)
