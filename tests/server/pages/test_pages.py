@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from tests.factories import begin, build_trial
 from tests.server.pages.conftest import fetch, open_store, serve
-from tests.server.pages.values import EVIL, LIVE, fill, host, named, trace
+from tests.server.pages.values import EVIL, LIVE, SETTINGS, fill, host, named, trace
 from tests.view.report.test_page import Checker
 from tests.view.report.values import noise_curve, run, run_by_samples
 from zeusrun.errors import HistoryError
@@ -95,6 +95,29 @@ def test_every_page_is_well_formed_and_strict(port, path):
     assert "default-src 'none'" in policy
     assert "frame-ancestors 'none'" in policy
     assert answer.headers["X-Content-Type-Options"] == "nosniff"
+
+
+@pytest.mark.parametrize("path", [*PAGES, "/runs", "/compare?job=job&size=32&size=64"])
+def test_what_a_cost_is_stands_once_on_a_page(port, path):
+    assert fetch(port, path).text.count("maximum power · time") == 1
+
+
+def test_every_saving_on_a_page_has_its_range(store):
+    own = [run(n, 32, 1.0, price=0.3, currency="EUR", carbon_g=400.0) for n in range(1, 5)]
+    own += [run(n, 64, 0.4, price=0.1, currency="EUR", carbon_g=100.0) for n in range(5, 20)]
+    store.add(own)
+    store.keep_settings("job", SETTINGS)
+    with serve(store) as opened:
+        fetch_whole(opened)
+        for path in ("/", "/job/job", "/compare?job=job&size=32&size=64"):
+            text = fetch(opened, path).text.replace("\N{NO-BREAK SPACE}", " ")
+            for saved in re.findall("[Ss]ave[sd] [0-9][^<;]*", text):
+                assert re.match(r"[Ss]ave[sd] [^,(]+ \([^)]* to [^)]*\)", saved), saved
+            assert "% less" not in text
+        jobs_ = fetch(opened, "/").text.replace("\N{NO-BREAK SPACE}", " ")
+        cells = re.findall(r'<span class="folds">([^<]+)</span>', jobs_)
+        assert len(cells) == 4
+        assert all(re.fullmatch(r"\S+ \S+ \([^)]+ to [^)]+\)", each) for each in cells)
 
 
 def test_the_first_page_shows_what_runs_what_was_saved_and_every_job(port):
@@ -207,7 +230,7 @@ def test_a_figure_is_a_file_of_its_own_in_the_colours_of_the_theme(port, name, t
     assert answer.headers["Content-Type"] == "image/svg+xml"
     assert "immutable" in answer.headers["Cache-Control"]
     assert "var(" not in answer.text
-    assert "@media (max-width:480px){text{font-size:15px" in answer.text  # for phones
+    assert "@media (max-width:480px){text{font-size:14px" in answer.text  # for phones
     assert ("#e7e9ed" in answer.text or "#a1a8b5" in answer.text) == (theme == "dark")
     height = re.search(r'height="(\d+)"', tag[0])[1]
     assert f'height="{height}"' in answer.text[:300]

@@ -250,7 +250,7 @@ _HREF = "{http://www.w3.org/1999/xlink}href"
 # Of a file that a page shows as an image: on a phone, it is smaller.
 _STYLE = (
     "<style>text{font-family:system-ui,-apple-system,Segoe UI,Roboto,sans-serif}"
-    "@media (max-width:480px){text{font-size:15px!important}}</style>"
+    "@media (max-width:480px){text{font-size:14px!important}}</style>"
 )
 _NOTHING = {"Date": None, "Creator": None, "Format": None, "Type": None}
 

@@ -53,7 +53,7 @@ def unbroken(claim: str) -> str:
 
 def folding(text: str) -> str:
     """Return an amount for a cell that breaks only before its range."""
-    if text == UNKNOWN:
+    if text in {"", UNKNOWN}:
         return text
     whole = text.replace(" ", _NO_BREAK).replace(f"{_NO_BREAK}(", " (")
     return tag("span", whole.replace(f",{_NO_BREAK}", ", "), class_="folds")

@@ -27,6 +27,7 @@ from zeusrun.view.report.headline import (
     capitalized,
     detailed,
     estimated_part,
+    folding,
     headline,
     job_head,
     overview,
@@ -109,7 +110,8 @@ def comparison_content(
     length = comparison.measures[-1].name
     label = f"Cost, energy, time and {length} of {first} and {second}: every run, and the medians."
     rows = comparison_rows(comparison)
-    columns = [Column(name, operator.itemgetter(name)) for name in rows[0]]
+    names = list(rows[0])
+    columns = [Column(names[0], operator.itemgetter(names[0])), *map(_folding_column, names[1:])]
     caption = "Every run that reached the target is a dot; the line and the number are the median."
     listed = table("Medians, from lowest to highest", columns, rows)
     title = coloured(comparison.headline, comparison.better)
@@ -123,6 +125,10 @@ def comparison_content(
             *(tag("p", note, class_="note") for note in comparison.notes),
         )
     )
+
+
+def _folding_column(name: str) -> Column:
+    return Column(name, lambda row: folding(row[name]))
 
 
 def build_page(title: str, links: Sequence[tuple[str, str]], content: Html, made_at: str) -> str:
