@@ -9,7 +9,6 @@ from urllib.parse import urlencode
 
 from zeusrun.analysis.amounts import size_label
 from zeusrun.analysis.curves import amount_in, build_curves
-from zeusrun.analysis.savings import compare_sizes as find_shares
 from zeusrun.analysis.usual import has_cost, setting
 from zeusrun.server.pages import document
 from zeusrun.server.pages.jobs import DIGEST_COLUMNS
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from zeusrun.analysis.amounts import Estimate
-    from zeusrun.server.pages.reports import JobView
+    from zeusrun.server.pages.reports import JobView, Shares
     from zeusrun.server.pages.runs import RunContent
     from zeusrun.trial import Trial
     from zeusrun.view.report.compare import GroupComparison
@@ -199,8 +198,15 @@ def _curves_of(contents: Sequence[RunContent], *, by_energy: bool) -> JobReport 
     return JobReport(facts) if curves else None
 
 
-def compare_sizes(view: JobView, trials: Sequence[Trial], written: Sequence[str]) -> Compared:
+def compare_sizes(
+    view: JobView,
+    trials: Sequence[Trial],
+    written: Sequence[str],
+    find_shares: Callable[[str, int, int], Shares],
+) -> Compared:
     """Return two batch sizes of a job side by side; ``trials`` are of the job, oldest first.
+
+    ``find_shares`` is ``Reports.shares``.
 
     Raises:
         NothingToCompareError: If a batch size has no run that has ended.
@@ -220,7 +226,7 @@ def compare_sizes(view: JobView, trials: Sequence[Trial], written: Sequence[str]
             )
     (left, right), against = sides, sides[0][0].global_batch_size
     name, other = f"batch size {right[0].global_batch_size}", f"batch size {against}"
-    share, energy = find_shares(trials, right[0].global_batch_size, against)
+    share, energy = find_shares(view.job, right[0].global_batch_size, against)
     comparison = compare(view.job, (other, name), left, right)
     text = f"what {name} saves against {against} is not known yet"
     if share is not None:

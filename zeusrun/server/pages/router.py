@@ -240,7 +240,7 @@ class _Pages:
             job = named[0] if named else ""
             _check_job(request, job)
             view, trials = self._view(job), self.reports.trials(job)
-            return compare_sizes(view, trials, _two(sizes, "batch sizes"))
+            return compare_sizes(view, trials, _two(sizes, "batch sizes"), self.reports.shares)
         for job in _two(named, "jobs, runs or batch sizes"):
             _check_job(request, job)
         views = [(self._view(job), self.reports.trials(job)) for job in named]
