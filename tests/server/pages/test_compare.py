@@ -197,3 +197,15 @@ def test_numbers_that_no_run_can_have_break_no_comparison(store):
             for first in ("job-1-1", f"job-{other - 1}-1"):
                 assert fetch(port, f"/compare?run={first}&run=job-{other}-1").status in {200, 404}
         assert fetch(port, SIZES).status == 200
+
+
+def test_a_job_of_which_no_run_has_ended_can_be_put_beside_another(store):
+    store.add([run(1, 32)])
+    begin(store, build_trial(1, job="other"))
+    with serve(store) as port:
+        answer = fetch(port, JOBS)
+        assert answer.status == 200
+        check(answer.text)
+        assert "other has no run that reached the target with a known cost" in answer.text
+        assert fetch(port, "/compare?run=job-1-1&run=other-1-1").status == 200
+        assert fetch(port, "/compare?job=other&size=32&size=64").status == 404
