@@ -50,6 +50,15 @@ HEARTBEAT_S = 20.0
 KILLS = 50
 LONG = 100_000
 PAGE_TRIALS = 10_000
+PAGES = (
+    "/",
+    "/job/forecast",
+    "/job/forecast?sort=-cost&host=node-0",
+    "/runs?sort=-energy",
+    "/compare?job=forecast&size=128&size=512",
+    "/run/forecast-5000-1",
+    "/machines",
+)
 RANDOM = random.Random(19)  # noqa: S311 - not for secrets
 
 
@@ -304,7 +313,7 @@ def measure_page(database_url: str, home: Path, options: argparse.Namespace) -> 
                 executable_path=shutil.which("chromium"), args=flags
             )
             headers = {"Authorization": f"Bearer {server.token}"}
-            for path in ("/", "/job/forecast", "/run/forecast-5000-1", "/machines"):
+            for path in PAGES:
                 paints, sizes = [], []
                 for _ in range(options.repeats):
                     page = browser.new_context(extra_http_headers=headers).new_page()
@@ -316,7 +325,7 @@ def measure_page(database_url: str, home: Path, options: argparse.Namespace) -> 
                     page.context.close()
                 first, *later = paints
                 print(
-                    f"{path:20}  first visit {first:5.0f} ms, later median "
+                    f"{path:39}  first visit {first:5.0f} ms, later median "
                     f"{statistics.median(later):4.0f} ms ({min(later):.0f} to {max(later):.0f}); "
                     f"{max(sizes) / 1000:4.0f} kB"
                 )

@@ -25,10 +25,10 @@ def timestamp(now: float | None = None) -> str:
     return moment.isoformat(timespec="milliseconds")
 
 
-def local_time(rfc3339: str) -> datetime | None:
-    """Return a recorded time in the local time zone; ``None`` if it is none."""
+def local_time(rfc3339: str, zone: timezone | None = None) -> datetime | None:
+    """Return a recorded time, by default in the local time zone; ``None`` if it is none."""
     try:
-        return datetime.fromisoformat(rfc3339.replace("Z", "+00:00")).astimezone()
+        return datetime.fromisoformat(rfc3339.replace("Z", "+00:00")).astimezone(zone)
     except (ValueError, OverflowError, OSError):  # also a year that the time zone does not reach
         return None
 

@@ -43,8 +43,8 @@ def test_the_cheapest_is_compared_with_the_default_and_with_what_would_replace_i
         "the next run uses batch size 128",
         "128 is the cheapest so far.",
         (
-            "It is expected to cost 450 J (400–500 J in nine runs of ten), 10% less than the "  # noqa: RUF001
-            "default, 64 (500 J). The run is stopped if it costs more than 900 J."
+            "It is expected to cost 450 J (400–500 J in nine runs of ten); a run of the "  # noqa: RUF001
+            "default, 64, is expected to cost 500 J. The run is stopped if it costs more than 900 J."
         ),
         (
             "If runs of 128 come to cost more than those of 64 (500 J), 64 is used. If the next "
@@ -56,7 +56,7 @@ def test_the_cheapest_is_compared_with_the_default_and_with_what_would_replace_i
 def test_a_try_says_what_its_result_decides():
     tried = belief(256, 520.0, chance=1.0)
     told = lead("auto", chosen(256, Stage.EXPLORE, "why"), [DEFAULT, tried], PROBLEM)
-    assert "4% more than the default, 64 (500 J)." in told[2]
+    assert "cost 520 J; a run of the default, 64, is expected to cost 500 J." in told[2]
     assert told[3] == (
         "If its expected cost falls below that of 64 (500 J), it replaces 64 as the cheapest so "
         "far. If the next run misses the target, no other one follows."

@@ -100,11 +100,13 @@ class Comparison:
             sums.append(float(np.median(now)))
         return sums
 
-    def estimate_share(self, arm: int) -> Estimate:
-        """Return what a run with a batch size saves, as a share of what the default costs."""
-        default = self.problem.default
+    def estimate_share(self, arm: int, against: int) -> Estimate:
+        """Return what a run with a batch size saves, as a share of what another one costs."""
         return _over_looks(
-            [1 - drawn[arm] / drawn[default] if arm in drawn else None for drawn in self.looks]
+            [
+                1 - drawn[arm] / drawn[against] if arm in drawn and against in drawn else None
+                for drawn in self.looks
+            ]
         )
 
 
@@ -238,7 +240,7 @@ def compare(trials: Sequence[Trial], ended: Sequence[Sequence[Trial]]) -> Saving
             run.arm == default and run.status is TrialStatus.REACHED for run in found.era
         ),
         in_use=in_use,
-        share=None if in_use is None else found.estimate_share(in_use),
+        share=None if in_use is None else found.estimate_share(in_use, default),
         net=found.estimate_saved(counted) if counted else None,
         since=compared[0].own[0].started_at if compared else None,
         note=None if compared else "no recurrence can be compared with the default yet",

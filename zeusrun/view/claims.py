@@ -94,6 +94,11 @@ def short_share(share: Estimate) -> str:
     return f"{_percent(share.value)} % ({_range(share)})"
 
 
+def cell_share(share: Estimate) -> str:
+    """Return a share for a cell of a table; that it is not shown if it may be 0."""
+    return short_share(share) if share.is_shown else f"not shown ({_range(share)})"
+
+
 def money_saved(net: NetAmounts) -> str:
     """Return the money that was saved for a cell of a table."""
     sums = [short_amount(amount, _money(currency)) for currency, amount in net.money.items()]
@@ -105,10 +110,11 @@ def _money(currency: str) -> Callable[[float], str]:
 
 
 def short_amount(amount: Estimate | None, text: Callable[[float], str]) -> str:
-    """Return an amount for a cell of a table; a dash if none is shown."""
+    """Return an amount with its range for a cell of a table; a dash if none is shown."""
     if amount is None or not amount.is_shown:
         return units.UNKNOWN
-    return signed(amount.value, text)
+    value, low, high = (signed(each, text) for each in (amount.value, amount.low, amount.high))
+    return value if low == high else f"{value} ({join_ends(low, high)})"
 
 
 def signed(amount: float, text: Callable[[float], str]) -> str:

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from zeusrun.trial import Decision, Trial
 
 _CERTAIN = 0.995
-_SAME = 0.005  # a smaller difference of costs is none
 _APART = 30.0  # times the lower end of a range
 _LEGEND = {
     "epochs, cost": "expected of a run with this batch size, until it reaches the target",
@@ -189,10 +188,8 @@ def _cost(decision: Decision, own: ArmBelief, default: ArmBelief | None, problem
     if default is own:
         text += ", and is the default"
     elif default is not None and default.cost_j:
-        share = own.cost_j / default.cost_j - 1
-        than = f"the default, {default.global_batch_size} ({energy_text(default.cost_j)})"
-        more = f"{abs(share):.0%} {'more' if share > 0 else 'less'} than"
-        text += f", {'as much as' if abs(share) < _SAME else more} {than}"
+        size, cost = default.global_batch_size, energy_text(default.cost_j)
+        text += f"; a run of the default, {size}, is expected to cost {cost}"
     if decision.bound is not None and decision.bound.epochs is not None:
         if decision.bound.epochs < problem.epoch_limit:
             limit = amount_text(decision.bound.epochs, problem.unit)

@@ -7,7 +7,9 @@ import pytest
 from tests.databases import opened
 from tests.factories import REACHED, begin, build_trial
 from tests.view.report.values import run
+from zeusrun.clock import unix_seconds
 from zeusrun.history.sql import survey
+from zeusrun.trial import TrialStatus
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -52,15 +54,56 @@ def test_running_trials_come_with_what_was_sent_and_the_rest_of_the_lease(store)
     assert survey.read_running(store.engine, "job-1-1") == []
 
 
+def names(store, jobs=("job",), count=10, **wanted):
+    """Return the names and the number of the runs that a list shows."""
+    trials, total = survey.list_runs(store.engine, jobs, survey.Wanted(**wanted), count)
+    return [trial.trial for trial in trials], total
+
+
 def test_runs_come_in_pages_the_newest_first(store):
-    first = survey.list_runs(store.engine, "job", 2)
-    assert [trial.recurrence for trial in first] == [3, 2]
-    second = survey.list_runs(store.engine, "job", 2, before=first[-1].trial)
-    assert [trial.recurrence for trial in second] == [1]
-    assert survey.read_first(store.engine, "job") == second[0]
-    (foreign,) = survey.list_runs(store.engine, "other", 1)
-    assert survey.list_runs(store.engine, "job", 2, before=foreign.trial) == []
+    assert names(store, count=2) == (["job-3-1", "job-2-1"], 3)
+    for page in (2, 3, 10**6):
+        assert names(store, count=2, page=page) == (["job-1-1"], 3)
+    assert names(store, ["nosuch"]) == names(store, []) == ([], 0)
+    assert survey.read_first(store.engine, "job").trial == "job-1-1"
     assert survey.read_first(store.engine, "nosuch") is None
+
+
+def test_runs_are_sorted_and_what_is_unknown_comes_last(store):
+    store.add([run(n, 32, cost, host=host) for n, cost, host in ((4, 2.0, "b"), (5, 9.0, None))])
+    for sort in survey.SORTS:
+        for descending in (True, False):
+            assert names(store, None, sort=sort, descending=descending)[1] == 6
+    assert names(store, sort="cost", descending=True)[0][:2] == ["job-5-1", "job-4-1"]
+    assert names(store, sort="cost", descending=False)[0][-1] == "job-3-1"  # it runs
+    assert names(store, sort="host", descending=False)[0][0] == "job-4-1"
+    assert names(store, sort="run", descending=False)[0] == [f"job-{n}-1" for n in range(1, 6)]
+
+
+def test_runs_are_found_by_each_of_their_columns(store):
+    began = "2026-05-01T00:00:00+00:00"
+    found = {"host": "Node_1", "gpu_model": "NVIDIA H100", "started_at": began}
+    store.add([run(4, 256, status=TrialStatus.STOPPED, **found), run(5, 64, host="Node-1")])
+    at = unix_seconds(began)
+    for wanted in (
+        {"status": "STOPPED"},
+        {"batch_size": 256},
+        {"host": "node_1"},  # no character is a wildcard
+        {"gpu": "h100"},
+        {"since": at, "until": at + 1},
+        {"status": "STOPPED", "batch_size": 256, "host": "Node", "since": at},
+    ):
+        assert names(store, **wanted) == (["job-4-1"], 1)
+    assert names(store, host="node")[1] == 2
+    assert names(store, since=at + 1, batch_size=256) == ([], 0)
+    assert names(store, ["other"], status="DISPATCHED") == (["other-1-1"], 1)
+
+
+def test_a_run_whose_values_fit_no_column_is_listed(store):
+    odd = {"host": "a\0b", "gpu_model": "x" * 500, "started_at": "no time"}
+    store.add([run(4, 64, **odd)])
+    assert names(store)[0][0] == "job-4-1"
+    assert names(store, gpu="xx")[0] == ["job-4-1"]
 
 
 def test_traces_are_those_of_the_newest_trials_oldest_first(store):

@@ -26,7 +26,13 @@ pytestmark = [
         reason='needs playwright and axe: pip install -e ".[browser]"',
     ),
 ]
-PATHS = ["", "job/job", "run/job-2-1", "run/job-4-1", "machines", "run/nosuch-1-1"]
+COMPARED = [
+    "compare?run=job-1-1&run=job-2-1",
+    "compare?job=job&size=32&size=64",
+    "compare?job=job&job=other",
+]
+PATHS = ["", "job/job", "runs?sort=-cost", "run/job-2-1", "run/job-4-1", *COMPARED, "machines"]
+PATHS += ["run/nosuch-1-1"]
 
 
 @pytest.fixture(scope="module")
@@ -113,12 +119,75 @@ def test_axe_finds_nothing_serious_and_nothing_is_said_or_loaded_from_elsewhere(
         assert seen == (expected if "nosuch" in path else []), path
 
 
-@pytest.mark.parametrize("width", [320, 390, 768, 1280, 1920])
-def test_nothing_but_figures_and_tables_scrolls_sideways(visit, site, width):
+@pytest.mark.parametrize("width", [320, 400, 768, 1280, 1920])
+def test_nothing_but_tables_is_wider_than_the_page(visit, site, width):
+    root = "document.documentElement"
     for path in PATHS:
         page, _ = visit(site[1], path, width)
         show_everything(page)
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
+        assert page.evaluate(f"{root}.scrollWidth <= {root}.clientWidth"), path
+        wide = "[...document.images].filter((each) => each.clientWidth > innerWidth)"
+        assert page.evaluate(f"{wide}.length") == 0, path
+
+
+def test_the_saving_of_a_job_is_visible_on_a_phone(visit, site):
+    page, _ = visit(site[1], "", 400)
+    until(page, "!('pending' in document.body.dataset)")
+    cell = "document.querySelector('tr[data-key=job] td .folds').getBoundingClientRect()"
+    assert page.evaluate(f"{cell}.right <= innerWidth && {cell}.width > 0")
+    assert "not shown (" in page.locator("tr[data-key=job]").inner_text().replace("\xa0", " ")
+
+
+def test_times_are_those_of_the_browser_also_after_an_update(visit, site):
+    store, address = site
+    page, seen = visit(address, "run/job-4-1", timezone_id="Asia/Dubai")
+    card = page.locator(".card time")
+    assert card.inner_text() == "16:00:00"  # 12:00 in UTC, as sent
+    assert "Asia/Dubai" in page.locator("#zone").inner_text()
+    store.renew("job-4-1", {**LIVE, "updated_at": "2026-03-05T23:15:20+00:00"})
+    until(page, "document.querySelector('.card time').textContent === '03:15:20'")
+    page.goto(f"{address}runs")
+    assert page.locator("tr[data-key=job-2-1] time").inner_text() == "2026-03-03 16:00"
+    assert seen == []
+    plain, _ = visit(address, "runs", timezone_id="Asia/Dubai", java_script_enabled=False)
+    assert plain.locator("tr[data-key=job-2-1] time").inner_text() == "2026-03-03 12:00"
+    assert plain.locator("#zone").inner_text() == "Times are in UTC."
+
+
+def test_a_click_sorts_a_search_keeps_the_order_and_an_update_keeps_both(visit, site):
+    store, address = site
+    page, seen = visit(address, "job/job")
+    page.locator("#runs th a", has_text="cost").click()
+    until(page, "location.search === '?sort=-cost' && location.hash === '#runs'")
+    assert page.locator("#runs th[aria-sort=descending]").inner_text() == "cost"
+    page.locator("#host").fill("node-a")
+    page.keyboard.press("Enter")
+    until(page, "location.search === '?sort=-cost&host=node-a'")
+    until(page, "document.getElementById('state').textContent === 'Live'")
+    rows = "[...document.querySelectorAll('#runs tbody tr')].map((each) => each.dataset.key)"
+    assert page.evaluate(rows) == ["job-1-1", "job-2-1"]
+    store.add([run(6, 32, 9.0, host="node-a")])
+    until(page, f"{rows}.join() === 'job-6-1,job-1-1,job-2-1'")
+    assert seen == []
+
+
+@pytest.mark.parametrize("scripts", [True, False])
+def test_two_rows_with_a_check_mark_are_compared(visit, site, scripts):
+    page, seen = visit(site[1], "job/job", java_script_enabled=scripts)
+    for name in ("job-2-1", "job-1-1"):
+        page.get_by_label(f"Compare {name}").check()
+    page.locator(".pick button").click()
+    page.wait_for_url("**/compare?run=job-2-1&run=job-1-1")
+    assert page.locator("h1").inner_text() == "job-2-1 and job-1-1"
+    page.go_back()
+    page.locator("#arms form button").click()
+    page.wait_for_url("**/compare?job=job&size=32&size=64")
+    page.goto(site[1])
+    for name in ("job", "other"):
+        page.get_by_label(f"Compare {name}", exact=True).check()
+    page.locator("#jobs .pick button").click()
+    page.wait_for_url("**/compare?job=*&job=*")
+    assert seen == []
 
 
 def test_a_figure_is_loaded_once_and_in_the_theme_that_is_chosen(visit, site):

@@ -71,6 +71,16 @@ def test_estimated_energy_is_marked_on_its_side():
     )
 
 
+def test_measured_and_estimated_joules_are_never_compared():
+    guess = [run(n, 64, 0.5, energy_source=EnergySource.ESTIMATED) for n in (3, 4, 5)]
+    found = compare("job", ("a", "b"), [run(1, 32), run(2, 32)], guess)
+    assert (found.headline, found.better) == ("b and a cannot be compared", None)
+    assert "the kind of energy" in found.differ
+    saved = {measure.name: measure.saved for measure in found.measures}
+    assert saved["cost"] is saved["energy"] is None
+    assert saved["time"] is not None
+
+
 def test_short_times_that_differ_look_different():
     found = compare("job", ("a", "b"), [run(1, 32, time_s=0.3)], [run(2, 64, time_s=0.304)])
     row = next(row for row in comparison_rows(found) if row["of a run"] == "time")

@@ -99,7 +99,7 @@ def test_a_lower_cost_with_more_energy_is_explained():
     facts = build_facts("job", trials)
     assert headline(facts)[1] is True
     assert " more than the default alone" in basis(facts)
-    assert "The cost, which also counts time (eta_knob 0.1), is " in basis(facts)
+    assert "By the cost, which also counts time (eta_knob 0.1), they saved " in basis(facts)
 
 
 def test_what_is_not_known_is_said():

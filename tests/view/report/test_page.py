@@ -34,7 +34,7 @@ from zeusrun.view.report.figures import (
     draw,
     draw_comparison,
 )
-from zeusrun.view.report.markup import Html, escape, table, tag
+from zeusrun.view.report.markup import Heading, Html, escape, moment, table, tag
 from zeusrun.view.report.page import (
     comparison_json,
     comparison_page,
@@ -224,6 +224,41 @@ def test_a_column_of_which_nothing_is_known_is_left_out():
     heads = re.findall(r'<th scope="col"[^>]*>([^<]*)', table("caption", columns, rows))
     assert heads == ["run", "time"]
     assert table("caption", columns, []) == ""
+
+
+def test_a_heading_of_a_sorted_table_is_a_link_and_shows_the_direction():
+    columns = [Column(name, operator.itemgetter(name)) for name in ("run", "cost", "why")]
+    headings = {"cost": Heading("?sort=cost", "descending"), "run": Heading("?sort=run", None)}
+    text = table(
+        "caption", columns, [dict.fromkeys(("run", "cost", "why"), "1")], headings=headings
+    )
+    assert '<th scope="col"><a href="?sort=run">run</a></th>' in text
+    assert 'class="n" aria-sort="descending"><a href="?sort=cost">cost</a></th>' in text
+    assert ">why</th>" in text
+
+
+@pytest.mark.parametrize(
+    ("recorded", "shown"),
+    [
+        (
+            "2026-03-01T23:30:00+02:00",
+            '<time datetime="2026-03-01T21:30:00Z">2026-03-01 21:30</time>',
+        ),
+        (None, UNKNOWN),
+        ("no time, and much more", "no time, and muc"),
+    ],
+)
+def test_a_time_says_which_moment_it_is(recorded, shown):
+    assert moment(recorded) == shown
+
+
+def test_what_recurrences_saved_has_a_range():
+    trials = [run(n, 32, 1.0) for n in range(1, 5)] + [run(n, 64, 0.4) for n in range(5, 16)]
+    text = page_of([JobReport(build_facts("job", trials))])
+    found = re.search(r"<table><caption>Recurrences.*?</table>", text, re.DOTALL)
+    saved = re.findall(r'<span class="folds">([^<]*)</span>', found[0])
+    assert saved
+    assert all(re.fullmatch(r"\S+\s% \(\S+\sto\s\S+\s%\)", each) for each in saved)
 
 
 def test_a_text_without_end_is_cut():

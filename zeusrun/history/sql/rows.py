@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import sqlalchemy as sa
 
 from zeusrun import __version__
-from zeusrun.clock import timestamp
+from zeusrun.clock import timestamp, unix_seconds
 from zeusrun.history import rules
 from zeusrun.history.base import LEASE_S, UnreadableTrialError
 from zeusrun.history.sql.engine import insert_missing, now_s
 from zeusrun.history.sql.schema import (
+    GPU_NAME,
     HOST_NAME,
     HOSTS,
     JOBS,
@@ -174,7 +175,6 @@ def parse_version(version: str | None, incarnation: str) -> int | None:
 
 def _columns(trial: Trial) -> dict[str, Any]:
     """Return the values of the columns beside the record."""
-    currency = trial.currency
     return {
         "trial": trial.trial,
         "uuid": trial.uuid,
@@ -184,10 +184,18 @@ def _columns(trial: Trial) -> dict[str, Any]:
         "status": trial.status.value,
         "trained": trial.time_s is not None or bool(trial.steps),
         "energy_source": None if trial.energy_source is None else trial.energy_source.value,
-        # No database stores half of a character pair, nor PostgreSQL a NUL.
-        "currency": currency[:64] if currency is not None and currency.isprintable() else None,
+        "currency": _storable(trial.currency, 64),
+        "batch_size": trial.global_batch_size,
+        "started": unix_seconds(trial.started_at),
+        "host": _storable(trial.host, HOST_NAME),
+        "gpu": _storable(trial.gpu_model, GPU_NAME),
         **{name: _addable(getattr(trial, name)) for name in SUMS},
     }
+
+
+def _storable(text: str | None, most: int) -> str | None:
+    """Return a text: no database stores half of a character pair, nor PostgreSQL a NUL."""
+    return text[:most] if text is not None and text.isprintable() else None
 
 
 def _addable(amount: float | None) -> float | None:

@@ -31,6 +31,7 @@ TRIAL_NAME = 150
 SUMS = ("time_s", "energy_j", "cost_j", "price", "carbon_g")
 """Columns that are added up over all runs; copies from the record."""
 HOST_NAME = 253  # as in DNS
+GPU_NAME = 100
 
 METADATA = sa.MetaData()
 
@@ -68,13 +69,21 @@ TRIALS = sa.Table(
     sa.Column("energy_source", sa.String(16)),
     sa.Column("currency", sa.String(64)),
     *(sa.Column(name, sa.Double) for name in SUMS),
+    sa.Column("batch_size", sa.BigInteger),  # the chosen one
+    sa.Column("started", sa.Double),  # Unix seconds
+    sa.Column("host", sa.String(HOST_NAME)),
+    sa.Column("gpu", sa.String(GPU_NAME)),
     sa.Column("record", sa.Text, nullable=False),  # ``Trial.to_json``
     sa.Column("live", sa.Text),  # of a LOST trial: the last heartbeat
     sa.Column("trace", sa.Text),  # power over time, reduced
     sa.Index("trials_order", "job", "recurrence", "attempt"),
     sa.Index("trials_job_changed", "job", "changed"),
-    # Everything that sums need: they would otherwise read all records.
-    sa.Index("trials_sums", "job", "currency", "energy_source", "status", "trained", *SUMS),
+    # Everything that sums and sorted lists need: they would otherwise read all records.
+    sa.Index(
+        "trials_listed",
+        *("job", "currency", "energy_source", "status", "trained", *SUMS),
+        *("batch_size", "started", "host", "gpu", "recurrence", "attempt", "number"),
+    ),
 )
 # Not by their numbers: an import adds trials that are older than those that are there.
 NEWEST_FIRST = (TRIALS.c.recurrence.desc(), TRIALS.c.attempt.desc())

@@ -33,6 +33,49 @@ class JobHead(NamedTuple):
     newest: int  # the number of its newest trial
 
 
+SORTS = {
+    "run": (TRIALS.c.recurrence, TRIALS.c.attempt),
+    "job": (TRIALS.c.job,),
+    "started": (TRIALS.c.started,),
+    "status": (TRIALS.c.status,),
+    "size": (TRIALS.c.batch_size,),
+    "host": (TRIALS.c.host,),
+    "gpu": (TRIALS.c.gpu,),
+    "time": (TRIALS.c.time_s,),
+    "energy": (TRIALS.c.energy_j,),
+    "cost": (TRIALS.c.cost_j,),
+    "carbon": (TRIALS.c.carbon_g,),
+}
+"""By what runs can be sorted; what is unknown comes last."""
+
+
+class Wanted(NamedTuple):
+    """Which runs a list shows, in which order, and which page of it; ``None`` for any."""
+
+    sort: str = "run"  # one of ``SORTS``
+    descending: bool = True
+    page: int = 1
+    status: str | None = None
+    batch_size: int | None = None
+    host: str | None = None  # a part of its name, in any case
+    gpu: str | None = None  # likewise, of the model
+    since: float | None = None  # Unix seconds
+    until: float | None = None
+
+    def conditions(self) -> list[sa.ColumnElement[bool]]:
+        """Return the conditions on the table of trials."""
+        columns = TRIALS.c
+        found = [
+            None if self.status is None else columns.status == self.status,
+            None if self.batch_size is None else columns.batch_size == self.batch_size,
+            None if self.host is None else columns.host.icontains(self.host, autoescape=True),
+            None if self.gpu is None else columns.gpu.icontains(self.gpu, autoescape=True),
+            None if self.since is None else columns.started >= self.since,
+            None if self.until is None else columns.started < self.until,
+        ]
+        return [each for each in found if each is not None]
+
+
 class RunningTrial(NamedTuple):
     """A trial that has not ended."""
 
@@ -112,15 +155,26 @@ def read_running(engine: Engine, chosen: Collection[int] | str) -> list[RunningT
     ]
 
 
-def list_runs(engine: Engine, job: str, count: int, before: str | None = None) -> list[Trial]:
-    """Return ``count`` trials of a job, the newest first; ``before``: those before this one."""
-    query = sa.select(TRIALS.c.record).where(TRIALS.c.job == job)
-    if before is not None:
-        place = (TRIALS.c.recurrence, TRIALS.c.attempt)
-        edge = sa.select(*place).where(TRIALS.c.trial == before, TRIALS.c.job == job)
-        query = query.where(sa.tuple_(*place) < edge.scalar_subquery())
-    rows = _read(engine, query.order_by(*NEWEST_FIRST).limit(count))
-    return [decode_trial(record) for (record,) in rows]
+def list_runs(
+    engine: Engine, jobs: Collection[str] | None, wanted: Wanted, count: int
+) -> tuple[list[Trial], int]:
+    """Return a page of ``count`` trials of some jobs, and how many there are on all pages.
+
+    ``jobs``: ``None`` for all. A page beyond the last one is the last one.
+    """
+    where = wanted.conditions()
+    if jobs is not None:
+        where.append(TRIALS.c.job.in_(jobs))
+    order = [each.desc() if wanted.descending else each.asc() for each in SORTS[wanted.sort]]
+    order = [each.nulls_last() for each in order]
+    found = sa.select(TRIALS.c.number).where(*where).order_by(*order, *NEWEST_FIRST)
+    with reading(engine) as connection:
+        counted = sa.select(sa.func.count()).select_from(TRIALS).where(*where)
+        total = int(connection.scalar(counted) or 0)
+        first = min(wanted.page, max(1, -(-total // count))) * count - count
+        numbers = connection.scalars(found.limit(count).offset(first)).all() if total else []
+    trials = read_numbers(engine, numbers)
+    return [trials[number] for number in numbers if number in trials], total
 
 
 def read_first(engine: Engine, job: str) -> Trial | None:

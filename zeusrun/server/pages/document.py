@@ -9,7 +9,6 @@ import functools
 import hashlib
 import importlib.util
 import threading
-import time
 from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ from zeusrun.view.report.markup import Html, join, tag
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from zeusrun.view.report.compare import GroupComparison
     from zeusrun.view.report.facts import JobReport
 
 POLICY = (
@@ -104,14 +104,15 @@ def build_document(page: Page, links: Links, account: Html | None = None) -> str
         about = "" if page.about is None else f"?job={quote(page.about, safe='')}"
         attributes |= {"data_version": page.version, "data_watch": links.to(f"version{about}")}
     header, title = _header(page, links, account), f"{page.title} · zeusrun"
-    note = f"Times are {time.strftime('%Z')}, those of the server. zeusrun {__version__}."
+    zone = tag("span", "Times are in UTC.", id="zone")
+    note = join((zone, f" zeusrun {__version__}."))
     return report_page.build_shell(
         title, head, header, page.sections, page.content, note=note, **attributes
     )
 
 
 def _header(page: Page, links: Links, account: Html | None) -> Html:
-    places = [("", "Jobs"), ("machines", "Machines")]
+    places = [("", "Jobs"), ("runs", "Runs"), ("machines", "Machines")]
     items = []
     for path, name in places:
         current = "page" if page.place == name else None
@@ -156,20 +157,22 @@ class Pictures:
         self._kept: OrderedDict[tuple[str, str], str] = OrderedDict()
         self._lock = threading.Lock()  # matplotlib's settings are those of the whole process
 
-    def read(self, name: str, report: JobReport, version: str, theme: str) -> bytes | None:
+    def read(
+        self, name: str, shown: JobReport | GroupComparison, version: str, theme: str
+    ) -> bytes | None:
         """Return a figure as an SVG file; ``None`` if nothing is known to draw.
 
         Args:
             name: One of ``FIGURES``.
-            report: What it shows.
-            version: Differs for reports that differ.
+            shown: What it shows.
+            version: Differs for what differs.
             theme: One of ``THEMES``.
         """
         with self._lock:
             inline = self._kept.get((name, version))
             if inline is None:
                 with drawing():
-                    figure = draw(name, report, STAND_INS)
+                    figure = draw(name, shown, STAND_INS)
                     inline = "" if figure is None else inline_svg(figure, name, name)
                 self._kept[name, version] = inline
                 if len(self._kept) > _KEPT:
@@ -187,21 +190,23 @@ def figures_version(*parts: object) -> str:
     return hashlib.sha256(repr((__version__, parts)).encode()).hexdigest()[:16]
 
 
-def picture_of(report: JobReport, address: str, version: str) -> Callable[[str, str], Html | None]:
+def picture_of(
+    shown: JobReport | GroupComparison, address: str, version: str, query: str = ""
+) -> Callable[[str, str], Html | None]:
     """Return what puts the figures of a report into a page; see ``Frame.picture``.
 
     Each is a request of its own, and its space is reserved. The style sheet shows that of the
-    theme; a browser loads no other.
+    theme; a browser loads no other. ``query`` of its address ends in ``&``.
     """
 
     def picture(name: str, label: str) -> Html | None:
-        height = figure_height(name, report) if can_draw() else None
+        height = figure_height(name, shown) if can_draw() else None
         if height is None:
             return None
         images = (
             tag(
                 "img",
-                src=f"{address}/{name}.svg?theme={theme}&v={version}",
+                src=f"{address}/{name}.svg?{query}theme={theme}&v={version}",
                 width=WIDTH,
                 height=round(height),
                 alt=label,

@@ -4,30 +4,50 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
-from urllib.parse import quote, urlencode
 
 from zeusrun.analysis.amounts import NetAmounts, add_estimates, size_label, sum_known
 from zeusrun.history.base import NEWEST
 from zeusrun.server.pages import document
 from zeusrun.server.pages.machines import schedules_table
-from zeusrun.server.pages.reports import build_total
-from zeusrun.server.pages.runs import cards, page_links, runs_table, status_text
+from zeusrun.server.pages.reports import Digest, build_total
+from zeusrun.server.pages.runs import cards, pick, picking, runs_list, status_text
 from zeusrun.view import units
-from zeusrun.view.claims import is_good, money_saved, net_text, short_amount, short_share
+from zeusrun.view.claims import cell_share, is_good, money_saved, net_text
 from zeusrun.view.columns import Column
-from zeusrun.view.report.headline import all_runs, capitalized, job_head, unbroken
-from zeusrun.view.report.markup import Html, coloured, escape, join, pairs, section, table, tag
+from zeusrun.view.report.headline import (
+    all_runs,
+    capitalized,
+    carbon_saved,
+    energy_saved,
+    folding,
+    job_head,
+    unbroken,
+)
+from zeusrun.view.report.markup import (
+    Html,
+    coloured,
+    escape,
+    join,
+    moment,
+    pairs,
+    section,
+    table,
+    tag,
+)
 from zeusrun.view.report.sections import Frame, job_sections
 from zeusrun.view.units import UNKNOWN, plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from zeusrun.analysis.amounts import Estimate
     from zeusrun.history.sql.survey import JobHead
     from zeusrun.launcher.rundir.record import Live
+    from zeusrun.server.pages.listing import Listing
     from zeusrun.server.pages.machines import ScheduleFacts
-    from zeusrun.server.pages.reports import Digest, JobView
+    from zeusrun.server.pages.reports import JobView
     from zeusrun.trial import Trial
+    from zeusrun.view.report.facts import JobFacts
 
 JOBS_SHOWN = 100  # jobs on a page
 _LINKS = document.Links()
@@ -36,7 +56,7 @@ _MANY = 12  # jobs; more can be searched
 
 @dataclass(frozen=True)
 class Overview:
-    """What the page shows; ``heads`` are all jobs that match ``search``, the newest run first."""
+    """What the page shows; ``heads`` are all jobs that match the search, in their order."""
 
     heads: Sequence[JobHead]
     shown: Sequence[JobHead]
@@ -46,8 +66,45 @@ class Overview:
     running_jobs: Mapping[str, int]  # how many runs of each job run now
     hosts: int
     jobs: int  # that may be seen
-    search: str = ""
-    number: int = 1  # of this page of the list of jobs
+    listing: Listing
+
+
+JOB_SORTS = ("last", "job", "saved", "energy-saved", "carbon-saved", "energy", "runs")
+"""By what jobs can be sorted."""
+
+
+def sort_heads(
+    heads: Sequence[JobHead], digests: Mapping[str, Digest], listing: Listing
+) -> list[JobHead]:
+    """Return jobs in the order of a list; what is unknown comes last, a doubtful saving is 0."""
+    if listing.sort == "job":
+        return sorted(heads, key=lambda head: head.job, reverse=listing.descending)
+    value = _VALUES[listing.sort]
+    found = {head.job: value(head, digests.get(head.job, _NOTHING)) for head in heads}
+    sign = -1 if listing.descending else 1
+    return sorted(
+        heads,
+        key=lambda head: (
+            (known := found[head.job]) is None,
+            sign * (known or 0.0),
+            -head.newest,
+        ),
+    )
+
+
+def _shown(amount: Estimate | None) -> float | None:
+    return None if amount is None else amount.value if amount.is_shown else 0.0
+
+
+_NOTHING = Digest(0, ())
+_VALUES: dict[str, Callable[[JobHead, Digest], float | None]] = {
+    "last": lambda head, _: head.newest,
+    "saved": lambda _, digest: _shown(digest.savings.share),
+    "energy-saved": lambda _, digest: _shown(digest.net.energy_j),
+    "carbon-saved": lambda _, digest: _shown(digest.net.carbon_g),
+    "energy": lambda _, digest: _energy_j(digest),
+    "runs": lambda head, _: head.runs,
+}
 
 
 def overview_page(view: Overview, version: str | None) -> document.Page:
@@ -117,12 +174,32 @@ def _join_net(nets: Sequence[NetAmounts]) -> NetAmounts:
 def _jobs(view: Overview) -> Html:
     if not view.jobs:
         return Html()
-    columns = _columns(view)
-    listed = table("Jobs, the newest run first", columns, view.shown, lambda head: head.job)
-    if not view.shown:
-        listed = tag("p", "No job has such a name.")
-    search = _search(view.search) if view.jobs > _MANY or view.search else ""
-    return section("Jobs", search, listed, _pages(view), id="jobs")
+    listing = view.listing
+    listed = table(
+        "Jobs",
+        _columns(view),
+        view.shown,
+        lambda head: head.job,
+        headings=listing.headings(_SORTS),
+    )
+    none = "" if view.shown else tag("p", "No job has such a name.")
+    search = ""
+    if view.jobs > _MANY or listing.fields:
+        search = listing.form("Find a job", listing.input("q", "part of a name"))
+    pages = listing.pages("More jobs", len(view.heads), JOBS_SHOWN)
+    return section("Jobs", search, none, picking(listed, _LINKS), pages, id="jobs")
+
+
+_SORTS = {
+    "job": "job",
+    "saved a run": "saved",
+    "when": "last",
+    "energy saved": "energy-saved",
+    "CO2e saved": "carbon-saved",
+    "energy": "energy",
+    "runs": "runs",
+}
+"""By what each column of the list of jobs sorts."""
 
 
 def _columns(view: Overview) -> list[Column]:
@@ -141,15 +218,12 @@ def _columns(view: Overview) -> list[Column]:
         return f"{head.runs:,}" + (f", {running} now" if running else "")
 
     return [
-        Column("job", lambda head: _LINKS.link_job(head.job)),
-        Column("when", of_run(lambda trial: units.minute(trial.started_at))),
+        Column("job", lambda head: pick("job", head.job, _LINKS.link_job(head.job))),
+        *(Column(name, of_job(text)) for name, text in list(DIGEST_COLUMNS.items())[:1]),
+        Column("when", of_run(lambda trial: moment(trial.started_at))),
         Column("status", of_run(status_text), left=True),
         Column("batch size", of_run(size_label)),
-        Column("saved a run", of_job(_share)),
-        Column("energy saved", of_job(lambda e: short_amount(e.net.energy_j, units.electricity))),
-        Column("money", of_job(lambda each: money_saved(each.net))),
-        Column("CO2e", of_job(lambda each: short_amount(each.net.carbon_g, units.carbon))),
-        Column("energy", of_job(_energy)),
+        *(Column(name, of_job(text)) for name, text in list(DIGEST_COLUMNS.items())[1:]),
         Column("runs", runs),
     ]
 
@@ -159,53 +233,39 @@ _WAIT = tag("span", "…", data_unknown="yes", title="being computed")
 
 def _share(digest: Digest) -> str:
     share = digest.savings.share
-    return UNKNOWN if share is None else coloured(short_share(share), digest.good)
+    return UNKNOWN if share is None else coloured(folding(cell_share(share)), digest.good)
 
 
-def _energy(digest: Digest) -> str:
-    return units.electricity(sum_known(part.sums["energy_j"] for part in digest.parts))
+def _energy_j(digest: Digest) -> float | None:
+    return sum_known(part.sums["energy_j"] for part in digest.parts)
 
 
-def _search(search: str) -> Html:
-    field = Html(
-        f'<input id="q" type="search" name="q" value="{escape(search)}" '
-        'placeholder="part of a name" autocomplete="off">'
-    )
-    label = tag("label", "Find a job", for_="q")
-    return tag("form", label, field, tag("button", "Find"), class_="find", role="search")
+DIGEST_COLUMNS: dict[str, Callable[[Digest], str]] = {
+    "saved a run": _share,
+    "energy saved": lambda each: energy_saved(each.net),
+    "money saved": lambda each: folding(money_saved(each.net)),
+    "CO2e saved": lambda each: carbon_saved(each.net),
+    "energy": lambda each: units.electricity(_energy_j(each)),
+}
+"""What is known of a job, by the name of the column."""
 
 
-def _pages(view: Overview) -> Html:
-    last = -(-len(view.heads) // JOBS_SHOWN)
-    if last <= 1:
-        return Html()
-
-    def link(number: int, text: str) -> Html:
-        query = urlencode({**({"q": view.search} if view.search else {}), "page": number})
-        return tag("a", text, href=f"{_LINKS.to('')}?{query}")
-
-    parts = [f"Page {view.number} of {last}"]
-    parts += [link(view.number - 1, "newer")] if view.number > 1 else []
-    parts += [link(view.number + 1, "older")] if view.number < last else []
-    return page_links("More jobs", parts)
-
-
-RUNS_SHOWN = 50  # runs on a page
 _RECURRENCES, _FAILURES = 50, 50
 _JOB_LINKS = document.Links(1)
 
 
 @dataclass(frozen=True)
 class JobContent:
-    """What the page shows. ``runs`` are a page of them, the newest first."""
+    """What the page shows."""
 
     view: JobView
     running: Sequence[Live]
     running_count: int
-    runs: Sequence[Trial]
+    listing: Listing
+    runs: Sequence[Trial]  # a page of the list
+    found: int  # on all pages of it
     first: Trial  # the oldest of all
     schedules: Sequence[ScheduleFacts]
-    before: str | None = None  # the run that these come before; ``None``: the newest
 
 
 def job_page(content: JobContent, version: str | None) -> document.Page:
@@ -216,15 +276,18 @@ def job_page(content: JobContent, version: str | None) -> document.Page:
         head = join((tag("p", view.job, class_="job"), tag("h1", "No run has ended yet")))
     else:
         facts = replace(view.report.facts, first_at=content.first.started_at)
-        head = join((job_head(facts, "top", alone=True), _job_notes(view)))
+        head = join((job_head(facts, "top", alone=True, moment=moment), _job_notes(view)))
         frame = Frame(
             document.picture_of(view.report, _JOB_LINKS.job(view.job), job_version(view)),
             _JOB_LINKS.link_run,
             rows=_RECURRENCES,
             failures=_FAILURES,
             rest="all runs stand below",
+            moment=moment,
         )
-        parts += job_sections(view.report, frame)
+        for place, title, body in job_sections(view.report, frame):
+            choice = _choose_sizes(view.job, facts) if place == "arms" else ""
+            parts.append((place, title, join((body, choice))))
     if content.schedules:
         now = {view.job} if content.running_count else set()
         parts.append(("schedule", "Schedule", schedules_table(content.schedules, _JOB_LINKS, now)))
@@ -257,19 +320,29 @@ def _job_notes(view: JobView) -> Html:
     return join(tag("p", note, class_="note") for note in notes)
 
 
+def _choose_sizes(job: str, facts: JobFacts) -> Html:
+    """Return a form that compares two batch sizes, those of the headline at first."""
+    sizes = [size.batch_size for size in facts.sizes if size.variant is None]
+    if len(sizes) < 2:
+        return Html()
+    first = facts.savings.default if facts.savings.default in sizes else sizes[0]
+    others = [size for size in sizes if size != first]
+    second = facts.savings.in_use if facts.savings.in_use in others else others[0]
+    choices = [
+        tag(
+            "select",
+            *(tag("option", str(n), selected="selected" if n == own else None) for n in sizes),
+            name="size",
+            aria_label=f"The {which} batch size",
+        )
+        for own, which in ((first, "first"), (second, "second"))
+    ]
+    hidden = Html(f'<input type="hidden" name="job" value="{escape(job)}">')
+    parts = (hidden, "Compare ", choices[0], " with ", choices[1], " ", tag("button", "Compare"))
+    return tag("form", *parts, action=_JOB_LINKS.to("compare"), class_="find")
+
+
 def _all_runs(content: JobContent) -> Html:
     view = content.view
-    count = len(content.runs)
-    which = "the newest first"
-    if count < view.runs:
-        which = f"{count} of {view.runs:,}, the newest first"
     unit = "epochs" if view.report is None else view.report.facts.unit
-    listed = runs_table(content.runs, f"Runs: {which}", _JOB_LINKS, unit)
-    own = _JOB_LINKS.job(view.job)
-    parts: list[str] = []
-    if content.before is not None:
-        parts.append(tag("a", "newest", href=f"{own}#runs"))
-    if count == RUNS_SHOWN and content.runs[-1] != content.first:
-        parts.append(tag("a", "older", href=f"{own}?before={quote(content.runs[-1].trial)}#runs"))
-    none = "" if count else tag("p", f"There is none before these; {plural(view.runs, 'run')}.")
-    return join((none, listed, page_links("More runs", parts)))
+    return runs_list(content.listing, content.runs, content.found, _JOB_LINKS, unit)

@@ -15,7 +15,7 @@ from zeusrun.view import units
 from zeusrun.view.columns import HOST, LIMIT, Column
 from zeusrun.view.gpu import INDEX, model_text, throttle_text
 from zeusrun.view.report.headline import percent
-from zeusrun.view.report.markup import Html, join, section, table, tag
+from zeusrun.view.report.markup import Html, join, moment, section, table, tag
 from zeusrun.view.units import UNKNOWN, plural
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def schedules_table(
 
 
 def _next_run(schedule: ScheduleFacts) -> str:
-    return "paused" if schedule.paused is True else units.minute(*schedule.next[:1])
+    return "paused" if schedule.paused is True else moment(*schedule.next[:1])
 
 
 def _last_run(schedule: ScheduleFacts, *, is_running: bool) -> str:

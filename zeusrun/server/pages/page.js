@@ -31,6 +31,21 @@
     while (at) { const next = at.nextSibling; if (!kept(at)) at.remove(); at = next; }
   }
 
+  /* Times come in UTC; the length of a text says which part of one it shows. */
+  const PARTS = { 16: [0, 16], 10: [0, 10], 8: [11, 19], 5: [11, 16] };
+
+  function localize(root) {
+    for (const time of root.querySelectorAll("time")) {
+      const at = new Date(time.dateTime), part = PARTS[time.textContent.length];
+      if (!part || isNaN(at)) continue;
+      const own = new Date(at - 60000 * at.getTimezoneOffset()).toISOString();
+      time.textContent = own.slice(...part).replace("T", " ");
+      time.title = time.dateTime;
+    }
+    const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
+    root.querySelector("#zone").textContent = `Times are in the time zone of this browser, ${zone}.`;
+  }
+
   function show(text, title) {
     const state = document.getElementById("state");
     if (state.textContent !== text) state.textContent = text;
@@ -46,6 +61,7 @@
       if (answer.ok) {
         const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
         document.title = fresh.title;
+        localize(fresh.body);
         update(document.body, fresh.body);
         wait();
       }
@@ -77,7 +93,14 @@
     show("Reconnecting", "The server does not respond. This page shows what it last sent.");
   }
 
+  /* A search that says nothing of a field leaves it out of the address. */
+  document.addEventListener("formdata", function (event) {
+    if (event.target.method !== "get") return;
+    for (const [name, value] of [...event.formData]) if (!value) event.formData.delete(name);
+  });
+
   document.addEventListener("DOMContentLoaded", function () {
+    localize(document.body);
     watch();
     wait();
     setInterval(watch, WATCH_MS);

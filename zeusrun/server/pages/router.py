@@ -7,11 +7,11 @@ import functools
 import hashlib
 import logging
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, TypeAlias
 
 from anyio import CapacityLimiter
 from anyio.to_thread import run_sync
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Request
 from starlette.responses import HTMLResponse, Response
 
 from zeusrun.history.base import UnavailableError
@@ -21,6 +21,15 @@ from zeusrun.job_name import is_job_name
 from zeusrun.server.auth import access_of
 from zeusrun.server.login import account
 from zeusrun.server.pages import jobs
+from zeusrun.server.pages.compare import (
+    Compared,
+    NothingToCompareError,
+    choose_two,
+    compare_jobs,
+    compare_page,
+    compare_runs,
+    compare_sizes,
+)
 from zeusrun.server.pages.document import (
     HEADERS,
     STATIC,
@@ -31,9 +40,18 @@ from zeusrun.server.pages.document import (
     build_document,
     static_text,
 )
+from zeusrun.server.pages.listing import RUN_SORTS, read_listing, read_wanted
 from zeusrun.server.pages.machines import HostFacts, machines_page, read_host
 from zeusrun.server.pages.reports import UNREADABLE, Reports, read_trace
-from zeusrun.server.pages.runs import RunContent, read_live, run_page, run_report, run_version
+from zeusrun.server.pages.runs import (
+    RUNS_SHOWN,
+    RunContent,
+    read_live,
+    run_page,
+    run_report,
+    run_version,
+    runs_page,
+)
 from zeusrun.view.report.figures import FIGURES
 from zeusrun.view.report.markup import join, tag
 
@@ -41,16 +59,21 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from zeusrun.history.sql.store import SqlHistory
+    from zeusrun.history.sql.survey import JobHead
     from zeusrun.launcher.rundir.record import Live
+    from zeusrun.server.pages.reports import JobView
+    from zeusrun.view.report.compare import GroupComparison
     from zeusrun.view.report.facts import JobReport
+
+    Shown: TypeAlias = JobReport | GroupComparison
 
 _LOG = logging.getLogger("zeusrun.server")
 _CARDS = 24  # runs that are shown as cards on a page
 _WAIT_S = 0.15  # for what is being computed; the rest of a page does not wait longer
 _FOREVER = "private, max-age=31536000, immutable"
 _IMAGE_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
-_LONGEST = 200  # characters of a search
 _DEMO = tag("strong", "Demo: nothing here was measured", class_="demo")
+_FIGURES = {*FIGURES, "compare"}
 _THREADS, _DRAWING_THREADS = 4, 2  # matplotlib draws one figure at a time
 
 
@@ -74,6 +97,9 @@ def build_router(store: SqlHistory, *, demo: bool = False) -> APIRouter:
     as_document = functools.partial(_as_document, demo=demo)
     for path, endpoint in (
         ("/", _in_thread(as_document(pages.overview, Links()), threads)),
+        ("/runs", _in_thread(as_document(pages.runs, Links()), threads)),
+        ("/compare", _in_thread(as_document(pages.compare, Links()), threads)),
+        ("/compare/{figure}.svg", _in_thread(pages.figures_of(pages.read_comparison), drawing)),
         ("/machines", _in_thread(as_document(pages.machines, Links()), threads)),
         ("/version", _in_thread(pages.version, threads)),
         ("/static/{name}", _send_static),
@@ -108,6 +134,8 @@ def _as_document(
             page = build(request, **values)
         except _NotFoundError as error:
             status, page = 404, _message(links, "Not found", str(error))
+        except NothingToCompareError as error:
+            status, page = 404, _message(links, "Nothing to compare", str(error))
         except UNREADABLE as error:
             _LOG.warning("a page cannot be shown: %s", error)
             text = "The history cannot be read now; the server's log says why."
@@ -151,54 +179,94 @@ class _Pages:
         self.reports = Reports(store)
         self._pictures = Pictures()
 
-    def overview(
-        self,
-        request: Request,
-        q: Annotated[str, Query(max_length=_LONGEST)] = "",
-        page: Annotated[int, Query(ge=1, le=10**6)] = 1,
-    ) -> Page:
+    def overview(self, request: Request) -> Page:
         """Return the page of all jobs."""
         version = self._version(request)
-        seen = [h for h in survey.list_heads(self._engine) if access_of(request).covers(h.job)]
-        heads = [head for head in seen if q.casefold() in head.job.casefold()]
-        last = max(1, -(-len(heads) // jobs.JOBS_SHOWN))
-        number = min(page, last)
+        seen = self._heads(request)
+        listing = read_listing(request.query_params, "./", "jobs", jobs.JOB_SORTS, ("q",))
+        search = listing.fields.get("q", "").casefold()
+        heads = [head for head in seen if search in head.job.casefold()]
+        digests = self.reports.digests(heads, _WAIT_S)
+        heads = jobs.sort_heads(heads, digests, listing)
+        number = min(listing.page, max(1, -(-len(heads) // jobs.JOBS_SHOWN)))
         shown = heads[(number - 1) * jobs.JOBS_SHOWN : number * jobs.JOBS_SHOWN]
         running, counts = self._running(request)
         view = jobs.Overview(
             heads=heads,
             shown=shown,
             newest=survey.read_numbers(self._engine, [head.newest for head in shown]),
-            digests=self.reports.digests(heads, _WAIT_S),
+            digests=digests,
             running=running,
             running_jobs=counts,
             hosts=survey.count_hosts(self._engine),
             jobs=len(seen),
-            search=q,
-            number=number,
+            listing=listing,
         )
         return jobs.overview_page(view, version)
 
-    def job(
-        self,
-        request: Request,
-        job: str,
-        before: Annotated[str | None, Query(max_length=_LONGEST)] = None,
-    ) -> Page:
+    def job(self, request: Request, job: str) -> Page:
         """Return the page of a job."""
         _check_job(request, job)
         version = self._version(request, job)
-        view = self.reports.view(job)
-        if view is None:
-            raise _NotFoundError(f"There is no job called {job}.")
+        view = self._view(job)
         running, counts = self._running(request, job)
         schedules = [
             each for host in self._hosts(request) for each in host.schedules if each.job == job
         ]
-        runs = survey.list_runs(self._engine, job, jobs.RUNS_SHOWN, before)
+        listing, wanted = read_wanted(request.query_params, Links(1).job(job), RUN_SORTS)
+        runs, found = survey.list_runs(self._engine, [job], wanted, RUNS_SHOWN)
         first = survey.read_first(self._engine, job) or view.newest
-        content = jobs.JobContent(view, running, counts[job], runs, first, schedules, before)
+        content = jobs.JobContent(
+            view, running, counts[job], listing, runs, found, first, schedules
+        )
         return jobs.job_page(content, version)
+
+    def runs(self, request: Request) -> Page:
+        """Return the page of the runs of all jobs, by default the newest first."""
+        version = self._version(request)
+        listing, wanted = read_wanted(request.query_params, "runs", ("started", *RUN_SORTS[1:]))
+        access = access_of(request)
+        all_ = [head.job for head in survey.list_heads(self._engine)]
+        own = [job for job in all_ if access.covers(job)]
+        chosen = None if len(own) == len(all_) else own
+        runs, found = survey.list_runs(self._engine, chosen, wanted, RUNS_SHOWN)
+        return runs_page(listing, runs, found, version)
+
+    def compare(self, request: Request) -> Page:
+        """Return the page of two runs, batch sizes or jobs side by side."""
+        versions = survey.read_versions(self._engine)
+        found, of_jobs = self._compared(request), versions.of_jobs(access_of(request).jobs)
+        return compare_page(found, of_jobs if found.about is None else versions.of(found.about))
+
+    def _compared(self, request: Request) -> Compared:
+        """Return what the address of a comparison names; raises ``_NotFoundError``."""
+        query = request.query_params
+        runs, named, sizes = (query.getlist(name) for name in ("run", "job", "size"))
+        if runs:
+            return compare_runs([self._run(request, run) for run in choose_two(runs, "runs")])
+        if sizes:
+            job = named[0] if named else ""
+            _check_job(request, job)
+            view, trials = self._view(job), self.reports.trials(job)
+            return compare_sizes(
+                view, trials, choose_two(sizes, "batch sizes"), self.reports.shares
+            )
+        for job in choose_two(named, "jobs, runs or batch sizes"):
+            _check_job(request, job)
+        views = [(self._view(job), self.reports.trials(job)) for job in named]
+        heads = [head for head in self._heads(request) if head.job in named]
+        return compare_jobs(views, self.reports.digests(heads, _WAIT_S))
+
+    def _heads(self, request: Request) -> list[JobHead]:
+        """Return the jobs that may be seen."""
+        access = access_of(request)
+        return [head for head in survey.list_heads(self._engine) if access.covers(head.job)]
+
+    def _view(self, job: str) -> JobView:
+        view = self.reports.view(job)
+        if view is None:
+            raise _NotFoundError(f"There is no job called {job}.")
+        return view
 
     def run(self, request: Request, trial: str) -> Page:
         """Return the page of a run."""
@@ -225,35 +293,39 @@ class _Pages:
         text = self._version(request, job)
         return Response(text, media_type="text/plain", headers={"Cache-Control": "no-store"})
 
-    def read_job(self, request: Request, job: str) -> tuple[JobReport | None, str]:
+    def read_job(self, request: Request, _figure: str) -> tuple[JobReport | None, str]:
         """Return what the figures of a job show, and what differs if they do."""
+        job = request.path_params["name"]
         _check_job(request, job)
         view = self.reports.view(job)
         if view is None or view.report is None:
             return None, ""
         return view.report, jobs.job_version(view)
 
-    def read_run(self, request: Request, trial: str) -> tuple[JobReport | None, str]:
+    def read_run(self, request: Request, _figure: str) -> tuple[JobReport | None, str]:
         """Return what the figures of a run show, and what differs if they do."""
-        content = self._run(request, trial)
+        content = self._run(request, request.path_params["name"])
         return run_report(content), run_version(content)
 
-    def figures_of(
-        self, read: Callable[[Request, str], tuple[JobReport | None, str]]
-    ) -> Callable[..., Response]:
-        """Return the endpoint that draws the figures of a job, or of a run."""
+    def read_comparison(self, request: Request, figure: str) -> tuple[Shown | None, str]:
+        """Return what a figure of a comparison shows, and what differs if it does."""
+        found = self._compared(request)
+        return found.shown.get(figure), found.version
 
-        def draw(
-            request: Request, name: str, figure: str, theme: str = "light", v: str = ""
-        ) -> Response:
+    def figures_of(
+        self, read: Callable[[Request, str], tuple[Shown | None, str]]
+    ) -> Callable[..., Response]:
+        """Return the endpoint that draws the figures of a job, of a run, or of two of them."""
+
+        def draw(request: Request, figure: str, theme: str = "light", v: str = "") -> Response:
             """Draw a figure."""
             try:
-                report, version = read(request, name)
-            except _NotFoundError as error:
+                shown, version = read(request, figure)
+            except (_NotFoundError, NothingToCompareError) as error:
                 return _refuse(str(error))
             except UNREADABLE:
                 return _refuse("The history cannot be read now.", 503)
-            if report is None or figure not in FIGURES or theme not in THEMES:
+            if shown is None or figure not in _FIGURES or theme not in THEMES:
                 return _refuse("There is no such figure.")
             headers = {
                 "ETag": f'"{version}"',
@@ -265,7 +337,7 @@ class _Pages:
             if request.headers.get("If-None-Match") == headers["ETag"]:
                 return Response(status_code=304, headers=headers)
             try:
-                drawn = self._pictures.read(figure, report, version, theme)
+                drawn = self._pictures.read(figure, shown, version, theme)
             except (ImportError, ValueError, ArithmeticError) as error:
                 _LOG.warning("a figure cannot be drawn: %s", error)
                 drawn = None

@@ -12,12 +12,24 @@ from zeusrun.history.base import HEARTBEAT_S, LEASE_S
 from zeusrun.launcher.rundir.record import Live
 from zeusrun.maintenance.running import state_of
 from zeusrun.server.pages import document
+from zeusrun.server.pages.listing import runs_form
 from zeusrun.trial import TrialStatus
 from zeusrun.view import units
-from zeusrun.view.columns import CARBON, COST, ENERGY, HOST, PRICE, TIME, WHEN, Column
+from zeusrun.view.columns import CARBON, COST, ENERGY, HOST, PRICE, TIME, Column
 from zeusrun.view.report.facts import JobReport, build_facts, build_power
 from zeusrun.view.report.headline import goal
-from zeusrun.view.report.markup import Html, details, figure, join, pairs, section, table, tag
+from zeusrun.view.report.markup import (
+    Html,
+    details,
+    escape,
+    figure,
+    join,
+    moment,
+    pairs,
+    section,
+    table,
+    tag,
+)
 from zeusrun.view.report.sections import Frame, power_traces
 from zeusrun.view.sheets import trial_rows
 
@@ -27,6 +39,7 @@ if TYPE_CHECKING:
     from zeusrun.analysis.curves import CurveUnit
     from zeusrun.energy.power_trace import PowerTrace
     from zeusrun.history.sql.survey import RunningTrial
+    from zeusrun.server.pages.listing import Listing
     from zeusrun.trial import Trial
 
 _LATE_S = LEASE_S - 2.25 * HEARTBEAT_S  # that are left of a lease if two heartbeats are missing
@@ -79,9 +92,10 @@ def _card(run: Live, links: document.Links) -> Html:
 def _progress(trial: Trial) -> Html:
     done = trial.epochs or 0
     if trial.time_s is None:
-        text = f"started {units.moment(trial.started_at, '%H:%M')}, training has not begun"
+        at = moment(trial.started_at, "%H:%M")
+        text = join(("started ", at, ", training has not begun"))
     else:
-        text = f"{units.plural(done, 'epoch')} of at most {trial.max_epochs}"
+        text = escape(f"{units.plural(done, 'epoch')} of at most {trial.max_epochs}")
     if trial.by_samples:  # nothing says how many it will be
         return tag("div", tag("span", f"{units.count(trial.samples)} samples"), class_="epochs")
     bar = tag(
@@ -102,11 +116,11 @@ def _sparkline(trial: Trial) -> Html:
 def _last_heartbeat(run: Live) -> Html:
     """Return when the launcher was last heard of."""
     if not run.alive:
-        since = "" if run.updated_at is None else f" since {units.moment(run.updated_at, '%H:%M')}"
-        return tag("p", f"no heartbeat{since}", class_="note bad")
+        since = [] if run.updated_at is None else [" since ", moment(run.updated_at, "%H:%M")]
+        return tag("p", "no heartbeat", *since, class_="note bad")
     if run.updated_at is None:
-        return tag("p", f"began {units.moment(run.trial.started_at)}", class_="note")
-    return tag("p", f"as of {units.moment(run.updated_at, '%H:%M:%S')}", class_="note")
+        return tag("p", "began ", moment(run.trial.started_at), class_="note")
+    return tag("p", "as of ", moment(run.updated_at, "%H:%M:%S"), class_="note")
 
 
 def status_text(trial: Trial) -> Html:
@@ -118,27 +132,75 @@ def status_text(trial: Trial) -> Html:
     return tag("span", text, class_=f"status {mood}" if mood else "status")
 
 
-def page_links(label: str, parts: Sequence[str]) -> Html:
-    """Return the links to other pages of a list; nothing without any."""
-    spaced = [each for part in parts for each in (part, " ")]
-    return tag("nav", tag("p", *spaced), aria_label=label, class_="pages") if parts else Html()
+SORTED_BY = {
+    "run": "run",
+    "when": "started",
+    "status": "status",
+    "batch size": "size",
+    "host": "host",
+    "GPU": "gpu",
+    "time": "time",
+    "energy": "energy",
+    "cost": "cost",
+    "carbon": "carbon",
+}
+"""By what each column of a list of runs sorts."""
 
 
-def runs_table(
-    trials: Sequence[Trial], caption: str, links: document.Links, unit: CurveUnit = "epochs"
+def runs_list(
+    listing: Listing,
+    trials: Sequence[Trial],
+    total: int,
+    links: document.Links,
+    unit: CurveUnit = "epochs",
 ) -> Html:
-    """Return a row for each run, in the order given."""
+    """Return a list of runs that can be searched, sorted and compared: one page of ``total``."""
     columns = [
-        Column("run", lambda trial: links.link_run(trial.trial)),
-        WHEN,
+        Column("run", lambda trial: pick("run", trial.trial, links.link_run(trial.trial))),
+        Column("when", lambda trial: moment(trial.started_at), left=True),
         Column("status", status_text, left=True),
         Column("batch size", size_label),
-        HOST,
         Column(unit, lambda trial: units.count(amount_in(trial, unit))),
-        *(TIME, ENERGY, COST, PRICE, CARBON),
+        *(TIME, ENERGY, COST, PRICE, CARBON, HOST),
+        Column("GPU", lambda trial: units.shortened(trial.gpu_model or units.UNKNOWN), left=True),
         Column("why", _why, left=True),
     ]
-    return table(caption, columns, trials, lambda trial: trial.trial)
+    sorts = {name: sort for name, sort in SORTED_BY.items() if sort in listing.sorts}
+    caption = f"{len(trials)} of {units.plural(total, 'run')}"
+    listed = table(
+        caption, columns, trials, lambda trial: trial.trial, headings=listing.headings(sorts)
+    )
+    none = "" if trials else tag("p", "No run is like that.")
+    pages = listing.pages("More runs", total, RUNS_SHOWN)
+    return join((runs_form(listing), none, picking(listed, links), pages))
+
+
+RUNS_SHOWN = 50  # runs on a page of a list
+
+
+def pick(name: str, value: str, link: Html) -> Html:
+    """Return a link with a box that chooses its row for a comparison."""
+    box = f'<input type="checkbox" name="{name}" value="{escape(value)}" '
+    return join((Html(f'{box}aria-label="Compare {escape(value)}"> '), link))
+
+
+def picking(listed: Html, links: document.Links) -> Html:
+    """Return a table whose chosen rows can be compared."""
+    button = tag("p", tag("button", "Compare"), " two rows with a check mark")
+    return (
+        tag("form", listed, button, action=links.to("compare"), class_="pick") if listed else listed
+    )
+
+
+def runs_page(
+    listing: Listing, trials: Sequence[Trial], total: int, version: str | None
+) -> document.Page:
+    """Return the page of the runs of all jobs."""
+    listed = runs_list(listing, trials, total, document.Links())
+    title = tag("h1", units.plural(total, "run"), class_="headline")
+    head = tag("p", "All jobs", class_="job")
+    content = join((head, title, tag("section", listed, id="runs")))
+    return document.Page("Runs", content, "Runs", version=version)
 
 
 def _why(trial: Trial) -> str:
@@ -255,7 +317,7 @@ def _facts(trial: Trial) -> Html:
         elif text and not name:
             found[-1] = (found[-1][0], f"{found[-1][1]}; {text}")
     moments = [("started", trial.started_at), ("ended", trial.finished_at)]
-    found += [(name, units.minute(at)) for name, at in moments]
+    found += [(name, moment(at)) for name, at in moments]
     names = {"cause": trial.cause, "host": trial.host, "directory": trial.run_dir}
     found += [(name, text or units.UNKNOWN) for name, text in names.items()]
     return pairs([(name, _small_bars(text)) for name, text in found], class_="key")
@@ -263,6 +325,8 @@ def _facts(trial: Trial) -> Html:
 
 def _small_bars(text: str) -> Html:
     """Return a text whose curve of bars fits the column of a phone, on one line."""
+    if isinstance(text, Html):
+        return text
     parts = _BARS.split(text)
     return join(tag("span", part, class_="bars") if n % 2 else part for n, part in enumerate(parts))
 

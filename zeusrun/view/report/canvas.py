@@ -174,7 +174,7 @@ def add_legend(
         fontsize=TEXT,
         labelcolor=palette.ink,
         handletextpad=0.1,
-        columnspacing=0.8,
+        columnspacing=2.0,  # on a phone, letters are larger
         borderpad=0.0,
         borderaxespad=0.0,
         bbox_to_anchor=(left / WIDTH, 1.0 - 3 / (72 * figure.get_figheight())),
@@ -184,7 +184,7 @@ def add_legend(
 
 def _columns(labels: Sequence[str]) -> int:
     """Return how many entries of a legend stand in a line."""
-    widest = 26 + 6.5 * max(len(label_text(label, _LABEL)) for label in labels)
+    widest = 38 + 6.5 * max(len(label_text(label, _LABEL)) for label in labels)
     return max(1, min(len(labels), int(WIDTH / widest)))
 
 
@@ -250,7 +250,7 @@ _HREF = "{http://www.w3.org/1999/xlink}href"
 # Of a file that a page shows as an image: on a phone, it is smaller.
 _STYLE = (
     "<style>text{font-family:system-ui,-apple-system,Segoe UI,Roboto,sans-serif}"
-    "@media (max-width:480px){text{font-size:13px!important}}</style>"
+    "@media (max-width:480px){text{font-size:14px!important}}</style>"
 )
 _NOTHING = {"Date": None, "Creator": None, "Format": None, "Type": None}
 

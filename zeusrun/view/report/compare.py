@@ -63,10 +63,14 @@ def compare(
     """Compare two groups of runs, by their medians."""
     measures = []
     unit = curve_unit([*left, *right])
+    # Joules of measured and of estimated energy are never compared.
+    apart = len({setting(trial)[2] for trial in (*left, *right) if has_cost(trial)}) > 1
     lengths = (unit, "count", lambda trial: amount_in(trial, unit))
     for name, kind, value in (*_QUANTITIES, lengths):
         sides = _values(left, value), _values(right, value)
-        measures.append(Measure(name, kind, *sides, _find_saved(*sides)))
+        measures.append(
+            Measure(name, kind, *sides, None if apart and kind == "energy" else _find_saved(*sides))
+        )
     headline, better = _headline(names, measures[0])
     differ = _difference([*left, *right])
     return GroupComparison(

@@ -157,7 +157,7 @@ def build_facts(job: str, trials: Sequence[Trial], unit: CurveUnit | None = None
         target=newest.target,
         eta_knob=newest.eta_knob,
         default=newest.default_batch_size,
-        hardware=_hardware(newest),
+        hardware=hardware_text(newest),
         first_at=trials[0].started_at,
         last_at=newest.started_at,
         taught=any(trial.teaches for trial in trials),
@@ -193,7 +193,7 @@ def _describe_other_sizes(trials: Sequence[Trial]) -> Iterator[str]:
         )
 
 
-def _hardware(trial: Trial) -> str:
+def hardware_text(trial: Trial) -> str:
     """Return what a run trained on: ``8 x NVIDIA H100``, ``CPU, 2 ranks``, ``CPU, 2→4 ranks``."""
     ranks = ranks_text(trial)
     if trial.gpu_model is not None and trial.gpu_count:

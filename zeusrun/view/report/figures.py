@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from zeusrun.analysis.amounts import MOST
 from zeusrun.view.claims import is_good
 from zeusrun.view.report import canvas
+from zeusrun.view.report.compare import GroupComparison
 from zeusrun.view.units import short_count
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from zeusrun.analysis.recurrences import RecurrenceFacts, SizeFacts
     from zeusrun.energy.power_trace import PowerSpan
     from zeusrun.view.report.canvas import Palette
-    from zeusrun.view.report.compare import GroupComparison
     from zeusrun.view.report.facts import JobFacts, JobReport, PowerFacts
 
 DRAWN_TRACES = 6
@@ -37,8 +37,14 @@ _UNITS = {
 }
 
 
-def figure_height(name: str, report: JobReport) -> float | None:
-    """Return the height of one of ``FIGURES`` in pixels; ``None`` if nothing is known to draw."""
+def figure_height(name: str, report: JobReport | GroupComparison) -> float | None:
+    """Return the height of a figure in pixels; ``None`` if nothing is known to draw.
+
+    ``name`` is one of ``FIGURES``, of a report.
+    """
+    if isinstance(report, GroupComparison):
+        known = any(each.left or each.right for each in report.measures)
+        return _below_dots(report) + 200 if known else None
     facts, traces = report.facts, len(_drawn_traces(report.power))
     top = _below_legend(_labels(facts))
     heights = {
@@ -51,8 +57,10 @@ def figure_height(name: str, report: JobReport) -> float | None:
     return heights[name] or None
 
 
-def draw(name: str, report: JobReport, palette: Palette) -> Figure | None:
-    """Draw one of ``FIGURES``; ``None`` if nothing is known to draw."""
+def draw(name: str, report: JobReport | GroupComparison, palette: Palette) -> Figure | None:
+    """Draw one of ``FIGURES``, or a comparison; ``None`` if nothing is known to draw."""
+    if isinstance(report, GroupComparison):
+        return draw_comparison(report, palette)
     height = figure_height(name, report)
     if height is None:
         return None
@@ -298,12 +306,16 @@ def _watts(watts: float, _place: float) -> str:
     return f"{watts / 1000:g} kW" if watts >= 1000 else f"{watts:g} W"
 
 
+def _below_dots(comparison: GroupComparison) -> float:
+    return 52 + _LEGEND_LINE * (canvas.legend_lines(comparison.names) - 1)
+
+
 def draw_comparison(comparison: GroupComparison, palette: Palette) -> Figure | None:
     """Draw two groups of runs side by side: every run is a dot, a line the median."""
     measures = [each for each in comparison.measures if each.left or each.right]
     if not measures:
         return None
-    top = 52 + _LEGEND_LINE * (canvas.legend_lines(comparison.names) - 1)
+    top = _below_dots(comparison)
     figure = canvas.blank(top + 200)
     canvas.add_legend(figure, comparison.names, palette, (0, 1), 44)
     room = (canvas.WIDTH - 8) / len(measures)

@@ -5,26 +5,33 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from zeusrun.cost import energy_text
 from zeusrun.target import describe_target
 from zeusrun.view import units
-from zeusrun.view.claims import claim_against, is_good, money_saved, net_text, short_amount
+from zeusrun.view.claims import (
+    claim_against,
+    claim_cost,
+    is_good,
+    money_saved,
+    net_text,
+    short_amount,
+)
 from zeusrun.view.columns import Column
 from zeusrun.view.report.markup import Html, coloured, join, pairs, table, tag
 from zeusrun.view.units import UNKNOWN, plural
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from zeusrun.analysis.amounts import Total
+    from zeusrun.analysis.amounts import NetAmounts, Total
     from zeusrun.trial import Trial
     from zeusrun.view.report.facts import JobFacts, JobReport
 
 _DETAILED_JOBS = 10
+_NO_BREAK = "\N{NO-BREAK SPACE}"
 _UNIT = re.compile(r"(?<=\d) (?=%|[A-Z]{3}\b|[kMGT]?(?:Wh|J|g)\b|k?t\b)")
 
 
-def target(facts: JobFacts) -> str:
+def target(facts: JobFacts | Trial) -> str:
     """Return the target of a job: ``val_accuracy ≥ 0.98``."""
     return f"{units.shortened(facts.metric, 80)} {goal(facts)}"
 
@@ -41,7 +48,15 @@ def percent(share: float | None) -> str:
 
 def unbroken(claim: str) -> str:
     """Keep each number on the line of its unit."""
-    return _UNIT.sub("\N{NO-BREAK SPACE}", claim)
+    return _UNIT.sub(_NO_BREAK, claim)
+
+
+def folding(text: str) -> str:
+    """Return an amount for a cell that breaks only before its range."""
+    if text in {"", UNKNOWN}:
+        return text
+    whole = text.replace(" ", _NO_BREAK).replace(f"{_NO_BREAK}(", " (")
+    return tag("span", whole.replace(f",{_NO_BREAK}", ", "), class_="folds")
 
 
 def capitalized(text: str) -> str:
@@ -99,8 +114,8 @@ def basis(facts: JobFacts) -> str:
     energy, cost = is_good(facts.net.energy_j), is_good(savings.net)
     if {energy, cost} == {True, False} and facts.eta_knob < 1:
         sentences.append(
-            f"The cost, which also counts time (eta_knob {facts.eta_knob:g}), is "
-            f"{energy_text(abs(savings.net.value))} {'lower' if cost else 'higher'}."
+            f"By the cost, which also counts time (eta_knob {facts.eta_knob:g}), they "
+            f"{claim_cost(savings.net)}."
         )
     if cost is False:
         pays = savings.pays_back_in
@@ -128,9 +143,9 @@ def overview(reports: Sequence[JobReport]) -> Html:
         Column("job", lambda each: _link(each.job, places.get(each.job))),
         Column("runs", lambda each: str(each.total.runs)),
         Column("its batch sizes", lambda each: headline(each)[0], left=True),
-        Column("net energy saved", lambda e: short_amount(e.net.energy_j, units.electricity)),
-        Column("money", lambda each: money_saved(each.net)),
-        Column("carbon", lambda each: short_amount(each.net.carbon_g, _carbon)),
+        Column("net energy saved", lambda e: energy_saved(e.net)),
+        Column("money", lambda each: folding(money_saved(each.net))),
+        Column("CO2e", lambda each: carbon_saved(each.net)),
     ]
     runs = sum(report.facts.total.runs for report in reports)
     title = f"{plural(len(reports), 'job')}, {plural(runs, 'run')}"
@@ -147,6 +162,16 @@ def overview(reports: Sequence[JobReport]) -> Html:
     )
 
 
+def energy_saved(net: NetAmounts) -> str:
+    """Return the energy that was saved, with its range, for a cell of a table."""
+    return folding(short_amount(net.energy_j, units.electricity))
+
+
+def carbon_saved(net: NetAmounts) -> str:
+    """Return the carbon that was saved, likewise."""
+    return folding(short_amount(net.carbon_g, units.carbon))
+
+
 def _link(text: str, place: str | None) -> str:
     return text if place is None else tag("a", text, href=place)
 
@@ -155,19 +180,23 @@ def _carbon(grams: float | None) -> str:
     return UNKNOWN if grams is None else f"{units.carbon(grams)} CO2e"
 
 
-def job_head(facts: JobFacts, place: str, *, alone: bool) -> Html:
+def job_head(
+    facts: JobFacts, place: str, *, alone: bool, moment: Callable[[str, str], str] = units.moment
+) -> Html:
     """Return what stands above the sections of a job: its name, a headline, sums, remarks.
 
     Args:
         facts: Of the job.
         place: The id of its name.
         alone: Whether it is the only job of the page.
+        moment: Returns a recorded time in a form.
     """
     text, good = headline(facts)
     job = tag("p", facts.job, class_="job", id=place)
     title = tag("h1" if alone else "h2", coloured(capitalized(text), good), class_="headline")
-    ends = dict.fromkeys(units.moment(at, "%Y-%m-%d") for at in (facts.first_at, facts.last_at))
-    days = [tag("span", day, class_="date") for day in ends]
+    form = "%Y-%m-%d"
+    ends = {units.moment(at, form): moment(at, form) for at in (facts.first_at, facts.last_at)}
+    days = [tag("span", day, class_="date") for day in ends.values()]
     values = [
         *all_runs(facts.total),
         ("runs", f"{facts.total.runs}, {facts.reached} reached the target"),

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import html
-from typing import TYPE_CHECKING, Any
+from datetime import timezone
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from zeusrun.clock import local_time
 from zeusrun.plain_text import plain_text, storable_text
 from zeusrun.view.units import UNKNOWN, shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from rich.text import Text
 
@@ -31,7 +33,7 @@ def escape(text: str) -> Html:
     return Html(html.escape(plain_text(storable_text(shortened(text, _LONGEST)))))
 
 
-def tag(name: str, *children: str, **attributes: str | int | None) -> Html:
+def tag(name: str, /, *children: str, **attributes: str | int | None) -> Html:
     """Return an element; ``class_`` and ``aria_label`` mean ``class`` and ``aria-label``."""
     pairs = [
         f' {key.rstrip("_").replace("_", "-")}="{escape(str(value))}"'
@@ -56,24 +58,42 @@ def join(parts: Iterable[str]) -> Html:
     return Html("".join(map(escape, parts)))
 
 
+def moment(rfc3339: str | None = None, form: str = "%Y-%m-%d %H:%M") -> str:
+    """Return a recorded time in UTC, which a script shows in the time zone of the browser."""
+    time = None if rfc3339 is None else local_time(rfc3339, timezone.utc)
+    if time is None:
+        return UNKNOWN if rfc3339 is None else rfc3339[:16]
+    return tag("time", time.strftime(form), datetime=f"{time:%Y-%m-%dT%H:%M:%SZ}")
+
+
+class Heading(NamedTuple):
+    """The heading of a column by which a table can be sorted."""
+
+    address: str  # of the table in the other order
+    direction: str | None  # "ascending" or "descending" if it is sorted by this column
+
+
 def table(
     caption: str,
     columns: Sequence[Column],
     rows: Sequence[Any],
     key: Callable[[Any], str | None] = lambda _row: None,
+    headings: Mapping[str, Heading] | None = None,
 ) -> Html:
     """Return a table that scrolls by itself if it is too wide; without rows, nothing.
 
     The first column names the rows. Another one of which nothing is known is left out. ``key``
-    names a row for a script that updates the table.
+    names a row for a script that updates the table. ``headings``: of columns by which it can be
+    sorted, by name.
     """
     if not rows:
         return Html()
-    texts = [[_cell(column.value(row)) for row in rows] for column in columns]
+    texts = [[cell(column.value(row)) for row in rows] for column in columns]
     shown = [at for at, own in enumerate(texts) if not at or any(each != UNKNOWN for each in own)]
-    sides = ["date" if each.name == "when" else None if each.left else "n" for each in columns]
+    short = {"when", "status"}  # no text of these wraps
+    sides = ["date" if each.name in short else None if each.left else "n" for each in columns]
     sides[0] = None
-    head = (tag("th", columns[at].name, scope="col", class_=sides[at]) for at in shown)
+    head = (_heading(columns[at].name, sides[at], headings or {}) for at in shown)
     lines = []
     for number, row in enumerate(rows):
         cells = (tag("td", texts[at][number], class_=sides[at]) for at in shown[1:])
@@ -83,7 +103,14 @@ def table(
     return _scrolling(tag("table", tag("caption", caption), thead, tbody), caption)
 
 
-def _cell(value: str | Text) -> str:
+def _heading(name: str, side: str | None, headings: Mapping[str, Heading]) -> Html:
+    if name not in headings:
+        return tag("th", name, scope="col", class_=side)
+    address, direction = headings[name]
+    return tag("th", tag("a", name, href=address), scope="col", class_=side, aria_sort=direction)
+
+
+def cell(value: str | Text) -> str:
     """Return a cell; one for a terminal loses its colour."""
     return value if isinstance(value, str) else value.plain
 

@@ -27,6 +27,7 @@ from zeusrun.view.report.headline import (
     capitalized,
     detailed,
     estimated_part,
+    folding,
     headline,
     job_head,
     overview,
@@ -36,7 +37,7 @@ from zeusrun.view.report.markup import Html, coloured, figure, join, table, tag
 from zeusrun.view.report.sections import Frame, job_sections
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from zeusrun.analysis.recurrences import SizeFacts
     from zeusrun.view.report.canvas import Palette
@@ -84,30 +85,50 @@ def _job_part(report: JobReport, prefix: str, *, alone: bool) -> tuple[Html, lis
 
 def comparison_page(comparison: GroupComparison, made_at: str) -> str:
     """Return the page of two groups of runs side by side; call it within ``drawing``."""
+
+    def picture(name: str, label: str) -> Html | None:
+        drawn = draw_comparison(comparison, STAND_INS)
+        return None if drawn is None else Html(inline_svg(drawn, name, label))
+
+    job = tag("p", comparison.subject, class_="job")
+    title = f"{' and '.join(comparison.names)}: zeusrun report"
+    return build_page(title, (), comparison_content(comparison, picture, job), made_at)
+
+
+def comparison_content(
+    comparison: GroupComparison, picture: Callable[[str, str], Html | None], job: Html
+) -> Html:
+    """Return two groups of runs side by side: a headline, a figure, a table and notes.
+
+    ``picture`` is that of a ``Frame``. ``job`` stands above the headline.
+    """
     first, second = comparison.names
     runs = " and ".join(
         f"{n} of {name}" for n, name in zip(comparison.reached, (first, second), strict=True)
     )
     lead = f"Medians of the runs that reached the target: {runs}. Every run is a dot."
-    drawn = draw_comparison(comparison, STAND_INS)
     length = comparison.measures[-1].name
     label = f"Cost, energy, time and {length} of {first} and {second}: every run, and the medians."
-    svg = None if drawn is None else inline_svg(drawn, "compare", label)
     rows = comparison_rows(comparison)
-    columns = [Column(name, operator.itemgetter(name)) for name in rows[0]]
+    names = list(rows[0])
+    columns = [Column(names[0], operator.itemgetter(names[0])), *map(_folding_column, names[1:])]
     caption = "Every run that reached the target is a dot; the line and the number are the median."
     listed = table("Medians, from lowest to highest", columns, rows)
-    content = join(
+    title = coloured(comparison.headline, comparison.better)
+    return join(
         (
-            tag("p", comparison.subject, class_="job"),
-            tag("h1", coloured(comparison.headline, comparison.better)),
+            job,
+            tag("h1", title, class_="headline"),
             tag("p", comparison.differ, class_="caution") if comparison.differ else "",
             tag("p", lead, class_="lead"),
-            figure(svg, caption, listed),
+            figure(picture("compare", label), caption, listed),
             *(tag("p", note, class_="note") for note in comparison.notes),
         )
     )
-    return build_page(f"{first} and {second}: zeusrun report", (), content, made_at)
+
+
+def _folding_column(name: str) -> Column:
+    return Column(name, lambda row: folding(row[name]))
 
 
 def build_page(title: str, links: Sequence[tuple[str, str]], content: Html, made_at: str) -> str:

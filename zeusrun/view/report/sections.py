@@ -5,17 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from zeusrun.analysis.amounts import Estimate
 from zeusrun.view import units
-from zeusrun.view.columns import CARBON, COST, ENERGY, LIMIT, PRICE, TIME, WHEN, Column
+from zeusrun.view.claims import claim_cost, short_share
+from zeusrun.view.columns import CARBON, COST, ENERGY, LIMIT, PRICE, TIME, Column
 from zeusrun.view.explain import RANGE
 from zeusrun.view.report.figures import DRAWN_RUNS, DRAWN_TRACES
-from zeusrun.view.report.headline import capitalized, percent, target
+from zeusrun.view.report.headline import capitalized, folding, percent, target, unbroken
 from zeusrun.view.report.markup import Html, details, figure, join, table, tag
 from zeusrun.view.units import UNKNOWN, noise_text, plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from zeusrun.analysis.recurrences import RecurrenceFacts
     from zeusrun.view.report.facts import Belief, JobFacts, JobReport, OverheadFacts, PowerFacts
 
 _SHOWN_FAILURES = 12  # more are folded
@@ -40,6 +43,7 @@ class Frame:
         link: Returns the id of a run, as a link if the run has a page.
         rows: How many recurrences a table has at most.
         failures: How many failures a table has at most.
+        moment: Returns a recorded time.
         rest: Where the others are.
     """
 
@@ -48,6 +52,7 @@ class Frame:
     rows: int = 200
     failures: int = 100
     rest: str = "`--format json` has all"
+    moment: Callable[[str], str] = units.minute
 
 
 def job_sections(report: JobReport, frame: Frame) -> list[tuple[str, str, Html]]:
@@ -69,10 +74,10 @@ def _recurrences(report: JobReport, frame: Frame) -> Html:
     facts, shown = report.facts, report.facts.recurrences[-frame.rows :]
     columns = [
         Column("recurrence", lambda each: str(each.recurrence)),
-        *(WHEN, _SIZE),
+        *(_when(frame), _SIZE),
         Column("attempts", lambda each: str(each.attempts)),
         *(_STATUS, COST, ENERGY, TIME, _length(facts)),
-        Column("saved", lambda each: percent(each.saved_share)),
+        Column("saved", _saved),
         *(PRICE, CARBON),
     ]
     count = len(facts.recurrences)
@@ -89,9 +94,23 @@ def _recurrences(report: JobReport, frame: Frame) -> Html:
     caption = f"{dots} with all its attempts, in the colour of its last batch size."
     if facts.savings.default_j is not None:
         caption += " Dashed: what a run of the default is expected to cost."
+    if facts.savings.net is not None:
+        caption += f" In all: {unbroken(claim_cost(facts.savings.net))}."
     listed = table(f"Recurrences: {which}", columns, shown[::-1])
     folded = details("Table of the recurrences", listed) if shown else listed
     return figure(frame.picture("cost", label), caption, folded)
+
+
+def _saved(each: RecurrenceFacts) -> str:
+    """Return what a recurrence saved, as a share of the default's cost; a dash if in doubt."""
+    if each.saved is None or each.saved_share is None or not each.default_j:
+        return UNKNOWN
+    ends = (each.saved.value, each.saved.low, each.saved.high)
+    return folding(short_share(Estimate(*(joules / each.default_j for joules in ends))))
+
+
+def _when(frame: Frame) -> Column:
+    return Column("when", lambda each: frame.moment(each.started_at), left=True)
 
 
 def _length(facts: JobFacts) -> Column:
@@ -253,7 +272,10 @@ def _failures(facts: JobFacts, frame: Frame) -> Html:
     if not failures:
         return tag("p", "Every run has reached its target.") if facts.reached else Html()
     why = Column("why", lambda e: units.shortened(e.reason, _LONGEST) or UNKNOWN, left=True)
-    columns, rows = [_runs(frame), WHEN, _SIZE, _STATUS, why, COST], failures[-frame.failures :]
+    columns, rows = (
+        [_runs(frame), _when(frame), _SIZE, _STATUS, why, COST],
+        failures[-frame.failures :],
+    )
     text = f"{len(failures)} of {plural(facts.total.runs, 'run')} did not reach the target"
     if len(rows) < len(failures):
         text += f", the newest {len(rows)}; {frame.rest}"

@@ -1,0 +1,211 @@
+"""Two runs, two batch sizes and two jobs side by side."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+pytest.importorskip("fastapi")
+pytest.importorskip("sqlalchemy")
+
+from tests.factories import begin, build_trial
+from tests.server.pages.conftest import fetch, open_store, serve
+from tests.server.pages.test_pages import check
+from tests.server.pages.values import LIVE, fill, named
+from tests.view.report.values import run
+from zeusrun.analysis.savings import compare_sizes, find_savings
+from zeusrun.history.sql.tokens import create_token
+from zeusrun.trial import EnergySource, TrialStatus
+from zeusrun.view.claims import claim_against
+
+CHEAP = [run(n, 32, 1.0 + n / 100) for n in range(1, 5)]
+CHEAP += [run(n, 64, 0.5 + n / 100) for n in range(5, 14)]
+RUNS = "/compare?run=job-1-1&run=job-2-1"
+SIZES = "/compare?job=job&size=32&size=64"
+JOBS = "/compare?job=job&job=other"
+
+
+@pytest.fixture(scope="module")
+def port(empty_sqlite, tmp_path_factory):
+    with open_store(empty_sqlite, tmp_path_factory.mktemp("compare") / "history.db") as store:
+        fill(store)
+        store.add([named("cheap", each) for each in CHEAP])
+        with serve(store) as opened:
+            yield opened
+
+
+def plain(text):
+    return re.sub("<[^>]+>", " ", text).replace("\N{NO-BREAK SPACE}", " ")
+
+
+def row(text, name):
+    found = re.search(rf"<tr[^>]*><th[^>]*>{name}</th>(.*?)</tr>", text)
+    cells = re.sub('<span class="folds">([^<]*)</span>', r"\1", found[1]) if found else ""
+    return re.findall("<td[^>]*>(.*?)</td>", cells.replace("\N{NO-BREAK SPACE}", " ")) or None
+
+
+def test_two_runs_show_what_they_took_and_which_settings_differ(port):
+    text = fetch(port, RUNS).text
+    check(text)
+    assert row(text, "batch size") == ["32", "64"]
+    assert row(text, "energy") == ["3.60 MJ", "1.80 MJ"]
+    assert row(text, "host") == ["node-a", "node-a"]
+    assert "REACHED" in row(text, "status")[0]
+    assert row(text, "target") is None  # the same
+    assert "<time datetime=" in row(text, "began")[0]
+    assert "Two runs alone show no saving" in text
+    assert 'href="compare?job=job&amp;size=32&amp;size=64"' in text
+    assert "saves" not in plain(text)
+
+
+def test_two_runs_share_a_figure_in_two_colours(port):
+    text = fetch(port, RUNS).text
+    (address,) = re.findall(r'src="(compare/curves\.svg\?[^"]*theme=light[^"]*)"', text)
+    answer = fetch(port, "/" + address.replace("&amp;", "&"))
+    assert answer.headers["Content-Type"] == "image/svg+xml"
+    assert "immutable" in answer.headers["Cache-Control"]
+    assert ">job-1-1</text>" in answer.text
+    assert ">job-2-1</text>" in answer.text
+
+
+def test_runs_with_measured_and_with_estimated_energy_are_not_compared_by_cost(store):
+    store.add([run(1, 32), run(2, 64, 0.5, energy_source=EnergySource.ESTIMATED)])
+    with serve(store) as port:
+        text = fetch(port, RUNS).text
+        assert row(text, "cost") is None
+        assert "their costs are not compared" in text
+        assert row(text, "energy") == ["3.60 MJ", "~1.80 MJ"]
+        assert "energy" not in fetch(port, "/compare/curves.svg?run=job-1-1&run=job-2-1").text
+        assert fetch(port, SIZES).status == 404  # the newest runs have another kind of energy
+        store.add(
+            [named("other", run(n, 32, energy_source=EnergySource.ESTIMATED)) for n in (1, 2)]
+        )
+        store.add([run(3, 32), run(4, 32)])
+        text = plain(fetch(port, JOBS).text)
+    assert "job and other cannot be compared" in text or "other and job cannot be compared" in text
+    assert "the kind of energy (measured or estimated)" in text
+
+
+def test_a_run_that_goes_on_is_compared_by_what_it_has_so_far(port):
+    text = fetch(port, "/compare?run=job-4-1&run=job-1-1").text
+    assert "runs now" in row(text, "status")[0]
+    assert row(text, "epochs")[0] == "2"
+
+
+def test_batch_sizes_are_compared_by_the_rule_of_the_history(port):
+    saved, energy = compare_sizes(CHEAP, 64, 32)
+    assert saved == find_savings(CHEAP).share
+    for query in ("size=32&size=64", "size=64&size=032"):  # against the default
+        text = fetch(port, f"/compare?job=cheap&{query}").text
+        check(text)
+        assert f"Batch size 64 {claim_against(saved, '', '32').strip()}" in plain(text)
+        assert (
+            f"Of energy alone: {claim_against(energy, 'batch size 64', 'batch size 32')}."
+            in plain(text)
+        )
+    assert row(text, "runs")[:2] == ["4", "9"]
+    assert row(text, "cost")[0] == "3.69 MJ (3.64 MJ to 3.74 MJ)"
+    assert row(text, "time")[2] == "–"  # noqa: RUF001
+    assert row(text, "cost")[2].startswith("−")  # noqa: RUF001
+    for name in ("compare", "curves"):
+        assert fetch(port, f"/compare/{name}.svg?job=cheap&size=32&size=64").status == 200
+
+
+def test_a_difference_that_may_be_none_is_not_claimed(port):
+    text = plain(fetch(port, "/compare?job=job&size=32&size=64").text)
+    assert "Batch size 64 against 32: no difference can be shown yet (" in text
+    assert "saves" not in text
+
+
+def test_two_other_batch_sizes_are_compared_with_each_other(store):
+    third = [run(n, 128, 0.25 + n / 1000) for n in range(14, 24)]
+    store.add([*CHEAP, *third])
+    with serve(store) as port:
+        text = plain(fetch(port, "/compare?job=job&size=64&size=128").text)
+    share, _ = compare_sizes([*CHEAP, *third], 128, 64)
+    assert share.low > 0
+    assert f"atch size 128 saves {100 * share.value:.0f} % a run" in text
+
+
+def test_jobs_stand_side_by_side_with_the_columns_of_the_first_page(port):
+    for _ in range(100):
+        text = fetch(port, "/compare?job=cheap&job=job").text
+        if not re.search("<td[^>]*>–</td>", str(row(text, "energy"))):  # noqa: RUF001
+            break
+    check(text)
+    assert re.search(r"other|cheap", text)
+    assert len(row(text, "saved a run")) == 2
+    assert row(text, "target") == ["accuracy ≥ 0.5"] * 2
+    assert "Every run is a dot." in text
+    assert fetch(port, "/compare/compare.svg?job=cheap&job=job").status == 200
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("", "Choose two jobs, runs or batch sizes to compare; the address names none."),
+        ("?run=job-1-1", "Choose two runs to compare; the address names 1."),
+        ("?run=job-1-1&run=job-1-1", "Choose two runs"),
+        ("?run=job-1-1&run=job-2-1&run=job-3-1", "the address names 3."),
+        ("?run=job-1-1&run=nosuch-1-1", "There is no such run, or you may not see it."),
+        ("?run=%00&run=job-1-1", "There is no such run"),
+        ("?job=job&job=nosuch", "There is no job called nosuch."),
+        ("?job=job&job=..%2Fx", "There is no such job"),
+        ("?job=job&size=32", "Choose two batch sizes"),
+        ("?size=32&size=64", "There is no such job"),
+        ("?job=job&size=32&size=9999", "job has no run of batch size 9999 that has ended"),
+        ("?job=job&size=32&size=x%3Cscript%3E", "job has no run of batch size x&lt;script&gt;"),
+        ("?job=job&size=32&size=" + "9" * 5000, "job has no run of batch size 99"),
+    ],
+)
+def test_what_cannot_be_compared_is_one_sentence(port, query, said):
+    answer = fetch(port, f"/compare{query}")
+    assert answer.status == 404
+    assert check(answer.text).tags.count("script") == 1
+    assert said in answer.text
+    assert fetch(port, f"/compare/curves.svg{query}").status == 404
+
+
+def test_only_what_may_be_read_is_compared(store):
+    fill(store)
+    token, _ = create_token(store.engine, "other", can_write=False, lasts_s=None)
+    with serve(store) as port:
+
+        def read(path):
+            return fetch(port, path, Authorization=f"Bearer {token}")
+
+        hidden = (
+            RUNS,
+            SIZES,
+            JOBS,
+            "/compare?run=other-1-1&run=job-1-1",
+            "/compare/compare.svg?job=job&job=other",
+        )
+        assert [read(path).status for path in hidden] == [404] * 5
+        assert read("/compare?run=other-1-1&run=other-2-1").status == 200
+        assert fetch(port, RUNS, Accept="text/html").status == 303  # to sign in
+
+
+def test_numbers_that_no_run_can_have_break_no_comparison(store):
+    damaged = run(2, 64, cost_j=-1.0, epochs=-1)
+    store.add([run(1, 32), damaged, run(3, 64, status=TrialStatus.OOM), run(4, 64, curve=())])
+    begin(store, build_trial(5))
+    store.renew("job-5-1", {**LIVE, "trial": "job-5-1", "power_w": "x"})
+    with serve(store) as port:
+        for other in (2, 3, 4, 5):
+            for first in ("job-1-1", f"job-{other - 1}-1"):
+                assert fetch(port, f"/compare?run={first}&run=job-{other}-1").status in {200, 404}
+        assert fetch(port, SIZES).status == 200
+
+
+def test_a_job_of_which_no_run_has_ended_can_be_put_beside_another(store):
+    store.add([run(1, 32)])
+    begin(store, build_trial(1, job="other"))
+    with serve(store) as port:
+        answer = fetch(port, JOBS)
+        assert answer.status == 200
+        check(answer.text)
+        assert "other has no run that reached the target with a known cost" in answer.text
+        assert fetch(port, "/compare?run=job-1-1&run=other-1-1").status == 200
+        assert fetch(port, "/compare?job=other&size=32&size=64").status == 404

@@ -1,0 +1,28 @@
+"""What cells of tables say of a saving."""
+
+from __future__ import annotations
+
+from zeusrun.analysis.amounts import Estimate, NetAmounts
+from zeusrun.view import units
+from zeusrun.view.claims import cell_share, money_saved, short_amount
+
+
+def test_a_share_that_may_be_0_is_not_shown():
+    assert cell_share(Estimate(0.14, 0.09, 0.19)) == "14 % (9 to 19 %)"
+    assert cell_share(Estimate(-0.14, -0.19, -0.09)) == "−14 % (−19 to −9 %)"  # noqa: RUF001
+    assert cell_share(Estimate(0.2, -0.07, 0.4)) == "not shown (−7 to 40 %)"  # noqa: RUF001
+
+
+def test_an_amount_has_its_range_and_is_a_dash_if_it_may_be_0():
+    text = units.electricity
+    assert short_amount(Estimate(7.2e6, 3.6e6, 1.08e7), text) == "2.00 kWh (1.00 to 3.00 kWh)"
+    assert short_amount(Estimate(-3.6e6, -3.6e6, -3.6e6), text) == "−1.00 kWh"  # noqa: RUF001
+    assert short_amount(Estimate(3.6e6, -1.0, 7.2e6), text) == units.UNKNOWN
+    assert short_amount(None, text) == units.UNKNOWN
+
+
+def test_money_is_told_by_currency():
+    amounts = {"EUR": Estimate(2.0, 1.0, 3.0), "USD": Estimate(4.0, 3.0, 5.0)}
+    assert money_saved(NetAmounts(money=amounts)) == (
+        "2.00 EUR (1.00 to 3.00 EUR), 4.00 USD (3.00 to 5.00 USD)"
+    )

@@ -1,0 +1,331 @@
+"""The page that puts two runs, two batch sizes of a job or two jobs side by side."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+from urllib.parse import urlencode
+
+from zeusrun.analysis.amounts import size_label
+from zeusrun.analysis.curves import amount_in, build_curves
+from zeusrun.analysis.usual import has_cost, setting
+from zeusrun.server.pages import document
+from zeusrun.server.pages.jobs import DIGEST_COLUMNS
+from zeusrun.server.pages.reports import Digest
+from zeusrun.server.pages.runs import run_report, status_text
+from zeusrun.view import units
+from zeusrun.view.claims import claim_against, is_good
+from zeusrun.view.columns import CARBON, COST, ENERGY, HOST, PRICE, TIME, Column
+from zeusrun.view.report.compare import compare, within
+from zeusrun.view.report.facts import JobReport, hardware_text
+from zeusrun.view.report.headline import capitalized, headline, target, unbroken
+from zeusrun.view.report.markup import Html, cell, figure, join, moment, section, table, tag
+from zeusrun.view.report.page import comparison_content
+from zeusrun.view.units import UNKNOWN, plural
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from zeusrun.analysis.amounts import Estimate
+    from zeusrun.server.pages.reports import JobView, Shares
+    from zeusrun.server.pages.runs import RunContent
+    from zeusrun.trial import Trial
+    from zeusrun.view.report.compare import GroupComparison
+
+    Picture = Callable[[str, str], Html | None]
+    Row = tuple[str, str, str]
+
+_LINKS = document.Links()
+
+
+class NothingToCompareError(Exception):
+    """Why two things cannot be put side by side; the message is for people."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Two things side by side.
+
+    ``about`` is the job that both belong to, ``None`` if there are two.
+    ``shown`` is what each figure shows. ``query`` names the two in an address. ``content`` returns
+    the page for what puts a figure into it.
+    """
+
+    title: str
+    about: str | None
+    query: str
+    version: str
+    shown: Mapping[str, JobReport | GroupComparison]
+    content: Callable[[Picture], Html]
+
+
+def compare_page(found: Compared, version: str | None) -> document.Page:
+    """Return the page of a comparison."""
+
+    def picture(name: str, label: str) -> Html | None:
+        shown = found.shown.get(name)
+        if shown is None:
+            return None
+        return document.picture_of(shown, "compare", found.version, f"{found.query}&")(name, label)
+
+    content = found.content(picture)
+    return document.Page(found.title, content, about=found.about, version=version)
+
+
+def _side_by_side(caption: str, names: tuple[str, str], rows: Sequence[Row]) -> Html:
+    """Return a table with a column for each of two; rows of which nothing is known are left out."""
+    known = [row for row in rows if row[1:] != (UNKNOWN, UNKNOWN)]
+    columns = [Column(name, operator.itemgetter(at)) for at, name in enumerate(("", *names))]
+    return table(caption, columns, known, operator.itemgetter(0))
+
+
+def _rows(columns: Sequence[Column], left: object, right: object) -> list[Row]:
+    return [(each.name, cell(each.value(left)), cell(each.value(right))) for each in columns]
+
+
+_SETTINGS = [
+    Column("batch size", size_label),
+    Column("learning rate", lambda trial: units.number(trial.learning_rate, "g")),
+    Column("samples of a rank at a time", lambda trial: units.count(trial.micro_batch_size)),
+    Column("hardware", hardware_text),
+    Column("power limit", lambda trial: units.power(trial.power_limit_w)),
+    Column("target", target),
+    Column("most epochs", lambda trial: units.count(trial.max_epochs)),
+    Column("weight of energy", lambda trial: f"eta_knob {trial.eta_knob:g}"),
+    Column("default batch size", lambda trial: units.count(trial.default_batch_size)),
+]
+_WHERE = [
+    Column("began", lambda trial: moment(trial.started_at)),
+    HOST,
+    Column("GPU", lambda trial: trial.gpu_model or UNKNOWN),
+]
+
+
+def compare_runs(contents: Sequence[RunContent]) -> Compared:
+    """Return two runs side by side."""
+    left, right = (content.trial for content in contents)
+    unit = contents[0].unit if contents[0].unit == contents[1].unit else "epochs"
+    alike = setting(left)[2] == setting(right)[2]  # both measured, or both estimated
+    report = _curves_of(contents, by_energy=alike)
+    query = urlencode([("run", left.trial), ("run", right.trial)])
+    names = (left.trial, right.trial)
+
+    def content(picture: Picture) -> Html:
+        results = [
+            Column("status", status_text),
+            Column("why", lambda trial: units.shortened(trial.reason or UNKNOWN, 160)),
+            Column(unit, lambda trial: units.count(amount_in(trial, unit))),
+            Column("best metric", lambda trial: units.number(trial.best_metric, ".4g")),
+            *(TIME, ENERGY, *([COST] if alike else []), PRICE, CARBON),
+        ]
+        linked = (_LINKS.link_run(left.trial), _LINKS.link_run(right.trial))
+        settings = [row for row in _rows(_SETTINGS, left, right) if row[1] != row[2]]
+        settings += _changed_parts(left, right)
+        took = _side_by_side(
+            "What they took, and where", names, _rows([*results, *_WHERE], left, right)
+        )
+        differ = _side_by_side("Settings that differ", names, settings)
+        differ = differ or tag("p", "Both had the same settings.")
+        drawn = (
+            None
+            if report is None
+            else picture("curves", f"Learning curves of {' and '.join(names)}.")
+        )
+        curves = figure(drawn, f"Dashed: the target, {target(left)}.") if drawn else ""
+        why = f"{left.metric} and {right.metric} are different metrics, so no curve is drawn."
+        return join(
+            (
+                tag("p", "Two runs", class_="job"),
+                tag("h1", linked[0], " and ", linked[1], class_="headline"),
+                tag("p", _NO_CLAIM, *_sizes_link(left, right), class_="lead"),
+                "" if alike else tag("p", _APART, class_="caution"),
+                section("What they took", took, id="took"),
+                section("Settings", differ, id="settings"),
+                section("Learning curves", curves, id="curves") if curves else "",
+                tag("p", why, class_="note") if left.metric != right.metric else "",
+            )
+        )
+
+    version = document.figures_version(left, right)
+    shown = {} if report is None else {"curves": report}
+    about = left.job if left.job == right.job else None
+    return Compared(" and ".join(names), about, query, version, shown, content)
+
+
+_NO_CLAIM = "Two runs alone show no saving: runs with the same settings differ, too. "
+_APART = (
+    "The energy of one run was measured and that of the other one estimated, so their costs are "
+    "not compared."
+)
+
+
+def _sizes_link(left: Trial, right: Trial) -> list[str]:
+    sizes = (left.global_batch_size, right.global_batch_size)
+    if left.job != right.job or sizes[0] == sizes[1]:
+        return []
+    query = urlencode([("job", left.job), *(("size", size) for size in sizes)])
+    text = f"Compare all runs of batch sizes {sizes[0]} and {sizes[1]}"
+    return [tag("a", text, href=f"{_LINKS.to('compare')}?{query}"), "."]
+
+
+def _changed_parts(left: Trial, right: Trial) -> list[Row]:
+    """Return in which parts two trainings of a job differ, by their fingerprints."""
+    own, other = left.fingerprint or {}, right.fingerprint or {}
+    if left.job != right.job:
+        return []
+    parts = sorted(name for name in {*own, *other} if own.get(name) != other.get(name))
+    return [(name, own.get(name, UNKNOWN)[:12], other.get(name, UNKNOWN)[:12]) for name in parts]
+
+
+def _curves_of(contents: Sequence[RunContent], *, by_energy: bool) -> JobReport | None:
+    """Return a report whose learning curves are those of two runs; ``None`` if they cannot be."""
+    reports = [run_report(content).facts for content in contents]
+    trials = [content.trial for content in contents]
+    if trials[0].metric != trials[1].metric:
+        return None
+    by_energy = by_energy and all(facts.by_energy for facts in reports)
+    unit = reports[0].unit if reports[0].unit == reports[1].unit else "epochs"
+    curves = tuple(
+        replace(curve, size=curve.trial)
+        for curve in build_curves(trials, unit, by_energy=by_energy)
+    )
+    sizes = tuple(
+        replace(facts.sizes[0], label=trial.trial)
+        for facts, trial in zip(reports, trials, strict=True)
+    )
+    facts = replace(reports[0], unit=unit, by_energy=by_energy, curves=curves, sizes=sizes)
+    return JobReport(facts) if curves else None
+
+
+def compare_sizes(
+    view: JobView,
+    trials: Sequence[Trial],
+    written: Sequence[str],
+    find_shares: Callable[[str, int, int], Shares],
+) -> Compared:
+    """Return two batch sizes of a job side by side; ``trials`` are of the job, oldest first.
+
+    ``find_shares`` is ``Reports.shares``.
+
+    Raises:
+        NothingToCompareError: If a batch size has no run that has ended.
+    """
+    ended = [trial for trial in trials if trial.status.finished]
+    usual = next((setting(trial) for trial in reversed(ended) if has_cost(trial)), None)
+    alike = [trial for trial in ended if usual in {None, setting(trial)}]
+    default = str(ended[-1].default_batch_size) if ended else ""
+    first, second = sorted(written, key=lambda size: size.lstrip("0") != default)
+    sides = []
+    for size in (first, second):
+        sides.append(within(alike, size, "batch sizes") if size.isdecimal() else [])
+        if not sides[-1]:
+            raise NothingToCompareError(
+                f"{view.job} has no run of batch size {units.shortened(size)} that has ended, "
+                "with the objective and the hardware of its newest runs."
+            )
+    (left, right), against = sides, sides[0][0].global_batch_size
+    name, other = f"batch size {right[0].global_batch_size}", f"batch size {against}"
+    share, energy = find_shares(view.job, right[0].global_batch_size, against)
+    comparison = compare(view.job, (other, name), left, right)
+    text = f"what {name} saves against {against} is not known yet"
+    if share is not None:
+        text = unbroken(claim_against(share, name, str(against)))
+    saved = {"cost": share, "energy": energy}
+    comparison = replace(
+        comparison,
+        headline=capitalized(text),
+        better=is_good(share),
+        measures=tuple(each._replace(saved=saved.get(each.name)) for each in comparison.measures),
+        notes=(*_notes(energy, name, other, len(ended) - len(alike)), *comparison.notes),
+    )
+    shown: dict[str, JobReport | GroupComparison] = {"compare": comparison}
+    labels = {size_label(left[0]), size_label(right[0])}
+    if view.report is not None:
+        facts = view.report.facts
+        curves = tuple(each for each in facts.curves if each.size in labels)
+        sizes = tuple(each for each in facts.sizes if each.label in labels)
+        if curves:
+            shown["curves"] = JobReport(replace(facts, curves=curves, sizes=sizes))
+
+    def content(picture: Picture) -> Html:
+        head = tag("p", _LINKS.link_job(view.job), class_="job")
+        drawn = picture("curves", f"Learning curves of {other} and {name}.")
+        curves = figure(drawn, "The newest runs of both. Dashed: the target.") if drawn else ""
+        return join(
+            (
+                comparison_content(comparison, picture, head),
+                section("Learning curves", curves, id="curves") if curves else "",
+            )
+        )
+
+    query = urlencode([("job", view.job), ("size", first), ("size", second)])
+    version = document.figures_version(view.job, view.version, first, second)
+    title = f"{view.job}: {other} and {right[0].global_batch_size}"
+    return Compared(title, view.job, query, version, shown, content)
+
+
+_RULE = (
+    "The difference in cost and energy is that of further runs, as expected today by the rule of "
+    "zeusrun history; its range holds nine of ten cases."
+)
+
+
+def _notes(energy: Estimate | None, name: str, other: str, left_out: int) -> list[str]:
+    notes = [_RULE]
+    if energy is not None:
+        notes.insert(0, f"Of energy alone: {unbroken(claim_against(energy, name, other))}.")
+    if left_out:
+        runs = plural(left_out, "run")
+        notes.append(f"{runs} of other objectives, hardware or kinds of energy left out.")
+    return notes
+
+
+def compare_jobs(
+    sides: Sequence[tuple[JobView, Sequence[Trial]]], digests: Mapping[str, Digest]
+) -> Compared:
+    """Return two jobs side by side, each with its trials, oldest first."""
+    (left, right) = (view for view, _ in sides)
+    ended = [[trial for trial in own if trial.status.finished] for _, own in sides]
+    names = (left.job, right.job)
+    comparison = compare("two jobs", names, *ended)
+
+    def content(picture: Picture) -> Html:
+        first, second = (digests.get(name, Digest(0, ())) for name in names)
+        rows = [
+            ("runs", f"{left.runs:,}", f"{right.runs:,}"),
+            ("its batch sizes", _headline(left), _headline(right)),
+            *((column, text(first), text(second)) for column, text in DIGEST_COLUMNS.items()),
+            *_rows(
+                [
+                    Column("last run", lambda view: moment(view.newest.started_at)),
+                    Column("target", lambda view: target(view.newest)),
+                    Column("hardware", lambda view: hardware_text(view.newest)),
+                ],
+                left,
+                right,
+            ),
+        ]
+        linked = (_LINKS.link_job(left.job), " and ", _LINKS.link_job(right.job))
+        head = tag("p", *linked, class_="job")
+        listed = _side_by_side("Both jobs", names, rows)
+        return join(
+            (comparison_content(comparison, picture, head), section("Both jobs", listed, id="both"))
+        )
+
+    query = urlencode([("job", left.job), ("job", right.job)])
+    version = document.figures_version(names, left.version, right.version)
+    shown = {"compare": comparison}
+    return Compared(" and ".join(names), None, query, version, shown, content)
+
+
+def _headline(view: JobView) -> str:
+    return UNKNOWN if view.report is None else headline(view.report.facts)[0]
+
+
+def choose_two(named: Sequence[str], what: str) -> Sequence[str]:
+    """Return the two things that an address names; raises ``NothingToCompareError``."""
+    if len(named) != 2 or named[0] == named[1]:
+        count = len(set(named)) or "none"
+        raise NothingToCompareError(f"Choose two {what} to compare; the address names {count}.")
+    return named
