@@ -82,6 +82,7 @@ class RunningTrial(NamedTuple):
     trial: Trial
     live: dict[str, Any]  # what its launcher sent with its last heartbeat; empty before that
     lease_left_s: float  # negative: its launcher has sent no heartbeat for too long
+    cancel: bool = False  # whether somebody has asked to cancel it
 
 
 class Part(NamedTuple):
@@ -147,11 +148,14 @@ def list_running(engine: Engine) -> list[tuple[int, str]]:
 def read_running(engine: Engine, chosen: Collection[int] | str) -> list[RunningTrial]:
     """Return trials that have not ended, by their numbers or the id of one, oldest first."""
     named = TRIALS.c.trial == chosen if isinstance(chosen, str) else LEASES.c.number.in_(chosen)
-    query = sa.select(TRIALS.c.record, LEASES.c.live, LEASES.c.expires_at - now_s())
+    query = sa.select(
+        TRIALS.c.record, LEASES.c.live, LEASES.c.expires_at - now_s(), LEASES.c.cancel
+    )
     query = query.join(LEASES, LEASES.c.number == TRIALS.c.number).where(named)
     rows = _read(engine, query.order_by(TRIALS.c.number))
     return [
-        RunningTrial(decode_trial(record), _read_json(live), left) for record, live, left in rows
+        RunningTrial(decode_trial(record), _read_json(live), left, bool(cancel))
+        for record, live, left, cancel in rows
     ]
 
 

@@ -219,3 +219,9 @@ def picture_of(
         return join(Html(image.removesuffix("</img>")) for image in images)
 
     return picture
+
+
+def message_page(links: Links, title: str, text: str) -> Page:
+    """Return a page that says something, with a link to the first one."""
+    back = tag("p", tag("a", "All jobs", href=links.to("")))
+    return Page(title, join((tag("h1", title), tag("p", text, class_="lead"), back)))

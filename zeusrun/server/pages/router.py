@@ -30,6 +30,7 @@ from zeusrun.server.pages.compare import (
     compare_runs,
     compare_sizes,
 )
+from zeusrun.server.pages.control import build_cancel, control
 from zeusrun.server.pages.document import (
     HEADERS,
     STATIC,
@@ -38,6 +39,7 @@ from zeusrun.server.pages.document import (
     Page,
     Pictures,
     build_document,
+    message_page,
     static_text,
 )
 from zeusrun.server.pages.listing import RUN_SORTS, read_listing, read_wanted
@@ -53,7 +55,7 @@ from zeusrun.server.pages.runs import (
     runs_page,
 )
 from zeusrun.view.report.figures import FIGURES
-from zeusrun.view.report.markup import join, tag
+from zeusrun.view.report.markup import tag
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -109,6 +111,8 @@ def build_router(store: SqlHistory, *, demo: bool = False) -> APIRouter:
         ("/run/{name}/{figure}.svg", _in_thread(pages.figures_of(pages.read_run), drawing)),
     ):
         router.add_api_route(path, endpoint, methods=["GET", "HEAD"], response_model=None)
+    cancel = _in_thread(build_cancel(store), threads)
+    router.add_api_route("/run/{trial}/cancel", cancel, methods=["POST"], response_model=None)
     return router
 
 
@@ -133,16 +137,16 @@ def _as_document(
         try:
             page = build(request, **values)
         except _NotFoundError as error:
-            status, page = 404, _message(links, "Not found", str(error))
+            status, page = 404, message_page(links, "Not found", str(error))
         except NothingToCompareError as error:
-            status, page = 404, _message(links, "Nothing to compare", str(error))
+            status, page = 404, message_page(links, "Nothing to compare", str(error))
         except UNREADABLE as error:
             _LOG.warning("a page cannot be shown: %s", error)
             text = "The history cannot be read now; the server's log says why."
             if isinstance(error, UnavailableError):
                 text = "The database does not respond."
             text += " This page comes back by itself."
-            status, page = 503, _message(links, "Not available", text)
+            status, page = 503, message_page(links, "Not available", text)
         document = build_document(page, links, _DEMO if demo else account(request))
         headers = {**HEADERS, "ETag": f'"{hashlib.sha256(document.encode()).hexdigest()[:24]}"'}
         if status == 503:
@@ -377,12 +381,12 @@ class _Pages:
         stored = self._store.find(trial)
         if stored is None or not access_of(request).covers(stored.job):
             raise _NotFoundError("There is no such run, or you may not see it.")
-        live = None
-        if not stored.status.finished:
-            running = survey.read_running(self._engine, stored.trial)
-            live = read_live(running[0]) if running else None
-        trace = read_trace(self._store.trace(stored.trial))
-        return RunContent(stored, live, trace, self.reports.unit(stored.job))
+        running = survey.read_running(self._engine, stored.trial)
+        live = read_live(running[0]) if running else None
+        trace, unit = read_trace(self._store.trace(trial)), self.reports.unit(stored.job)
+        may_cancel = access_of(request).can_write
+        own = control(running, Links(1).run(stored.trial), may_cancel=may_cancel)
+        return RunContent(stored, live, trace, unit, own)
 
 
 def _may_see(request: Request, job: str) -> bool:
@@ -392,8 +396,3 @@ def _may_see(request: Request, job: str) -> bool:
 def _check_job(request: Request, job: str) -> None:
     if not _may_see(request, job):
         raise _NotFoundError("There is no such job, or you may not see it.")
-
-
-def _message(links: Links, title: str, text: str) -> Page:
-    back = tag("p", tag("a", "All jobs", href=links.to("")))
-    return Page(title, join((tag("h1", title), tag("p", text, class_="lead"), back)))

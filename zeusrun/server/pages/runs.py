@@ -225,6 +225,7 @@ class RunContent:
     live: Live | None
     trace: PowerTrace | None
     job_unit: CurveUnit | None = None
+    control: str = ""  # of a run that goes on
 
     @property
     def trial(self) -> Trial:
@@ -250,7 +251,7 @@ def run_page(content: RunContent, version: str | None) -> document.Page:
     sections = (section(title, body, id=place) for place, title, body in parts if body)
     now = Html()
     if content.live is not None:
-        now = section("Runs now", cards([content.live], 1, _LINKS), id="now")
+        now = section("Runs now", cards([content.live], 1, _LINKS), content.control, id="now")
     body = join((_head(trial), now, *sections, _commands(trial)))
     return document.Page(trial.trial, body, about=trial.job, version=version)
 

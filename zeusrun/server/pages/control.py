@@ -1,0 +1,58 @@
+"""What a page shows and does to a run that goes on: the end of its log, and cancelling it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from fastapi import Request  # noqa: TC002 - FastAPI reads the annotations
+from starlette.responses import RedirectResponse, Response
+
+from zeusrun.history.base import HEARTBEAT_S
+from zeusrun.server import api
+from zeusrun.server.auth import access_of
+from zeusrun.view.report.markup import Html, details, join, section, tag
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from zeusrun.history.sql.store import SqlHistory
+    from zeusrun.history.sql.survey import RunningTrial
+
+
+def control(found: Sequence[RunningTrial], address: str, *, may_cancel: bool) -> Html:
+    """Return the end of the log of the run that was found, and how to cancel it."""
+    if not found:  # it has ended
+        return Html()
+    running = found[0]
+    lines = running.live.get("log")
+    log = Html()
+    if isinstance(lines, list) and lines:
+        text = "\n".join(map(str, lines))
+        caption = "The last lines of rank 0, as its launcher has sent them, without secrets."
+        log = section(
+            "Log", tag("p", caption, class_="note"), tag("pre", text, tabindex=0), id="log"
+        )
+    return join((log, _cancelling(running, address, may_cancel=may_cancel)))
+
+
+def _cancelling(running: RunningTrial, address: str, *, may_cancel: bool) -> Html:
+    within = f"its launcher reads this within {HEARTBEAT_S:g} seconds, and then ends the training"
+    if running.cancel:
+        return tag("p", f"Somebody has asked to cancel this run: {within}.", class_="caution")
+    if not may_cancel:
+        return Html()
+    button = tag("button", f"Cancel {running.trial.trial}", type="submit")
+    form = tag("form", button, method="post", action=f"{address}/cancel", class_="find")
+    effect = tag("p", f"The effect is that of Ctrl-C: {within}.", class_="note")
+    return details("Cancel this run", effect, form)
+
+
+def build_cancel(store: SqlHistory) -> Callable[[Request, str], Response]:
+    """Return the endpoint of the button; what may not be cancelled raises ``Refusal``."""
+
+    def cancel(request: Request, trial: str) -> Response:
+        api.cancel(trial, store, access_of(request))
+        return RedirectResponse(f"../{quote(trial)}#now", 303)
+
+    return cancel
