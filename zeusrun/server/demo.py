@@ -264,6 +264,7 @@ def _begin(store: SqlHistory, last: Trial, share: float, now: datetime, rng: ran
         live |= {"energy_j": energy_j, "energy_source": "counter", "epochs": done[-1].epoch}
         live["best_metric"] = max(point.value or 0.0 for point in done)
         live["cost_j"] = cost_j(energy_j, GPUS * MAX_W, time_s, ETA)
+        live["log"] = [f"epoch {each.epoch}: {trial.metric} {each.value:.4f}" for each in done]
     store.renew(trial.trial, live, 86400.0)  # it is not LOST while somebody looks at it
 
 

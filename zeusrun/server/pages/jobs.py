@@ -223,8 +223,8 @@ def _columns(view: Overview) -> list[Column]:
         Column("when", of_run(lambda trial: moment(trial.started_at))),
         Column("status", of_run(status_text), left=True),
         Column("batch size", of_run(size_label)),
-        *(Column(name, of_job(text)) for name, text in list(DIGEST_COLUMNS.items())[1:]),
         Column("runs", runs),
+        *(Column(name, of_job(text)) for name, text in list(DIGEST_COLUMNS.items())[1:]),
     ]
 
 
@@ -242,10 +242,10 @@ def _energy_j(digest: Digest) -> float | None:
 
 DIGEST_COLUMNS: dict[str, Callable[[Digest], str]] = {
     "saved a run": _share,
+    "energy": lambda each: units.electricity(_energy_j(each)),
     "energy saved": lambda each: energy_saved(each.net),
     "money saved": lambda each: folding(money_saved(each.net)),
     "CO2e saved": lambda each: carbon_saved(each.net),
-    "energy": lambda each: units.electricity(_energy_j(each)),
 }
 """What is known of a job, by the name of the column."""
 
