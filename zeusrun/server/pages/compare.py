@@ -240,13 +240,14 @@ def compare_sizes(
         notes=(*_notes(energy, name, other, len(ended) - len(alike)), *comparison.notes),
     )
     shown: dict[str, JobReport | GroupComparison] = {"compare": comparison}
-    labels = {size_label(left[0]), size_label(right[0])}
+    labels = [size_label(left[0]), size_label(right[0])]
     if view.report is not None:
         facts = view.report.facts
         curves = tuple(each for each in facts.curves if each.size in labels)
-        sizes = tuple(each for each in facts.sizes if each.label in labels)
+        sizes = [each for each in facts.sizes if each.label in labels]
+        sizes.sort(key=lambda each: labels.index(each.label))  # for the colours of the other figure
         if curves:
-            shown["curves"] = JobReport(replace(facts, curves=curves, sizes=sizes))
+            shown["curves"] = JobReport(replace(facts, curves=curves, sizes=tuple(sizes)))
 
     def content(picture: Picture) -> Html:
         head = tag("p", _LINKS.link_job(view.job), class_="job")
