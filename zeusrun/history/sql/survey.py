@@ -171,7 +171,7 @@ def list_runs(
         where.append(TRIALS.c.job.in_(jobs))
     order = [each.desc() if wanted.descending else each.asc() for each in SORTS[wanted.sort]]
     order = [each.nulls_last() for each in order]
-    found = sa.select(TRIALS.c.number).where(*where).order_by(*order, *NEWEST_FIRST)
+    found = sa.select(TRIALS.c.number).where(*where).order_by(*order, *NEWEST_FIRST, TRIALS.c.number.desc())
     with reading(engine) as connection:
         counted = sa.select(sa.func.count()).select_from(TRIALS).where(*where)
         total = int(connection.scalar(counted) or 0)

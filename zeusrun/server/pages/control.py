@@ -11,7 +11,7 @@ from starlette.responses import RedirectResponse, Response
 from zeusrun.history.base import HEARTBEAT_S
 from zeusrun.server import api
 from zeusrun.server.auth import access_of
-from zeusrun.view.report.markup import Html, details, join, section, tag
+from zeusrun.view.report.markup import Html, details, escape, join, section, tag
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,23 +28,26 @@ def control(found: Sequence[RunningTrial], address: str, *, may_cancel: bool) ->
     lines = running.live.get("log")
     log = Html()
     if isinstance(lines, list) and lines:
-        text = "\n".join(map(str, lines))
-        caption = "The last lines of rank 0, as its launcher has sent them, without secrets."
-        log = section(
-            "Log", tag("p", caption, class_="note"), tag("pre", text, tabindex=0), id="log"
+        caption = (
+            "The last lines of rank 0, as its launcher has sent them. Secrets that zeusrun knows "
+            "are masked."
         )
+        shown = tag("pre", *(escape(f"{line}\n") for line in lines), tabindex=0)
+        log = section("Log", tag("p", caption, class_="note"), shown, id="log")
     return join((log, _cancelling(running, address, may_cancel=may_cancel)))
 
 
 def _cancelling(running: RunningTrial, address: str, *, may_cancel: bool) -> Html:
     within = f"its launcher reads this within {HEARTBEAT_S:g} seconds, and then ends the training"
+    if "/" not in running.trial.run_dir:  # of a client of Zeus
+        within = "its next report is answered with that, and then it ends"
     if running.cancel:
         return tag("p", f"Somebody has asked to cancel this run: {within}.", class_="caution")
     if not may_cancel:
         return Html()
     button = tag("button", f"Cancel {running.trial.trial}", type="submit")
     form = tag("form", button, method="post", action=f"{address}/cancel", class_="find")
-    effect = tag("p", f"The effect is that of Ctrl-C: {within}.", class_="note")
+    effect = tag("p", f"{within[:1].upper()}{within[1:]}.", class_="note")
     return details("Cancel this run", effect, form)
 
 
