@@ -90,6 +90,8 @@ def test_a_code_of_a_revoked_token_is_refused(zeusrun, server, make, home):
 
 def test_a_token_that_is_there_is_not_replaced_unasked(zeusrun, make, home):
     assert zeusrun(*make()).returncode == 0
+    assert zeusrun(*make()).returncode == 0  # the same server
+    (home / "address").write_text("https://zeus.example\n")
     before, command = (home / "token").read_text(), make()
     done = zeusrun(*command)
     assert (done.returncode, "give --replace" in done.stderr) == (2, True)
@@ -98,9 +100,19 @@ def test_a_token_that_is_there_is_not_replaced_unasked(zeusrun, make, home):
     assert (home / "token").read_text() != before
 
 
+def test_a_home_that_cannot_be_written_uses_up_no_code(zeusrun, make, home):
+    (home / "address").mkdir(parents=True)
+    command = make()
+    done = zeusrun(*command)
+    assert (done.returncode, "Is a directory" in done.stderr) == (6, True)
+    assert not (home / "token").exists()
+    (home / "address").rmdir()
+    assert zeusrun(*command).returncode == 0
+
+
 def test_a_token_that_only_reads_connects_and_is_told(zeusrun, make):
     done = zeusrun(*make("--job", "*", "--read"))
-    assert (done.returncode, "may only read" in " ".join(done.stdout.split())) == (5, True)
+    assert (done.returncode, "may only read" in " ".join(done.stdout.split())) == (0, True)
     assert zeusrun("history").returncode == 0
 
 

@@ -70,7 +70,7 @@ def test_it_needs_no_settings_keeps_what_it_was_given_and_stops_on_sigterm(zeusr
         f"zeusrun serves http://127.0.0.1:{port}\n"
         f"  page      http://127.0.0.1:{port}/\n"
         f"  a job     history: http://127.0.0.1:{port}   in its job file, or ZEUSRUN_HISTORY\n"
-        "  tokens    none needed on this machine; others need one: "
+        "  tokens    none needed on this machine; this prints the line for another one: "
         "zeusrun token create --job '*' --write\n"
         f"  database  {zeusrun.home}/server/history.db, a new, empty history\n"
         "Ctrl-C stops it.\n"
@@ -88,7 +88,7 @@ def test_it_needs_no_settings_keeps_what_it_was_given_and_stops_on_sigterm(zeusr
 
 
 def test_people_sign_in_at_a_proxy_whatever_process_answers(zeusrun):
-    people = 'people:\n  alice@example.org: "team-*"\n  "@ops": "*"\n'
+    people = 'people:\n  alice@example.org: "team-*"\n  "@ops": "*"\ngroups_header: X-Groups\n'
     zeusrun.home.mkdir(mode=0o700)
     (zeusrun.home / "server.yaml").write_text(f"workers: 2\n{people}")
     refused = zeusrun("serve", "--port", "0")

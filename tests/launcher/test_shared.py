@@ -289,6 +289,7 @@ class Bare:
     """As much of a submission as a heartbeat needs."""
 
     host = "node-1"
+    environment = {"HF_TOKEN": "inherited", "PATH": "/usr/bin"}  # noqa: RUF012
 
     def __init__(self, spec, history):
         self.spec, self.history = spec, history
@@ -336,14 +337,21 @@ def test_a_heartbeat_renews_the_lease_and_shows_the_run(beat, database):
 
 def test_a_heartbeat_carries_the_end_of_the_log_without_secrets(beat, database):
     trial, paths, beating = beat()
-    lines = ["50%\r100%", "the key is hidden", "or hid\x1b[0mden, or hidx\bden", "half: hidd"]
+    lines = [
+        "50%\r100%",
+        "inherited in /usr/bin",
+        "the key is hidden",
+        "or hid\x1b[0mden, or hidx\bden",
+        "half: hidd",
+    ]
     numbered = [f"step {number}" for number in range(100)]
     paths.rank_log(0).write_text("\n".join([*numbered, *lines]))
     with beating:
         write_live(paths, Live(trial, 4711, "node-1", "2025-06-01T12:00:09Z"))
         live = wait_for(lambda: database.live(trial.trial), what="a heartbeat")
-    assert live["log"][-3:] == ["100%", f"the key is {MASK}", f"or {MASK}, or {MASK}"]
-    assert live["log"][0] == "step 63"
+    masked = [f"{MASK} in /usr/bin", f"the key is {MASK}", f"or {MASK}, or {MASK}"]
+    assert live["log"][-4:] == ["100%", *masked]
+    assert live["log"][0] == "step 64"
 
 
 def test_a_run_is_cancelled_by_its_next_heartbeat(beat, database):
@@ -523,7 +531,7 @@ def test_the_end_of_the_log_of_a_run_of_another_machine_is_printed(
     database.renew(elsewhere().trial, {"log": ["step 1", "step 2\x1b[2J"]})
     done = zeusrun("logs", "job-1-1", ZEUSRUN_HISTORY=server.url)
     assert (done.returncode, done.stdout) == (0, "step 1\nstep 2\n")
-    assert "as node-2 has sent them" in done.stderr
+    assert "the whole log is on node-2" in done.stderr
 
 
 def test_a_run_of_another_machine_is_cancelled(zeusrun, server, database, elsewhere):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 from contextlib import closing
@@ -12,10 +13,10 @@ from typer import Argument, Option
 
 from zeusrun.commands.options import AsJson, answer, tell
 from zeusrun.errors import ExitCode, UsageError, writes_to
-from zeusrun.files.home import trusted_home
+from zeusrun.files.home import ADDRESS_FILE, trusted_home
 from zeusrun.files.private import make_folder, replace_file
-from zeusrun.history.http.client import TOKEN_FILE, TOKEN_VARIABLE, HttpHistory
-from zeusrun.history.registry import ADDRESS_FILE, HISTORY_VARIABLE, open_shared
+from zeusrun.history.http.client import TOKEN_FILE, TOKEN_VARIABLE, HttpHistory, read_address
+from zeusrun.history.registry import HISTORY_VARIABLE, open_shared, waiting_spools
 from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.maintenance.doctor import attempt, check_server
 from zeusrun.view.upkeep import doctor_sheet
@@ -56,20 +57,20 @@ def connect(
             "prints the whole command"
         )
     url, path = address.rstrip("/"), home / TOKEN_FILE
-    if path.exists() and not replace:
+    known = read_address(home)
+    if path.exists() and not replace and known != url:
         raise UsageError(
             f"{path} contains a token already; give --replace to replace it, or set ZEUSRUN_HOME "
             "to another directory. The code was not used"
         )
+    _check_writable(home)  # before the code is used
     with closing(HttpHistory(url)) as remote:
         try:
             token = remote.connect(code, socket.gethostname())
         except ValueError as error:
             raise UsageError(f"the server {url} refuses the code: {error}") from None
-    for name, text in ((TOKEN_FILE, token), (ADDRESS_FILE, url)):
-        with writes_to(home / name):
-            make_folder(home)
-            replace_file(home / name, f"{text}\n".encode())
+    _write(home / ADDRESS_FILE, url)  # first: the token is for this server alone
+    _write(home / TOKEN_FILE, token)
     _warn(home, url)
     checks = attempt(
         "server",
@@ -87,6 +88,24 @@ def connect(
         raise typer.Exit(ExitCode.LAUNCH)
 
 
+def _write(path: Path, text: str) -> None:
+    with writes_to(path):
+        replace_file(path, f"{text}\n".encode())
+
+
+def _check_writable(home: Path) -> None:
+    """Raise ``HistoryError`` if the home cannot be written."""
+    probe = home / f".{ADDRESS_FILE}.probe"
+    with writes_to(home):
+        make_folder(home)
+        replace_file(probe, b"")
+        probe.unlink()
+    for path in (home / ADDRESS_FILE, home / TOKEN_FILE):
+        with writes_to(path):
+            if path.is_dir():
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+
+
 def _warn(home: Path, url: str) -> None:
     """Say what is still used instead of the server or its token, and what it does not have yet."""
     if (os.environ.get(HISTORY_VARIABLE) or url).rstrip("/") != url:
@@ -101,6 +120,10 @@ def _forget(home: Path) -> str:
     """Remove what ``connect`` has written; return what was done."""
     if not (home / ADDRESS_FILE).exists():
         raise UsageError(f"the home {home} is not connected to a server: nothing is removed")
+    if waiting_spools(home):
+        tell(
+            "results wait for the server: `zeusrun doctor` lists them, and connecting delivers them"
+        )
     for name in (ADDRESS_FILE, TOKEN_FILE):
         with writes_to(home / name):
             (home / name).unlink(missing_ok=True)

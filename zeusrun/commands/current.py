@@ -209,7 +209,12 @@ def _cancel_elsewhere(
     store: History, home: Path, trial: Trial, *, now: bool, as_json: bool
 ) -> None:
     """Ask the launcher of a trial on another machine to cancel it, and wait for the end."""
-    if now or not store.ask_to_cancel(trial.trial):
+    if now:
+        raise UsageError(
+            f"--now works on the machine of the run alone ({trial.host}); without it, "
+            f"{trial.trial} is cancelled within {HEARTBEAT_S:g} s"
+        )
+    if not store.ask_to_cancel(trial.trial):
         files_of(store, home, trial)  # raises, unless a container sees the home elsewhere
         return
     if not as_json:
@@ -218,8 +223,11 @@ def _cancel_elsewhere(
             f"this within {HEARTBEAT_S:g} s, and then ends the training"
         )
     # It ends within its grace period; or it is LOST, because its launcher has died.
-    while any(each.trial == trial.trial for each in store.unfinished(trial.job)):
+    goes_on = True
+    while goes_on:
         time.sleep(_REMOTE_POLL_S)
+        with contextlib.suppress(UnavailableError):  # the request stands
+            goes_on = any(each.trial == trial.trial for each in store.unfinished(trial.job))
 
 
 def _grace_s(paths: RunPaths) -> float | None:

@@ -119,7 +119,7 @@ def _warn_without_token(spec: JobSpec) -> None:
     address = spec.history.url or find_default(home, os.environ)[0]
     given = spec.kubernetes.secrets if spec.kubernetes else ()
     lacks = TOKEN_VARIABLE not in given and address.startswith(("http://", "https://"))
-    if lacks and read_token(home, os.environ) is not None:
+    if lacks and read_token(home, os.environ, address) is not None:
         options.tell(
             f"{address} may refuse the runs: the pods get no {TOKEN_VARIABLE}; add it to "
             f"run_on.kubernetes: secrets: {{{TOKEN_VARIABLE}: zeusrun/token}}"

@@ -275,7 +275,7 @@ def logs(
     if plain and (place := _find_job(name)) is not None:
         _show_job(place, follow=follow)
         return
-    if plain and not follow and _show_sent(name):
+    if plain and _show_sent(name):
         return
     found, paths, ranks = _open_logs(name, rank)
     if as_json and raw:
@@ -311,7 +311,9 @@ def _show_sent(name: str) -> bool:
     lines = (store.live(found.trial) or {}).get("log")
     if not isinstance(lines, list) or not lines:
         return False
-    options.tell(f"the last lines of rank 0, as {found.host} has sent them; all are there")
+    options.tell(
+        f"the last lines of rank 0, as its launcher has sent them; the whole log is on {found.host}"
+    )
     for line in lines:
         typer.echo(plain_text(str(line)))
     return True

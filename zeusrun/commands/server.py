@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 _LIBRARIES = ("fastapi", "sqlalchemy", "uvicorn")
 _CREATE = "zeusrun token create --job '*' --write"
 _UNKNOWN = "ADDRESS"
+_LEAST_S = 60.0  # that a token lasts
 DatabaseUrl = Annotated[
     str | None,
     Option(
@@ -117,9 +118,8 @@ def _serve_demo(given: Mapping[str, object]) -> None:
     from zeusrun.server.run import listen, run  # noqa: PLC0415 - an extra
     from zeusrun.server.settings import demo_settings  # noqa: PLC0415 - an extra
 
-    own = {name: value for name, value in given.items() if name != "demo"}
     with made_up_database() as url:
-        listening = listen(demo_settings(url, own))
+        listening = listen(demo_settings(url, given))
         typer.echo(
             f"zeusrun serves a made-up history on {listening.url}/\n"
             "  Nothing in it was measured. It is removed when the server stops.\n"
@@ -137,7 +137,7 @@ def _describe(listening: Listening, create: str) -> str:
     elif listening.settings.insecure:
         tokens = "none needed: everybody who reaches this server can change all histories"
     else:
-        tokens = f"none needed on this machine; others need one: {create}"
+        tokens = f"none needed on this machine; this prints the line for another one: {create}"
     settings, people = listening.settings, ""
     if settings.auth_header is not None:
         count = len(settings.people)
@@ -242,6 +242,8 @@ def new_token(
         lasts_s = None if expires is None else duration_s(expires)
     except ValueError as error:
         raise UsageError(f"--expires {error}") from None
+    if lasts_s is not None and lasts_s < _LEAST_S:
+        raise UsageError(f"--expires {expires}: give a minute at least, such as 90d or 12h")
     with opened_database(database_url, ready=True) as (history, where):
         from zeusrun.history.sql import tokens  # noqa: PLC0415 - an extra
 
@@ -313,4 +315,8 @@ def revoke(
         if not tokens.revoke_token(history.engine, own_id):
             known = ", ".join(each.id for each in tokens.list_tokens(history.engine)) or "none yet"
             raise UsageError(f"{where} has no token {own_id[:20]!r}; tokens: {known}")
+        passed_on = [each.id for each in tokens.list_tokens(history.engine) if each.is_of(own_id)]
     typer.echo(f"Token {own_id} is revoked.")
+    if passed_on:
+        which = ", ".join(passed_on)
+        typer.echo(f"The machines that its codes have connected keep theirs: {which}.")

@@ -133,6 +133,10 @@ def notices_directory(home: Path) -> Path:
     return home / "notices"
 
 
+ADDRESS_FILE = "address"
+"""Contains the address of the server that ``zeusrun connect`` has named."""
+
+
 def shared_directory(home: Path) -> Path:
     """Return the folder of what this machine keeps of shared histories."""
     return home / "shared"

@@ -7,15 +7,14 @@ job file may name another one. The home remembers it, so that every verb finds t
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 import inspect
 import re
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypedDict
 from uuid import uuid4
 
 from zeusrun.errors import HistoryError, UsageError, writes_to
-from zeusrun.files.home import shared_directory
+from zeusrun.files.home import ADDRESS_FILE, shared_directory
 from zeusrun.files.private import make_folder, read_file, replace_file
 from zeusrun.history import rules
 from zeusrun.history.base import History
@@ -37,8 +36,6 @@ if TYPE_CHECKING:
     from zeusrun.trial import Trial
 
 HISTORY_VARIABLE = "ZEUSRUN_HISTORY"
-ADDRESS_FILE = "address"
-"""Of the home: the address of the server that ``zeusrun connect`` has named."""
 HISTORIES: dict[str, Callable[[Path], History]] = {
     "tinydb": lambda home: TinyDBHistory(home / "history")
 }
@@ -79,7 +76,8 @@ def open_history(
             kind = UsageError if job is None else HistoryError
             raise kind(f"{error}{source}") from None
 
-    return RoutedHistory(open_, name, chosen) if chosen else open_(name)
+    # The loop below the class adds its other methods.
+    return RoutedHistory(open_, name, chosen) if chosen else open_(name)  # type: ignore[abstract]
 
 
 def find_default(home: Path, environment: Mapping[str, str]) -> tuple[str, str]:
@@ -215,7 +213,7 @@ def _open_remote(
     if url.startswith(("http://", "https://")):
         from zeusrun.history.http.client import HttpHistory, read_token  # noqa: PLC0415 - 20 ms
 
-        return HttpHistory(url, read_token(home, environment), source), hide_password(url)
+        return HttpHistory(url, read_token(home, environment, url), source), hide_password(url)
     if not _DATABASES.match(url):
         raise UsageError(
             f"the history {hide_password(url)!r} is of no known kind; write https://..., "
@@ -248,21 +246,6 @@ def _read_note(path: Path) -> str | None:
     with contextlib.suppress(OSError, ValueError):
         return read_file(path, _MAX_BYTES).decode().strip()
     return None
-
-
-_Method = TypeVar("_Method", bound="Callable[..., Any]")
-
-
-def _routed(method: _Method) -> _Method:
-    """Return a method that calls this one of the history of the job or trial that it is given."""
-    takes_trial = "trial" in inspect.signature(method).parameters
-
-    @functools.wraps(method)
-    def call(self: RoutedHistory, name: str, *args: Any, **named: Any) -> Any:  # noqa: ANN401 - what the method takes and returns
-        job = rules.job_of(name) or rules.offline_job(name) if takes_trial else name
-        return getattr(self.of(job), method.__name__)(name, *args, **named)
-
-    return cast("_Method", call)
 
 
 class RoutedHistory(History):
@@ -300,19 +283,18 @@ class RoutedHistory(History):
         """See ``History.add``; ``trials`` are of one job."""
         return self.of(trials[0].job).add(trials) if trials else []
 
-    trials = _routed(History.trials)
-    count = _routed(History.count)
-    unfinished = _routed(History.unfinished)
-    snapshot = _routed(History.snapshot)
-    ask_turn = _routed(History.ask_turn)
-    leave_turn = _routed(History.leave_turn)
-    find = _routed(History.find)
-    finish = _routed(History.finish)
-    forget = _routed(History.forget)
-    address = _routed(History.address)
-    renew = _routed(History.renew)
-    ask_to_cancel = _routed(History.ask_to_cancel)
-    live = _routed(History.live)
-    keep_trace = _routed(History.keep_trace)
-    keep_settings = _routed(History.keep_settings)
-    restore = _routed(History.restore)
+
+def _routed(name: str, *, takes_trial: bool) -> Callable[..., Any]:
+    """Return a method that calls that of the history of the job or trial that it is given."""
+
+    def call(self: RoutedHistory, named: str, *args: Any, **options: Any) -> Any:  # noqa: ANN401 - what the method takes and returns
+        job = rules.job_of(named) or rules.offline_job(named) if takes_trial else named
+        return getattr(self.of(job), name)(named, *args, **options)
+
+    return call
+
+
+for _name, _method in vars(History).items():
+    _takes = list(inspect.signature(_method).parameters)[1:2] if inspect.isfunction(_method) else []
+    if _takes in (["job"], ["trial"]) and _name not in vars(RoutedHistory):
+        setattr(RoutedHistory, _name, _routed(_name, takes_trial=_takes == ["trial"]))

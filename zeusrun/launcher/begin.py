@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import functools
+import math
 import os
 import time
 from contextlib import suppress
@@ -94,7 +95,7 @@ def _begin(
     submission: Submission, made: Sequence[Attempt], emit: Emit, turn: HeldTurn
 ) -> Begun | NothingLeft:
     history, job = submission.history, submission.spec.name
-    until_t = time.monotonic() + _LOCK_TIMEOUT_S
+    until_t = math.inf
     while True:
         turn.wait()
         snapshot = history.snapshot(job, NEWEST)
@@ -108,6 +109,7 @@ def _begin(
         mask = mask_job(submission.spec, placeholder_values(submission.spec, trial, paths))
         begun = Begun(choice, paths, lease_of(trial, paths), mask, mask_events(emit, mask))
         if not _take_lease(submission, begun):
+            until_t = min(until_t, time.monotonic() + _LOCK_TIMEOUT_S)
             if time.monotonic() >= until_t:
                 raise BusyError(f"{paths.lock} is held by another process; end it, and try again")
             turn.leave()  # the other machines of a shared history need not wait

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 from zeusrun.energy.power_trace import read_power
 from zeusrun.errors import HistoryError, ZeusrunError
 from zeusrun.history.base import HEARTBEAT_S, UnavailableError
+from zeusrun.jobfile.secrets import is_secret_name
 from zeusrun.launcher.redact import copy_job
 from zeusrun.launcher.rundir.layout import ask_to_cancel, read_cancel
 from zeusrun.launcher.rundir.logs import read_last_lines
 from zeusrun.launcher.rundir.record import read_live
+from zeusrun.redaction import mask_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,7 +57,10 @@ class HeartbeatThread:
     def __init__(self, submission: Submission, begun: Begun) -> None:
         """Prepare; nothing is sent yet."""
         self._submission, self._history = submission, submission.history
-        self._trial, self._paths, self._mask = begun.trial, begun.paths, begun.mask
+        self._trial, self._paths = begun.trial, begun.paths
+        inherited = submission.environment.items()  # which the script may print
+        own = [value for name, value in inherited if is_secret_name(name)]
+        self._mask = mask_values([*begun.mask.pieces, *own])
         self._ended = threading.Event()
         self._has_warned = False
         self._thread = threading.Thread(target=self._run, name="zeusrun-heartbeat", daemon=True)

@@ -294,7 +294,7 @@ def _check_token(
 ) -> list[Check]:
     """Return the checks of the token; ``granted`` is what the server says that it permits."""
     try:
-        token = read_token(home, environment)
+        token = read_token(home, environment, server)
     except HistoryError as error:
         return [Check("token", well=False, found=str(error))]
     if token is None:
@@ -313,7 +313,7 @@ def _check_token(
     name = f"{granted['token']} of {where}"
     if not granted.get("write"):
         found, advice = f"{name} may only read", "to submit, use one made with --write"
-        return [*checks, Check("token", well=False, found=found, advice=advice)]
+        return [*checks, Check("token", well=None, found=found, advice=advice)]
     found = f"{name} is for jobs called {granted.get('jobs')}"
     return [*checks, Check("token", well=True, found=found)]
 

@@ -63,8 +63,6 @@ class Access:
         client: The address that it comes from.
         by_cookie: Whether the token came in the page's cookie.
         person: Who sends it, if a proxy has signed them in; they only read.
-        is_safe: Whether it must change nothing, although the token permits it: a link of another
-            site can have a browser send it.
     """
 
     jobs: str = "*"
@@ -73,7 +71,6 @@ class Access:
     client: str | None = None
     by_cookie: bool = False
     person: str | None = None
-    is_safe: bool = False
 
     @property
     def sender(self) -> str:
@@ -96,7 +93,7 @@ class Access:
     def check_write(self, job: str | None = None) -> None:
         """Raise ``Refusal`` if the request may not change a job; ``None``: what is of no job."""
         self.check_read(job)
-        if self.is_safe or not self.can_write:
+        if not self.can_write:
             what = "this token may only read; a change needs one made with --write"
             if self.person is not None:
                 what = "people may only read; a change needs a token"
@@ -207,7 +204,9 @@ class Authentication:
         if person is not None:
             access = Access(person.jobs, can_write=False, client=client, person=person.name)
             return {**scope, _ACCESS: access}
-        cookie = request.cookies.get(COOKIE) if reads or _CANCEL.fullmatch(path) else None
+        # A link of another site can have a browser send a GET, and one of Zeus's begins a run.
+        by_page = (reads and OF_ZEUS not in scope) or _CANCEL.fullmatch(path)
+        cookie = request.cookies.get(COOKIE) if by_page else None
         text = in_path[1] if in_path else _bearer(request.headers) or cookie
         by_cookie = text is not None and text is cookie
         try:  # a cookie is for the page: of a token for Zeus's clients, it opens nothing
@@ -221,7 +220,7 @@ class Authentication:
             to = {"Location": f"{prefix}/login?next={here}", "Cache-Control": "no-store"}
             raise Refusal(303, "token", refusal.message, to) from None
         if by_cookie:
-            access = replace(access, by_cookie=True, is_safe=reads)
+            access = replace(access, by_cookie=True)
         return {**scope, _ACCESS: access}
 
     async def _find(

@@ -15,7 +15,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from zeusrun.redaction import hide_password
 from zeusrun.server.auth import COOKIE, access_of, check_origin, is_local
-from zeusrun.server.pages.document import HEADERS, Links, Page, build_document
+from zeusrun.server.pages.document import HEADERS, Links, Page, build_document, links_of
 from zeusrun.server.refusals import Refusal
 from zeusrun.view.report.markup import Html, escape, join, tag
 
@@ -81,9 +81,8 @@ def account(request: Request) -> Html | None:
         return tag("span", access.person, class_="who", title=f"Signed in as {access.person}")
     if not access.by_cookie:
         return None
-    depth = request.url.path.removeprefix(request.scope.get("root_path", "")).count("/") - 1
     button = tag("button", "Sign out", type="submit", title=f"Token {access.token}")
-    return tag("form", button, method="post", action="../" * depth + "logout")
+    return tag("form", button, method="post", action=links_of(request).to("logout"))
 
 
 def _how(request: Request, settings: ServerSettings) -> Html:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from starlette.responses import HTMLResponse
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
-from zeusrun.server.pages.document import HEADERS, Links, Page, build_document
+from zeusrun.server.pages.document import HEADERS, Links, Page, build_document, links_of
 from zeusrun.server.refusals import LOG, Refusal
 from zeusrun.view.report.markup import join, tag
 
@@ -95,14 +95,14 @@ class People:
 class PersonRefusal(Refusal):
     """A refusal that a person reads in a browser, not a program."""
 
-    depth = 0
-    """How many folders deep the page is that they asked for."""
+    links = Links()
+    """Those of the page that they asked for."""
 
     def answer(self, *_scope: object) -> Response:
         """Return a page that says why."""
         text = f"The server refuses this request: {self.message}."
         content = join((tag("h1", "No access"), tag("p", text, class_="lead")))
-        document = build_document(Page("No access", content), Links(self.depth))
+        document = build_document(Page("No access", content), self.links)
         return HTMLResponse(document, self.status, {**HEADERS, "Cache-Control": "no-store"})
 
 
@@ -127,8 +127,7 @@ def _refuse(request: HTTPConnection, status: int, why: str, name: str = "") -> R
     if "text/html" not in request.headers.get("accept", ""):
         return Refusal(status, code, why)
     refusal = PersonRefusal(status, code, why)
-    path = request.url.path.removeprefix(request.scope.get("root_path", ""))
-    refusal.depth = path.count("/") - 1
+    refusal.links = links_of(request)
     return refusal
 
 

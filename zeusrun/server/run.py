@@ -196,8 +196,8 @@ def _open_port(settings: ServerSettings) -> socket.socket:
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise LaunchError(
-            f"the server cannot listen on {where}: {reason}; choose another --port, or end what "
-            "listens there"
+            f"the server cannot listen on {where}: {reason}; choose another --port or "
+            "--host, or end what listens there"
         ) from None
     return listener
 

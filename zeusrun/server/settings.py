@@ -6,7 +6,7 @@ import ipaddress
 import re
 import socket
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
@@ -50,8 +50,6 @@ _HeaderName = Annotated[str, AfterValidator(_check_header)]
 class ServerSettings(Section):
     """The settings of a server; ``load_settings`` reads them."""
 
-    demo: ClassVar[bool] = False  # whether its pages say that its history is made up
-
     database_url: str = Field(repr=False, description="SQLAlchemy's; see docs/server.md.")
     host: str = Field("127.0.0.1", min_length=1, description="The address to listen on.")
     port: int = Field(8787, ge=0, le=65535, description="The port to listen on.")
@@ -76,6 +74,7 @@ class ServerSettings(Section):
     )
     people: dict[_Entry, _Pattern] = Field({}, description="Who may read which jobs.")
     access_log: bool = Field(False, description="Log every request.")
+    demo: bool = Field(False, description="Say on each page that the history is made up.")
 
     @model_validator(mode="before")
     @classmethod
@@ -97,12 +96,6 @@ class ServerSettings(Section):
             host = socket.gethostname()
         scheme = "http" if self.ssl_certfile is None else "https"
         return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}{self.path_prefix}"
-
-
-class DemoSettings(ServerSettings):
-    """The settings of a server whose history is made up."""
-
-    demo = True
 
 
 def load_settings(
@@ -134,15 +127,15 @@ def load_settings(
     return settings
 
 
-def demo_settings(database_url: str, given: Mapping[str, Any]) -> DemoSettings:
+def demo_settings(database_url: str, given: Mapping[str, Any]) -> ServerSettings:
     """Return the settings of a server whose history is made up, without those of a file.
 
     Raises:
         JobFileError: If a flag is not usable.
     """
     document = JobDocument("")
-    _put(document, {**given, "database_url": database_url})
-    return validate(DemoSettings, document)
+    _put(document, {**given, "database_url": database_url, "demo": True})
+    return validate(ServerSettings, document)
 
 
 def _put(document: JobDocument, values: Mapping[str, Any], origin: str = "") -> None:
@@ -166,6 +159,14 @@ def _check_people(settings: ServerSettings) -> None:
         raise UsageError(
             f"auth_header needs people: say in {SETTINGS_FILE} who may read which jobs, such as "
             """people: {"@research": "team-*"}"""
+        )
+    if settings.auth_header.lower() == "authorization":
+        raise UsageError("auth_header: Authorization is for tokens; name another header")
+    groups = [name for name in settings.people if name.startswith("@")]
+    if groups and settings.groups_header is None:
+        raise UsageError(
+            f"people: {groups[0]} is a group; groups_header says in which header they come, such "
+            "as X-Forwarded-Groups"
         )
     for each in settings.trusted_proxies.split(","):
         try:

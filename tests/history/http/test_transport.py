@@ -377,16 +377,27 @@ def test_a_lost_answer_is_an_error_at_the_client(serve):
 
 
 def test_a_token_comes_from_the_environment_or_from_a_file_of_the_home(tmp_path):
-    assert read_token(tmp_path, {}) is None
+    url = "https://zeus.example"
+    assert read_token(tmp_path, {}, url) is None
     path = tmp_path / "token"
     path.write_text(f"{SECRET}\n")
     path.chmod(0o600)
-    assert read_token(tmp_path, {}) == SECRET
-    assert read_token(tmp_path, {"ZEUSRUN_TOKEN": "another"}) == "another"
+    assert read_token(tmp_path, {}, url) == SECRET
+    assert read_token(tmp_path, {"ZEUSRUN_TOKEN": "another"}, url) == "another"
     path.chmod(0o640)
     with pytest.raises(HistoryError, match="chmod 600"):
-        read_token(tmp_path, {})
+        read_token(tmp_path, {}, url)
     for wrong in ("", "a b", "zwei\nlines", "schlüssel"):
         with pytest.raises(HistoryError, match="no token in ZEUSRUN_TOKEN") as error:
-            read_token(tmp_path, {"ZEUSRUN_TOKEN": wrong})
+            read_token(tmp_path, {"ZEUSRUN_TOKEN": wrong}, url)
         assert not wrong or wrong not in str(error.value)
+
+
+def test_the_token_of_connect_is_sent_to_no_other_server(tmp_path):
+    for name, text in (("token", SECRET), ("address", "https://zeus.example\n")):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o600)
+    assert read_token(tmp_path, {}, "https://zeus.example/") == SECRET
+    for url in ("https://zeus.example.org", "http://zeus.example", "https://zeus.example/other"):
+        assert read_token(tmp_path, {}, url) is None
+        assert read_token(tmp_path, {"ZEUSRUN_TOKEN": "another"}, url) == "another"

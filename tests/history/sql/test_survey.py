@@ -60,6 +60,23 @@ def names(store, jobs=("job",), count=10, **wanted):
     return [trial.trial for trial in trials], total
 
 
+def test_pages_of_runs_of_several_jobs_repeat_and_omit_none(store):
+    jobs = [f"many-{number}" for number in range(8)]
+    store.add([build_trial(1, job=job, host="same") for job in jobs])
+    for sort in ("when", "host", "status", "run"):
+        found = []
+        for page in range(1, 5):
+            found += names(store, jobs, count=2, page=page, sort=sort)[0]
+        assert sorted(found) == [f"{job}-1-1" for job in jobs]
+
+
+def test_jobs_are_listed_by_the_start_of_their_newest_run(store):
+    store.add([build_trial(1, job="later", started_at="2030-01-01T00:00:00Z")])
+    store.add([build_trial(1, job="sooner", started_at="2029-01-01T00:00:00Z")])
+    heads = [head.job for head in survey.list_heads(store.engine)]
+    assert heads.index("later") < heads.index("sooner")
+
+
 def test_runs_come_in_pages_the_newest_first(store):
     assert names(store, count=2) == (["job-3-1", "job-2-1"], 3)
     for page in (2, 3, 10**6):

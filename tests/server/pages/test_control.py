@@ -36,11 +36,18 @@ def guarded(store, running):
 
 def test_a_page_shows_the_end_of_the_log_of_a_run_that_goes_on(running, store):
     text = fetch(running, "/run/job-1-1").text
-    assert "step 1\n&lt;b&gt;step 2&lt;/b&gt;</pre>" in text
+    assert "step 1\n&lt;b&gt;step 2&lt;/b&gt;\n</pre>" in text
     store.finish("job-1-1", REACHED)
     text = fetch(running, "/run/job-1-1").text
     assert "step 1" not in text
     assert "Cancel this run" not in text
+
+
+def test_a_long_log_is_shown_to_its_end(running, store):
+    lines = [f"{number:02}{'x' * 298}" for number in range(40)]
+    store.renew("job-1-1", {"log": lines})
+    text = fetch(running, "/run/job-1-1").text
+    assert all(line in text for line in lines)
 
 
 def test_a_run_is_cancelled_by_a_button(running, store):

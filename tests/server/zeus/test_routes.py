@@ -347,6 +347,15 @@ class TestConcurrency:
         assert (trial.status, trial.reason_code) == (TrialStatus.CANCELLED, ReasonCode.NOT_BEGUN)
         assert zeus.begin()["trial_number"] == 2
 
+    def test_a_training_that_somebody_cancels_stops_at_its_next_report(self, zeus, history):
+        zeus.register()
+        trial = zeus.begin()
+        assert history.ask_to_cancel("mnist-1-1")
+        answer = zeus.report(trial, 1, 0.5)
+        assert (answer["stop_train"], answer["converged"]) == (True, False)
+        (stored,) = history.trials("mnist")
+        assert (stored.status, stored.reason_code) == (TrialStatus.CANCELLED, ReasonCode.CANCELLED)
+
     def test_the_bound_and_the_lease_are_stored_with_the_trial(self, zeus, history, monkeypatch):
         zeus.register()
         monkeypatch.setattr(history.__class__, "renew", None)  # a second write would fail

@@ -34,7 +34,7 @@ from zeusrun.view.report.figures import (
     draw,
     draw_comparison,
 )
-from zeusrun.view.report.markup import Heading, Html, escape, moment, table, tag
+from zeusrun.view.report.markup import Html, escape, moment, table, tag
 from zeusrun.view.report.page import (
     comparison_json,
     comparison_page,
@@ -228,9 +228,9 @@ def test_a_column_of_which_nothing_is_known_is_left_out():
 
 def test_a_heading_of_a_sorted_table_is_a_link_and_shows_the_direction():
     columns = [Column(name, operator.itemgetter(name)) for name in ("run", "cost", "why")]
-    headings = {"cost": Heading("?sort=cost", "descending"), "run": Heading("?sort=run", None)}
+    headings = {"cost": ("?sort=cost", "descending"), "run": ("?sort=run", None)}
     text = table(
-        "caption", columns, [dict.fromkeys(("run", "cost", "why"), "1")], headings=headings
+        "caption", columns, [dict.fromkeys(("run", "cost", "why"), "1")], heading=headings.get
     )
     assert '<th scope="col"><a href="?sort=run">run</a></th>' in text
     assert 'class="n" aria-sort="descending"><a href="?sort=cost">cost</a></th>' in text

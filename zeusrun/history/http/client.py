@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 import stat
+from contextlib import suppress
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlencode
 
 from zeusrun import __version__
 from zeusrun.errors import HistoryError, UsageError
+from zeusrun.files.home import ADDRESS_FILE
 from zeusrun.files.private import read_file
 from zeusrun.history import rules
 from zeusrun.history.base import (
@@ -46,8 +48,9 @@ _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 _TO_TLS = re.compile(rb"plain HTTP|HTTP request to an HTTPS")  # nginx, Apache; Caddy, Traefik
 _IS_IT_A_SERVER = "is this the address of a zeusrun server?"
 _ADVICE = (
-    "`zeusrun token create` on the server makes one: run the `zeusrun connect` that it prints, set "
-    f"{TOKEN_VARIABLE} to the token, or write it into the file 'token' of ZEUSRUN_HOME"
+    "`zeusrun token create` on the server makes one: run the `zeusrun connect` that it prints, "
+    f"with --replace if there is a token already, set {TOKEN_VARIABLE} to the token, or write it into "
+    "the file 'token' of ZEUSRUN_HOME"
 )
 
 
@@ -102,7 +105,11 @@ class HttpHistory(Shared):
 
         The code is not sent to what is no zeusrun server.
         """
-        self._ask("GET", "/connect", lambda found: int(found["api"]))
+        try:
+            self._ask("GET", "/connect", lambda found: int(found["api"]))
+        except RefusedError as error:
+            text = f"{self.url} is not the address of a zeusrun server that has `connect`: {error}"
+            raise RefusedError(f"{text}. The code was not used") from None
         body = {"code": code, "host": host}
         return self._ask("POST", "/connect", lambda found: str(found["token"]), body)
 
@@ -237,14 +244,19 @@ class HttpHistory(Shared):
             raise HistoryError(text) from error
 
 
-def read_token(home: Path, environment: Mapping[str, str]) -> str | None:
+def read_token(home: Path, environment: Mapping[str, str], url: str) -> str | None:
     """Return the token of ``ZEUSRUN_TOKEN``, else of the file ``token`` of the home.
+
+    A file that ``zeusrun connect`` has written is for that server alone, so that a job file which
+    names another one does not send it there.
 
     Raises:
         HistoryError: If others can read the file, or there is no token in it.
     """
     token, path = environment.get(TOKEN_VARIABLE), home / TOKEN_FILE
     if token is None:
+        if read_address(home) not in {None, url.rstrip("/")}:
+            return None
         try:
             mode = path.stat().st_mode
             if stat.S_IMODE(mode) & 0o077:
@@ -259,6 +271,13 @@ def read_token(home: Path, environment: Mapping[str, str]) -> str | None:
         where = path if TOKEN_VARIABLE not in environment else TOKEN_VARIABLE
         raise HistoryError(f"there is no token in {where}: one line of letters and digits expected")
     return token
+
+
+def read_address(home: Path) -> str | None:
+    """Return which server ``zeusrun connect`` has named; ``None`` if none."""
+    with suppress(OSError):
+        return read_file(home / ADDRESS_FILE, 4096).decode(errors="replace").strip().rstrip("/")
+    return None
 
 
 def _refusal(url: str, answer: Answer, found: Any, path: str) -> Exception:  # noqa: ANN401 - JSON

@@ -31,14 +31,14 @@ class JobHead(NamedTuple):
     changes: int  # how often its history has changed
     runs: int
     newest: int  # the number of its newest trial
+    started: float | None = None  # when that began, in Unix seconds
 
 
 SORTS = {
     "run": (TRIALS.c.recurrence, TRIALS.c.attempt),
-    "job": (TRIALS.c.job,),
-    "started": (TRIALS.c.started,),
+    "when": (TRIALS.c.started,),
     "status": (TRIALS.c.status,),
-    "size": (TRIALS.c.batch_size,),
+    "batch-size": (TRIALS.c.batch_size,),
     "host": (TRIALS.c.host,),
     "gpu": (TRIALS.c.gpu,),
     "time": (TRIALS.c.time_s,),
@@ -126,11 +126,17 @@ def count_hosts(engine: Engine) -> int:
 def list_heads(engine: Engine) -> list[JobHead]:
     """Return all jobs, that of the newest trial first."""
     # One look into an index for each job; GROUP BY would read as many entries as there are trials.
-    newest = sa.select(TRIALS.c.number).where(TRIALS.c.job == JOBS.c.name)
-    newest = newest.order_by(*NEWEST_FIRST).limit(1)
-    query = sa.select(JOBS.c.name, JOBS.c.changes, JOBS.c.trials, newest.scalar_subquery())
+    newest = [
+        sa.select(column)
+        .where(TRIALS.c.job == JOBS.c.name)
+        .order_by(*NEWEST_FIRST)
+        .limit(1)
+        .scalar_subquery()
+        for column in (TRIALS.c.number, TRIALS.c.started)
+    ]
+    query = sa.select(JOBS.c.name, JOBS.c.changes, JOBS.c.trials, *newest)
     heads = [JobHead(*row) for row in _read(engine, query.where(JOBS.c.trials > 0))]
-    return sorted(heads, key=lambda head: head.newest, reverse=True)
+    return sorted(heads, key=lambda head: (head.started or 0.0, head.newest), reverse=True)
 
 
 def read_numbers(engine: Engine, numbers: Collection[int]) -> dict[int, Trial]:
@@ -171,7 +177,8 @@ def list_runs(
         where.append(TRIALS.c.job.in_(jobs))
     order = [each.desc() if wanted.descending else each.asc() for each in SORTS[wanted.sort]]
     order = [each.nulls_last() for each in order]
-    found = sa.select(TRIALS.c.number).where(*where).order_by(*order, *NEWEST_FIRST, TRIALS.c.number.desc())
+    order += [*NEWEST_FIRST, TRIALS.c.number.desc()]  # the last one differs for all runs
+    found = sa.select(TRIALS.c.number).where(*where).order_by(*order)
     with reading(engine) as connection:
         counted = sa.select(sa.func.count()).select_from(TRIALS).where(*where)
         total = int(connection.scalar(counted) or 0)

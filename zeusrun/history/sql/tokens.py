@@ -29,6 +29,7 @@ CODE_S = 3600.0
 """How long a code is valid."""
 _CODE_LETTERS = "abcdefghijkmnpqrstuvwxyz23456789"  # none looks like another one
 _CODE_LENGTH = 16  # 80 bits
+_BY_CODE = ", by a code of "  # in the note of a token
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,10 @@ class Token:
         """Whether it permits anything now."""
         return self.state == "valid"
 
+    def is_of(self, other: str) -> bool:
+        """Whether a machine has it, valid, by a code of the token with this id."""
+        return self.valid and (self.note or "").endswith(f"{_BY_CODE}{other}")
+
 
 def create_token(
     engine: Engine,
@@ -125,7 +130,7 @@ def redeem_code(engine: Engine, code: str, host: str) -> tuple[str, str] | None:
             return None
         passed_on = dict(row)
         from_ = passed_on.pop("id")
-        return _insert(connection, **passed_on, note=f"{host}, by a code of {from_}")
+        return _insert(connection, **passed_on, note=f"{host}{_BY_CODE}{from_}")
 
     return write(engine, work)
 

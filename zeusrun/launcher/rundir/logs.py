@@ -63,8 +63,9 @@ def read_end(path: Path, mask: Mask = _NO_MASK) -> str:
 def read_last_lines(path: Path, mask: Mask, lines: int, characters: int) -> list[str]:
     """Return the last lines of a log as plain text without secrets, each cut to so many."""
     *found, last = read_end(path, mask).split("\n")
-    if last and not mask:  # it may be the beginning of a secret
-        found.append(last)
+    if mask:  # it may end in the beginning of a secret
+        last = last.rpartition("\r")[0]
+    found += [last] * bool(last)
     # Control characters can stand in the middle of a secret.
     texts = (mask.text(storable_text(plain_text(_shown(line)))) for line in found[-lines:])
     return [text[:characters] for text in texts]

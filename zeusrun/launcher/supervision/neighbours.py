@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from zeusrun.energy.sharing import OtherPrograms
@@ -99,13 +100,14 @@ class Neighbours:
             present = []
         here = [t for t in present if t.on_cpu and t.host == platform.node()]
         found = [t for t in here if t.pid != self._submit_pid]
-        again = sorted(ticket.job for ticket in found if ticket.number in self._before)
+        again = Counter(ticket.job for ticket in found if ticket.number in self._before)
         self._before = frozenset(ticket.number for ticket in found)
         if not again:
             return None
         self._found = True
+        jobs = [job if runs == 1 else f"{job} ({runs} runs)" for job, runs in sorted(again.items())]
         return (
-            f"{', '.join(again)} trains on this CPU at the same time, so the time and cost of "
+            f"{', '.join(jobs)} trains on this CPU at the same time, so the time and cost of "
             "this run are unreliable: they count only where no better ones are known"
         )
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlencode
 
 from zeusrun.analysis.amounts import size_label
@@ -39,38 +39,34 @@ if TYPE_CHECKING:
 _LINKS = document.Links()
 
 
-class NothingToCompareError(Exception):
-    """Why two things cannot be put side by side; the message is for people."""
+class NotFoundError(Exception):
+    """There is no such page, or nothing to put side by side; the message is for people."""
 
 
-@dataclass(frozen=True)
-class Compared:
+class Compared(NamedTuple):
     """Two things side by side.
 
-    ``about`` is the job that both belong to, ``None`` if there are two.
-    ``shown`` is what each figure shows. ``query`` names the two in an address. ``content`` returns
-    the page for what puts a figure into it.
+    ``about`` is the job that both belong to, ``None`` if there are two. ``shown`` is what each
+    figure shows.
     """
 
     title: str
     about: str | None
-    query: str
     version: str
     shown: Mapping[str, JobReport | GroupComparison]
-    content: Callable[[Picture], Html]
+    content: Html
 
 
-def compare_page(found: Compared, version: str | None) -> document.Page:
-    """Return the page of a comparison."""
-
-    def picture(name: str, label: str) -> Html | None:
-        shown = found.shown.get(name)
-        if shown is None:
-            return None
-        return document.picture_of(shown, "compare", found.version, f"{found.query}&")(name, label)
-
-    content = found.content(picture)
-    return document.Page(found.title, content, about=found.about, version=version)
+def _pictures(
+    shown: Mapping[str, JobReport | GroupComparison], query: Sequence[tuple[str, str]], version: str
+) -> Picture:
+    """Return what puts one of the figures into the page; ``query`` names the two in its address."""
+    asked = f"{urlencode(query)}&"
+    return lambda name, label: (
+        document.picture_of(shown[name], "compare", version, asked)(name, label)
+        if name in shown
+        else None
+    )
 
 
 def _side_by_side(caption: str, names: tuple[str, str], rows: Sequence[Row]) -> Html:
@@ -106,51 +102,47 @@ def compare_runs(contents: Sequence[RunContent]) -> Compared:
     """Return two runs side by side."""
     left, right = (content.trial for content in contents)
     unit = contents[0].unit if contents[0].unit == contents[1].unit else "epochs"
-    alike = setting(left)[2] == setting(right)[2]  # both measured, or both estimated
+    sources = [each.energy_source for each in (left, right) if each.energy_source is not None]
+    alike = len({source.measured for source in sources}) < 2
     report = _curves_of(contents, by_energy=alike)
-    query = urlencode([("run", left.trial), ("run", right.trial)])
+    query = [("run", left.trial), ("run", right.trial)]
     names = (left.trial, right.trial)
-
-    def content(picture: Picture) -> Html:
-        results = [
-            Column("status", status_text),
-            Column("why", lambda trial: units.shortened(trial.reason or UNKNOWN, 160)),
-            Column(unit, lambda trial: units.count(amount_in(trial, unit))),
-            Column("best metric", lambda trial: units.number(trial.best_metric, ".4g")),
-            *(TIME, ENERGY, *([COST] if alike else []), PRICE, CARBON),
-        ]
-        linked = (_LINKS.link_run(left.trial), _LINKS.link_run(right.trial))
-        settings = [row for row in _rows(_SETTINGS, left, right) if row[1] != row[2]]
-        settings += _changed_parts(left, right)
-        took = _side_by_side(
-            "What they took, and where", names, _rows([*results, *_WHERE], left, right)
-        )
-        differ = _side_by_side("Settings that differ", names, settings)
-        differ = differ or tag("p", "Both had the same settings.")
-        drawn = (
-            None
-            if report is None
-            else picture("curves", f"Learning curves of {' and '.join(names)}.")
-        )
-        curves = figure(drawn, f"Dashed: the target, {target(left)}.") if drawn else ""
-        why = f"{left.metric} and {right.metric} are different metrics, so no curve is drawn."
-        return join(
-            (
-                tag("p", "Two runs", class_="job"),
-                tag("h1", linked[0], " and ", linked[1], class_="headline"),
-                tag("p", _NO_CLAIM, *_sizes_link(left, right), class_="lead"),
-                "" if alike else tag("p", _APART, class_="caution"),
-                section("What they took", took, id="took"),
-                section("Settings", differ, id="settings"),
-                section("Learning curves", curves, id="curves") if curves else "",
-                tag("p", why, class_="note") if left.metric != right.metric else "",
-            )
-        )
 
     version = document.figures_version(left, right)
     shown = {} if report is None else {"curves": report}
     about = left.job if left.job == right.job else None
-    return Compared(" and ".join(names), about, query, version, shown, content)
+    picture = _pictures(shown, query, version)
+    results = [
+        Column("status", status_text),
+        Column("why", lambda trial: units.shortened(trial.reason or UNKNOWN, 160)),
+        Column(unit, lambda trial: units.count(amount_in(trial, unit))),
+        Column("best metric", lambda trial: units.number(trial.best_metric, ".4g")),
+        *(TIME, ENERGY, *([COST] if alike else []), PRICE, CARBON),
+    ]
+    linked = (_LINKS.link_run(left.trial), _LINKS.link_run(right.trial))
+    settings = [row for row in _rows(_SETTINGS, left, right) if row[1] != row[2]]
+    settings += _changed_parts(left, right)
+    took = _side_by_side(
+        "What they took, and where", names, _rows([*results, *_WHERE], left, right)
+    )
+    differ = _side_by_side("Settings that differ", names, settings)
+    differ = differ or tag("p", "Both had the same settings.")
+    drawn = picture("curves", f"Learning curves of {' and '.join(names)}.")
+    curves = figure(drawn, f"Dashed: the target, {target(left)}.") if drawn else ""
+    why = f"{left.metric} and {right.metric} are different metrics, so no curve is drawn."
+    content = join(
+        (
+            tag("p", "Two runs", class_="job"),
+            tag("h1", linked[0], " and ", linked[1], class_="headline"),
+            tag("p", _NO_CLAIM, *_sizes_link(left, right), class_="lead"),
+            "" if alike else tag("p", _APART, class_="caution"),
+            section("What they took", took, id="took"),
+            section("Settings", differ, id="settings"),
+            section("Learning curves", curves, id="curves") if curves else "",
+            tag("p", why, class_="note") if left.metric != right.metric else "",
+        )
+    )
+    return Compared(" and ".join(names), about, version, shown, content)
 
 
 _NO_CLAIM = "Two runs alone show no saving: runs with the same settings differ, too. "
@@ -209,7 +201,7 @@ def compare_sizes(
     ``find_shares`` is ``Reports.shares``.
 
     Raises:
-        NothingToCompareError: If a batch size has no run that has ended.
+        NotFoundError: If a batch size has no run that has ended.
     """
     ended = [trial for trial in trials if trial.status.finished]
     usual = next((setting(trial) for trial in reversed(ended) if has_cost(trial)), None)
@@ -220,7 +212,7 @@ def compare_sizes(
     for size in (first, second):
         sides.append(within(alike, size, "batch sizes") if size.isdecimal() else [])
         if not sides[-1]:
-            raise NothingToCompareError(
+            raise NotFoundError(
                 f"{view.job} has no run of batch size {units.shortened(size)} that has ended, "
                 "with the objective and the hardware of its newest runs."
             )
@@ -249,21 +241,20 @@ def compare_sizes(
         if curves:
             shown["curves"] = JobReport(replace(facts, curves=curves, sizes=tuple(sizes)))
 
-    def content(picture: Picture) -> Html:
-        head = tag("p", _LINKS.link_job(view.job), class_="job")
-        drawn = picture("curves", f"Learning curves of {other} and {name}.")
-        curves = figure(drawn, "The newest runs of both. Dashed: the target.") if drawn else ""
-        return join(
-            (
-                comparison_content(comparison, picture, head),
-                section("Learning curves", curves, id="curves") if curves else "",
-            )
-        )
-
-    query = urlencode([("job", view.job), ("size", first), ("size", second)])
+    query = [("job", view.job), ("size", first), ("size", second)]
     version = document.figures_version(view.job, view.version, first, second)
     title = f"{view.job}: {other} and {right[0].global_batch_size}"
-    return Compared(title, view.job, query, version, shown, content)
+    picture = _pictures(shown, query, version)
+    head = tag("p", _LINKS.link_job(view.job), class_="job")
+    drawn = picture("curves", f"Learning curves of {other} and {name}.")
+    curve = figure(drawn, "The newest runs of both. Dashed: the target.") if drawn else ""
+    content = join(
+        (
+            comparison_content(comparison, picture, head),
+            section("Learning curves", curve, id="curves") if curve else "",
+        )
+    )
+    return Compared(title, view.job, version, shown, content)
 
 
 _RULE = (
@@ -291,33 +282,32 @@ def compare_jobs(
     names = (left.job, right.job)
     comparison = compare("two jobs", names, *ended)
 
-    def content(picture: Picture) -> Html:
-        first, second = (digests.get(name, Digest(0, ())) for name in names)
-        rows = [
-            ("runs", f"{left.runs:,}", f"{right.runs:,}"),
-            ("its batch sizes", _headline(left), _headline(right)),
-            *((column, text(first), text(second)) for column, text in DIGEST_COLUMNS.items()),
-            *_rows(
-                [
-                    Column("last run", lambda view: moment(view.newest.started_at)),
-                    Column("target", lambda view: target(view.newest)),
-                    Column("hardware", lambda view: hardware_text(view.newest)),
-                ],
-                left,
-                right,
-            ),
-        ]
-        linked = (_LINKS.link_job(left.job), " and ", _LINKS.link_job(right.job))
-        head = tag("p", *linked, class_="job")
-        listed = _side_by_side("Both jobs", names, rows)
-        return join(
-            (comparison_content(comparison, picture, head), section("Both jobs", listed, id="both"))
-        )
-
-    query = urlencode([("job", left.job), ("job", right.job)])
+    query = [("job", left.job), ("job", right.job)]
     version = document.figures_version(names, left.version, right.version)
     shown = {"compare": comparison}
-    return Compared(" and ".join(names), None, query, version, shown, content)
+    picture = _pictures(shown, query, version)
+    first, second = (digests.get(name, Digest(0, ())) for name in names)
+    rows = [
+        ("runs", f"{left.runs:,}", f"{right.runs:,}"),
+        ("its batch sizes", _headline(left), _headline(right)),
+        *((column, text(first), text(second)) for column, text in DIGEST_COLUMNS.items()),
+        *_rows(
+            [
+                Column("last run", lambda view: moment(view.newest.started_at)),
+                Column("target", lambda view: target(view.newest)),
+                Column("hardware", lambda view: hardware_text(view.newest)),
+            ],
+            left,
+            right,
+        ),
+    ]
+    linked = (_LINKS.link_job(left.job), " and ", _LINKS.link_job(right.job))
+    head = tag("p", *linked, class_="job")
+    listed = _side_by_side("Both jobs", names, rows)
+    content = join(
+        (comparison_content(comparison, picture, head), section("Both jobs", listed, id="both"))
+    )
+    return Compared(" and ".join(names), None, version, shown, content)
 
 
 def _headline(view: JobView) -> str:
@@ -325,8 +315,9 @@ def _headline(view: JobView) -> str:
 
 
 def choose_two(named: Sequence[str], what: str) -> Sequence[str]:
-    """Return the two things that an address names; raises ``NothingToCompareError``."""
+    """Return the two things that an address names; raises ``NotFoundError``."""
+    named = [each.lstrip("0") if each.isdecimal() else each for each in named]
     if len(named) != 2 or named[0] == named[1]:
         count = len(set(named)) or "none"
-        raise NothingToCompareError(f"Choose two {what} to compare; the address names {count}.")
+        raise NotFoundError(f"Choose two {what} to compare; the address names {count}.")
     return named

@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-from urllib.parse import quote
-
-from fastapi import Request  # noqa: TC002 - FastAPI reads the annotations
-from starlette.responses import RedirectResponse, Response
 
 from zeusrun.history.base import HEARTBEAT_S
-from zeusrun.server import api
-from zeusrun.server.auth import access_of
 from zeusrun.view.report.markup import Html, details, escape, join, section, tag
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-    from zeusrun.history.sql.store import SqlHistory
     from zeusrun.history.sql.survey import RunningTrial
 
 
@@ -49,13 +42,3 @@ def _cancelling(running: RunningTrial, address: str, *, may_cancel: bool) -> Htm
     form = tag("form", button, method="post", action=f"{address}/cancel", class_="find")
     effect = tag("p", f"{within[:1].upper()}{within[1:]}.", class_="note")
     return details("Cancel this run", effect, form)
-
-
-def build_cancel(store: SqlHistory) -> Callable[[Request, str], Response]:
-    """Return the endpoint of the button; what may not be cancelled raises ``Refusal``."""
-
-    def cancel(request: Request, trial: str) -> Response:
-        api.cancel(trial, store, access_of(request))
-        return RedirectResponse(f"../{quote(trial)}#now", 303)
-
-    return cancel

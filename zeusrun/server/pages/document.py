@@ -25,6 +25,8 @@ from zeusrun.view.report.markup import Html, join, tag
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from starlette.requests import HTTPConnection
+
     from zeusrun.view.report.compare import GroupComparison
     from zeusrun.view.report.facts import JobReport
 
@@ -70,6 +72,12 @@ class Links:
     def link_job(self, job: str) -> Html:
         """Return the name of a job as a link."""
         return tag("a", job, href=self.job(job))
+
+
+def links_of(request: HTTPConnection) -> Links:
+    """Return the addresses for the page that was asked for."""
+    path = request.url.path.removeprefix(request.scope.get("root_path", ""))
+    return Links(path.count("/") - 1)
 
 
 class Page(NamedTuple):

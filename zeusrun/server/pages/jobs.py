@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from zeusrun.analysis.amounts import NetAmounts, add_estimates, size_label, sum_known
 from zeusrun.history.base import NEWEST
@@ -69,27 +70,15 @@ class Overview:
     listing: Listing
 
 
-JOB_SORTS = ("last", "job", "saved", "energy-saved", "carbon-saved", "energy", "runs")
-"""By what jobs can be sorted."""
-
-
 def sort_heads(
     heads: Sequence[JobHead], digests: Mapping[str, Digest], listing: Listing
 ) -> list[JobHead]:
     """Return jobs in the order of a list; what is unknown comes last, a doubtful saving is 0."""
-    if listing.sort == "job":
-        return sorted(heads, key=lambda head: head.job, reverse=listing.descending)
     value = _VALUES[listing.sort]
-    found = {head.job: value(head, digests.get(head.job, _NOTHING)) for head in heads}
-    sign = -1 if listing.descending else 1
-    return sorted(
-        heads,
-        key=lambda head: (
-            (known := found[head.job]) is None,
-            sign * (known or 0.0),
-            -head.newest,
-        ),
-    )
+    found = [(value(head, digests.get(head.job, _NOTHING)), head) for head in heads]
+    known = [each for each in found if each[0] is not None]
+    known.sort(key=operator.itemgetter(0), reverse=listing.descending)
+    return [head for _, head in (*known, *(each for each in found if each[0] is None))]
 
 
 def _shown(amount: Estimate | None) -> float | None:
@@ -97,14 +86,16 @@ def _shown(amount: Estimate | None) -> float | None:
 
 
 _NOTHING = Digest(0, ())
-_VALUES: dict[str, Callable[[JobHead, Digest], float | None]] = {
-    "last": lambda head, _: head.newest,
-    "saved": lambda _, digest: _shown(digest.savings.share),
+_VALUES: dict[str, Callable[[JobHead, Digest], Any]] = {
+    "when": lambda head, _: head.newest,
+    "job": lambda head, _: head.job,
+    "saved-a-run": lambda _, digest: _shown(digest.savings.share),
     "energy-saved": lambda _, digest: _shown(digest.net.energy_j),
-    "carbon-saved": lambda _, digest: _shown(digest.net.carbon_g),
+    "co2e-saved": lambda _, digest: _shown(digest.net.carbon_g),
     "energy": lambda _, digest: _energy_j(digest),
     "runs": lambda head, _: head.runs,
 }
+JOB_SORTS = tuple(_VALUES)
 
 
 def overview_page(view: Overview, version: str | None) -> document.Page:
@@ -135,12 +126,12 @@ def _head(view: Overview, running: int) -> Html:
             "included."
         )
     else:
-        text, good = f"{plural(view.jobs, 'job')}, {plural(runs, 'run')}", None
+        text, good = f"{plural(len(view.heads), 'job')}, {plural(runs, 'run')}", None
         lead = "What choosing batch sizes saves is known once a job has run with several of them."
         if not view.jobs:
             lead = (
-                "No run has been sent here yet. Set history in a job file to the address of "
-                "this server, or ZEUSRUN_HISTORY, and submit it."
+                "No run has been sent here yet, or none that you may see. Set history in a job "
+                "file to the address of this server, or ZEUSRUN_HISTORY, and submit it."
             )
     whole = build_total("all jobs", [part for digest in digests for part in digest.parts])
     values = [
@@ -154,7 +145,9 @@ def _head(view: Overview, running: int) -> Html:
     title = tag(
         "h1", coloured(capitalized(unbroken(text)), good), class_="headline", data_unknown=unknown
     )
-    return join((tag("p", "All jobs", class_="job"), title, tag("p", lead, class_="lead"), key))
+    search = view.listing.fields.get("q")
+    about = f"Jobs with {search} in their name" if search else "All jobs"
+    return join((tag("p", about, class_="job"), title, tag("p", lead, class_="lead"), key))
 
 
 def _join_net(nets: Sequence[NetAmounts]) -> NetAmounts:
@@ -180,7 +173,7 @@ def _jobs(view: Overview) -> Html:
         _columns(view),
         view.shown,
         lambda head: head.job,
-        headings=listing.headings(_SORTS),
+        heading=listing.heading,
     )
     none = "" if view.shown else tag("p", "No job has such a name.")
     search = ""
@@ -188,18 +181,6 @@ def _jobs(view: Overview) -> Html:
         search = listing.form("Find a job", listing.input("q", "part of a name"))
     pages = listing.pages("More jobs", len(view.heads), JOBS_SHOWN)
     return section("Jobs", search, none, picking(listed, _LINKS), pages, id="jobs")
-
-
-_SORTS = {
-    "job": "job",
-    "saved a run": "saved",
-    "when": "last",
-    "energy saved": "energy-saved",
-    "CO2e saved": "carbon-saved",
-    "energy": "energy",
-    "runs": "runs",
-}
-"""By what each column of the list of jobs sorts."""
 
 
 def _columns(view: Overview) -> list[Column]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 from zeusrun.history.sql.survey import SORTS, Wanted
 from zeusrun.trial import TrialStatus
-from zeusrun.view.report.markup import Heading, Html, escape, join, tag
+from zeusrun.view.report.markup import Html, escape, join, tag
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -55,15 +55,18 @@ class Listing:
             query["page"] = str(page)
         return f"{self.address}{'?' if query else ''}{urlencode(query)}#{self.place}"
 
-    def headings(self, columns: Mapping[str, str]) -> dict[str, Heading]:
-        """Return the heading of each column that can be sorted; ``columns``: by what, by name."""
-        found = {}
-        for name, sort in columns.items():
-            is_own = sort == self.sort
-            descending = not self.descending if is_own else _begins_high(sort)
-            now = ("descending" if self.descending else "ascending") if is_own else None
-            found[name] = Heading(self.link(sort=sort, descending=descending), now)
-        return found
+    def heading(self, column: str) -> tuple[str, str | None] | None:
+        """Return the address of the other order of a column, and the present one if it is sorted.
+
+        ``None``: nothing can be sorted by it.
+        """
+        sort = column.lower().replace(" ", "-")
+        if sort not in self.sorts:
+            return None
+        is_own = sort == self.sort
+        descending = not self.descending if is_own else _begins_high(sort)
+        now = ("descending" if self.descending else "ascending") if is_own else None
+        return self.link(sort=sort, descending=descending), now
 
     def pages(self, label: str, total: int, shown: int) -> Html:
         """Return the links to the pages before and after; nothing if there is one."""
@@ -161,9 +164,7 @@ def read_wanted(
                 days[name] = _start_of(text)
             except ValueError:
                 problems.append(f"{fields.pop(name)} is no day; write one such as 2026-03-31.")
-    listing = Listing(
-        **{**vars(listing), "fields": fields, "problems": tuple(problems)},
-    )
+    listing = replace(listing, fields=fields, problems=tuple(problems))
     wanted = Wanted(
         sort=listing.sort,
         descending=listing.descending,

@@ -52,12 +52,15 @@
     state.title = title;
   }
 
+  /* Whether a sign-in has ended. A script may not follow a redirect to another site; a reload does. */
+  const isAway = (answer) => answer.type === "opaqueredirect" || answer.status === 401 || answer.status === 403;
+
   async function load() {
     if (loading) { again = true; return; }
     loading = true;
     try {
-      const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
-      if (answer.redirected || answer.status === 401 || answer.status === 403) { location.reload(); return; }
+      const answer = await fetch(location.href, { headers: { Accept: "text/html" }, redirect: "manual" });
+      if (isAway(answer)) { location.reload(); return; }
       if (answer.ok) {
         const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
         document.title = fresh.title;
@@ -82,8 +85,8 @@
     const { watch: address, version } = document.body.dataset;
     if (!address || document.hidden) return;
     try {
-      const answer = await fetch(address);
-      if (answer.redirected || answer.status === 401 || answer.status === 403) { load(); return; }
+      const answer = await fetch(address, { redirect: "manual" });
+      if (isAway(answer)) { load(); return; }
       if (answer.ok) {
         show("Live", "This page updates by itself.");
         if ((await answer.text()) !== version) soon();

@@ -8,29 +8,30 @@ import hashlib
 import logging
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, TypeAlias
+from urllib.parse import quote
 
 from anyio import CapacityLimiter
 from anyio.to_thread import run_sync
 from fastapi import APIRouter, Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from zeusrun.history.base import UnavailableError
 from zeusrun.history.rules import job_of
 from zeusrun.history.sql import survey
 from zeusrun.job_name import is_job_name
+from zeusrun.server import api
 from zeusrun.server.auth import access_of
 from zeusrun.server.login import account
 from zeusrun.server.pages import jobs
 from zeusrun.server.pages.compare import (
     Compared,
-    NothingToCompareError,
+    NotFoundError,
     choose_two,
     compare_jobs,
-    compare_page,
     compare_runs,
     compare_sizes,
 )
-from zeusrun.server.pages.control import build_cancel, control
+from zeusrun.server.pages.control import control
 from zeusrun.server.pages.document import (
     HEADERS,
     STATIC,
@@ -39,6 +40,7 @@ from zeusrun.server.pages.document import (
     Page,
     Pictures,
     build_document,
+    links_of,
     message_page,
     static_text,
 )
@@ -58,7 +60,7 @@ from zeusrun.view.report.figures import FIGURES
 from zeusrun.view.report.markup import tag
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 
     from zeusrun.history.sql.store import SqlHistory
     from zeusrun.history.sql.survey import JobHead
@@ -98,20 +100,20 @@ def build_router(store: SqlHistory, *, demo: bool = False) -> APIRouter:
     threads, drawing = CapacityLimiter(_THREADS), CapacityLimiter(_DRAWING_THREADS)
     as_document = functools.partial(_as_document, demo=demo)
     for path, endpoint in (
-        ("/", _in_thread(as_document(pages.overview, Links()), threads)),
-        ("/runs", _in_thread(as_document(pages.runs, Links()), threads)),
-        ("/compare", _in_thread(as_document(pages.compare, Links()), threads)),
+        ("/", _in_thread(as_document(pages.overview), threads)),
+        ("/runs", _in_thread(as_document(pages.runs), threads)),
+        ("/compare", _in_thread(as_document(pages.compare), threads)),
         ("/compare/{figure}.svg", _in_thread(pages.figures_of(pages.read_comparison), drawing)),
-        ("/machines", _in_thread(as_document(pages.machines, Links()), threads)),
+        ("/machines", _in_thread(as_document(pages.machines), threads)),
         ("/version", _in_thread(pages.version, threads)),
         ("/static/{name}", _send_static),
-        ("/job/{job}", _in_thread(as_document(pages.job, Links(1)), threads)),
+        ("/job/{job}", _in_thread(as_document(pages.job), threads)),
         ("/job/{name}/{figure}.svg", _in_thread(pages.figures_of(pages.read_job), drawing)),
-        ("/run/{trial}", _in_thread(as_document(pages.run, Links(1)), threads)),
+        ("/run/{trial}", _in_thread(as_document(pages.run), threads)),
         ("/run/{name}/{figure}.svg", _in_thread(pages.figures_of(pages.read_run), drawing)),
     ):
         router.add_api_route(path, endpoint, methods=["GET", "HEAD"], response_model=None)
-    cancel = _in_thread(build_cancel(store), threads)
+    cancel = _in_thread(pages.cancel, threads)
     router.add_api_route("/run/{trial}/cancel", cancel, methods=["POST"], response_model=None)
     return router
 
@@ -126,20 +128,16 @@ def _in_thread(
     return call
 
 
-def _as_document(
-    build: Callable[..., Page], links: Links, *, demo: bool
-) -> Callable[..., Response]:
+def _as_document(build: Callable[..., Page], *, demo: bool) -> Callable[..., Response]:
     """Return an endpoint that sends a page, or a page that says why there is none."""
 
     @functools.wraps(build)
     def call(request: Request, **values: object) -> Response:
-        status = 200
+        status, links = 200, links_of(request)
         try:
             page = build(request, **values)
-        except _NotFoundError as error:
+        except NotFoundError as error:
             status, page = 404, message_page(links, "Not found", str(error))
-        except NothingToCompareError as error:
-            status, page = 404, message_page(links, "Nothing to compare", str(error))
         except UNREADABLE as error:
             _LOG.warning("a page cannot be shown: %s", error)
             text = "The history cannot be read now; the server's log says why."
@@ -170,10 +168,6 @@ def _refuse(text: str, status: int = 404) -> Response:
     return Response(text, status, media_type="text/plain")
 
 
-class _NotFoundError(Exception):
-    """There is no such page; the message is for people."""
-
-
 class _Pages:
     """Reads what each page shows; all of it waits for a database."""
 
@@ -194,7 +188,7 @@ class _Pages:
         heads = jobs.sort_heads(heads, digests, listing)
         number = min(listing.page, max(1, -(-len(heads) // jobs.JOBS_SHOWN)))
         shown = heads[(number - 1) * jobs.JOBS_SHOWN : number * jobs.JOBS_SHOWN]
-        running, counts = self._running(request)
+        running, counts = self._running(request, [head.job for head in heads] if search else None)
         view = jobs.Overview(
             heads=heads,
             shown=shown,
@@ -213,7 +207,7 @@ class _Pages:
         _check_job(request, job)
         version = self._version(request, job)
         view = self._view(job)
-        running, counts = self._running(request, job)
+        running, counts = self._running(request, [job])
         schedules = [
             each for host in self._hosts(request) for each in host.schedules if each.job == job
         ]
@@ -228,11 +222,9 @@ class _Pages:
     def runs(self, request: Request) -> Page:
         """Return the page of the runs of all jobs, by default the newest first."""
         version = self._version(request)
-        listing, wanted = read_wanted(request.query_params, "runs", ("started", *RUN_SORTS[1:]))
-        access = access_of(request)
-        all_ = [head.job for head in survey.list_heads(self._engine)]
-        own = [job for job in all_ if access.covers(job)]
-        chosen = None if len(own) == len(all_) else own
+        listing, wanted = read_wanted(request.query_params, "runs", ("when", *RUN_SORTS[2:]))
+        is_all = access_of(request).jobs == "*"
+        chosen = None if is_all else [head.job for head in self._heads(request)]
         runs, found = survey.list_runs(self._engine, chosen, wanted, RUNS_SHOWN)
         return runs_page(listing, runs, found, version)
 
@@ -240,10 +232,11 @@ class _Pages:
         """Return the page of two runs, batch sizes or jobs side by side."""
         versions = survey.read_versions(self._engine)
         found, of_jobs = self._compared(request), versions.of_jobs(access_of(request).jobs)
-        return compare_page(found, of_jobs if found.about is None else versions.of(found.about))
+        version = of_jobs if found.about is None else versions.of(found.about)
+        return Page(found.title, found.content, about=found.about, version=version)
 
     def _compared(self, request: Request) -> Compared:
-        """Return what the address of a comparison names; raises ``_NotFoundError``."""
+        """Return what the address of a comparison names; raises ``NotFoundError``."""
         query = request.query_params
         runs, named, sizes = (query.getlist(name) for name in ("run", "job", "size"))
         if runs:
@@ -269,13 +262,18 @@ class _Pages:
     def _view(self, job: str) -> JobView:
         view = self.reports.view(job)
         if view is None:
-            raise _NotFoundError(f"There is no job called {job}.")
+            raise NotFoundError(f"There is no job called {job}.")
         return view
 
     def run(self, request: Request, trial: str) -> Page:
         """Return the page of a run."""
         content = self._run(request, trial)
         return run_page(content, self._version(request, content.trial.job))
+
+    def cancel(self, request: Request, trial: str) -> Response:
+        """Cancel a run by the button of its page; what may not be raises ``Refusal``."""
+        api.cancel(trial, self._store, access_of(request))
+        return RedirectResponse(f"../{quote(trial)}#now", 303)
 
     def machines(self, request: Request) -> Page:
         """Return the page of the machines."""
@@ -325,7 +323,7 @@ class _Pages:
             """Draw a figure."""
             try:
                 shown, version = read(request, figure)
-            except (_NotFoundError, NothingToCompareError) as error:
+            except NotFoundError as error:
                 return _refuse(str(error))
             except UNREADABLE:
                 return _refuse("The history cannot be read now.", 503)
@@ -357,13 +355,13 @@ class _Pages:
         return versions.of_jobs(access_of(request).jobs) if job is None else versions.of(job)
 
     def _running(
-        self, request: Request, job: str | None = None, limit: int | None = _CARDS
+        self, request: Request, jobs: Collection[str] | None = None, limit: int | None = _CARDS
     ) -> tuple[list[Live], Counter[str]]:
-        """Return the newest runs that have not ended, and how many there are of each job."""
+        """Return the newest runs of some or all jobs that go on, and how many each job has."""
         found = [
             (number, own)
             for number, own in survey.list_running(self._engine)
-            if job in {None, own} and access_of(request).covers(own)
+            if (jobs is None or own in jobs) and access_of(request).covers(own)
         ]
         chosen = [number for number, _ in found[::-1][:limit]]
         running = survey.read_running(self._engine, chosen)
@@ -380,7 +378,7 @@ class _Pages:
     def _run(self, request: Request, trial: str) -> RunContent:
         stored = self._store.find(trial)
         if stored is None or not access_of(request).covers(stored.job):
-            raise _NotFoundError("There is no such run, or you may not see it.")
+            raise NotFoundError("There is no such run, or you may not see it.")
         running = survey.read_running(self._engine, stored.trial)
         live = read_live(running[0]) if running else None
         trace, unit = read_trace(self._store.trace(trial)), self.reports.unit(stored.job)
@@ -395,4 +393,4 @@ def _may_see(request: Request, job: str) -> bool:
 
 def _check_job(request: Request, job: str) -> None:
     if not _may_see(request, job):
-        raise _NotFoundError("There is no such job, or you may not see it.")
+        raise NotFoundError("There is no such job, or you may not see it.")

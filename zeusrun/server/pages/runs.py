@@ -132,21 +132,6 @@ def status_text(trial: Trial) -> Html:
     return tag("span", text, class_=f"status {mood}" if mood else "status")
 
 
-SORTED_BY = {
-    "run": "run",
-    "when": "started",
-    "status": "status",
-    "batch size": "size",
-    "host": "host",
-    "GPU": "gpu",
-    "time": "time",
-    "energy": "energy",
-    "cost": "cost",
-    "carbon": "carbon",
-}
-"""By what each column of a list of runs sorts."""
-
-
 def runs_list(
     listing: Listing,
     trials: Sequence[Trial],
@@ -165,11 +150,8 @@ def runs_list(
         Column("GPU", lambda trial: units.shortened(trial.gpu_model or units.UNKNOWN), left=True),
         Column("why", _why, left=True),
     ]
-    sorts = {name: sort for name, sort in SORTED_BY.items() if sort in listing.sorts}
     caption = f"{len(trials)} of {units.plural(total, 'run')}"
-    listed = table(
-        caption, columns, trials, lambda trial: trial.trial, headings=listing.headings(sorts)
-    )
+    listed = table(caption, columns, trials, lambda trial: trial.trial, heading=listing.heading)
     none = "" if trials else tag("p", "No run is like that.")
     pages = listing.pages("More runs", total, RUNS_SHOWN)
     return join((runs_form(listing), none, picking(listed, links), pages))

@@ -143,8 +143,10 @@ class _Routes:
         problem = pose_problem(known.settings, stored.recurrence)
         outcome = training.judge(problem, self._policy, result, timestamp())
         if outcome is None:
-            self._keep(stored, training)
-            return _goes_on("the target is not reached yet")
+            if not self._keep(stored, training):
+                return _goes_on("the target is not reached yet")
+            code, why = ReasonCode.CANCELLED, "somebody has asked to cancel it"
+            outcome = training.trial.ended_as(TrialStatus.CANCELLED, code, why, timestamp())
         return _stops(self._finish(stored, outcome, access))
 
     def end_trial(self, request: Request, trial: TrialId) -> None:
@@ -261,15 +263,15 @@ class _Routes:
     def _training(self, stored: Trial) -> ReportedTraining:
         return ReportedTraining.from_json(stored, self._history.live(stored.trial))
 
-    def _keep(self, stored: Trial, training: ReportedTraining) -> None:
-        """Store a training that goes on, and renew its lease."""
+    def _keep(self, stored: Trial, training: ReportedTraining) -> bool:
+        """Store a training that goes on, and renew its lease; return whether it is cancelled."""
         if stored.status is TrialStatus.LOST:
             at = stored.finished_at or timestamp()
             late = training.trial.ended_as(TrialStatus.LOST, ReasonCode.REPORTED_LATE, _LATE, at)
             self._finish(stored, late)
-            return
+            return False
         live = training.to_json(timestamp())
-        self._history.renew(stored.trial, live, training.lease_s)
+        return self._history.renew(stored.trial, live, training.lease_s)
 
     def _finish(self, stored: Trial, outcome: Outcome, access: Access | None = None) -> Trial:
         """Store how a trial ended; if another request was faster, return what that stored.

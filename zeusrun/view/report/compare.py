@@ -64,7 +64,8 @@ def compare(
     measures = []
     unit = curve_unit([*left, *right])
     # Joules of measured and of estimated energy are never compared.
-    apart = len({setting(trial)[2] for trial in (*left, *right) if has_cost(trial)}) > 1
+    sources = (trial.energy_source for trial in (*left, *right) if has_cost(trial))
+    apart = len({source.measured for source in sources if source is not None}) > 1
     lengths = (unit, "count", lambda trial: amount_in(trial, unit))
     for name, kind, value in (*_QUANTITIES, lengths):
         sides = _values(left, value), _values(right, value)

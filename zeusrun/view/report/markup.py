@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import html
 from datetime import timezone
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from zeusrun.clock import local_time
 from zeusrun.plain_text import plain_text, storable_text
 from zeusrun.view.units import UNKNOWN, shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from rich.text import Text
 
@@ -66,25 +66,18 @@ def moment(rfc3339: str | None = None, form: str = "%Y-%m-%d %H:%M") -> str:
     return tag("time", time.strftime(form), datetime=f"{time:%Y-%m-%dT%H:%M:%SZ}")
 
 
-class Heading(NamedTuple):
-    """The heading of a column by which a table can be sorted."""
-
-    address: str  # of the table in the other order
-    direction: str | None  # "ascending" or "descending" if it is sorted by this column
-
-
 def table(
     caption: str,
     columns: Sequence[Column],
     rows: Sequence[Any],
     key: Callable[[Any], str | None] = lambda _row: None,
-    headings: Mapping[str, Heading] | None = None,
+    heading: Callable[[str], tuple[str, str | None] | None] = lambda _name: None,
 ) -> Html:
     """Return a table that scrolls by itself if it is too wide; without rows, nothing.
 
     The first column names the rows. Another one of which nothing is known is left out. ``key``
-    names a row for a script that updates the table. ``headings``: of columns by which it can be
-    sorted, by name.
+    names a row for a script that updates the table. ``heading`` returns the address of the
+    table sorted by a column, and "ascending" or "descending" if it is; ``None``: it cannot be.
     """
     if not rows:
         return Html()
@@ -93,7 +86,7 @@ def table(
     short = {"when", "status"}  # no text of these wraps
     sides = ["date" if each.name in short else None if each.left else "n" for each in columns]
     sides[0] = None
-    head = (_heading(columns[at].name, sides[at], headings or {}) for at in shown)
+    head = (_heading(columns[at].name, sides[at], heading(columns[at].name)) for at in shown)
     lines = []
     for number, row in enumerate(rows):
         cells = (tag("td", texts[at][number], class_=sides[at]) for at in shown[1:])
@@ -103,10 +96,10 @@ def table(
     return _scrolling(tag("table", tag("caption", caption), thead, tbody), caption)
 
 
-def _heading(name: str, side: str | None, headings: Mapping[str, Heading]) -> Html:
-    if name not in headings:
+def _heading(name: str, side: str | None, sorting: tuple[str, str | None] | None) -> Html:
+    if sorting is None:
         return tag("th", name, scope="col", class_=side)
-    address, direction = headings[name]
+    address, direction = sorting
     return tag("th", tag("a", name, href=address), scope="col", class_=side, aria_sort=direction)
 
 
