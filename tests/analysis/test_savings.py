@@ -404,7 +404,7 @@ def test_a_run_of_the_default_that_zeusrun_stopped_was_paid_for():
     found = saved([*trials, stopped, run(19, 16, 60, attempt=2, stage=Stage.EXPLOIT)])
     assert found["19-2"] == found["18-1"] - 90
     alone = find_savings([*trials, stopped, run(19, attempt=2)])
-    assert alone.shown_share("job-19-2") == pytest.approx(-0.9, rel=0.03)
+    assert alone.shown_share("job-19-2").value == pytest.approx(-0.9, rel=0.03)
 
 
 @pytest.mark.parametrize("other", [{"fingerprint": {"script": "b"}}, {"learning_rate": 0.9}])

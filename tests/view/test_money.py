@@ -98,7 +98,7 @@ def test_a_history_without_room_leaves_out_the_hour_then_carbon_price_and_epochs
     optional = ("limit", "epochs", "price", "carbon", "saved")
     shown = [[name for name in optional if name in columns(trials, w)] for w in (80, 90, 100)]
     assert shown == [
-        ["epochs", "saved"], ["epochs", "price", "carbon", "saved"], ["epochs", "price", "carbon", "saved"],
+        ["epochs", "saved"], ["epochs", "price", "saved"], ["epochs", "price", "carbon", "saved"],
     ]  # fmt: skip
     text = render(history_table("job", trials, width=90), 90)
     assert "06-01 12:00" not in text  # the date alone makes room

@@ -186,15 +186,15 @@ class Savings:
     since: str | None = None  # when the first of them began
     note: str | None = None  # why nothing can be compared: a sentence
 
-    def shown_share(self, trial: str) -> float | None:
+    def shown_share(self, trial: str) -> Estimate | None:
         """Return what a recurrence saved, by its last trial, as a share of the default's cost.
 
         ``None``: unknown, or in doubt.
         """
         saved = self.by_trial.get(trial)
-        if saved is None or not saved.is_shown or self.default_j is None:
+        if saved is None or not saved.is_shown or not self.default_j:
             return None
-        return saved.value / self.default_j
+        return Estimate(*(each / self.default_j for each in (saved.value, saved.low, saved.high)))
 
     @property
     def pays_back_in(self) -> int | None:

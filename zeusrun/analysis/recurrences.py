@@ -110,7 +110,7 @@ class RecurrenceFacts:
     epochs: int | None  # of the last attempt
     samples: int | None  # likewise
     saved: Estimate | None  # joules of cost; ``None``: unknown
-    saved_share: float | None  # ``None``: unknown, or in doubt
+    saved_share: Estimate | None  # ``None``: unknown, or in doubt
     default_j: float | None  # what a run of the default is expected to cost
     price: float | None
     currency: str | None

@@ -94,6 +94,11 @@ def short_share(share: Estimate) -> str:
     return f"{_percent(share.value)} % ({_range(share)})"
 
 
+def range_of(share: Estimate | None) -> str:
+    """Return the range of a share that is shown, for a narrow cell: ``9 to 19 %``."""
+    return units.UNKNOWN if share is None else _range(share)
+
+
 def cell_share(share: Estimate) -> str:
     """Return a share for a cell of a table; that it is not shown if it may be 0."""
     return short_share(share) if share.is_shown else f"not shown ({_range(share)})"

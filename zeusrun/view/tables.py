@@ -14,7 +14,7 @@ from zeusrun.analysis.savings import find_savings
 from zeusrun.analysis.usual import describe_shifts
 from zeusrun.trial import EnergySource, TrialStatus, split_variant
 from zeusrun.view import columns, units
-from zeusrun.view.claims import claim_against, claim_cost, claim_style
+from zeusrun.view.claims import claim_against, claim_cost, claim_style, range_of
 from zeusrun.view.columns import Column, column_table
 from zeusrun.view.console import Labelled, warning_lines
 
@@ -184,7 +184,7 @@ def _history_columns(
         Column("status", status, left=True),
         Column(
             "saved",
-            lambda each: units.percent(savings.shown_share(each.trial)),
+            lambda each: range_of(savings.shown_share(each.trial)),
             optional=True,
             folds=99,
             leaves=9,
@@ -197,7 +197,7 @@ def _history_notes(shown: Sequence[Trial], savings: Savings) -> list[str]:
     sources = {trial.energy_source for trial in shown}
     notes = [note for source, note in _SOURCE_NOTES.items() if source in sources]
     if any(savings.shown_share(trial.trial) is not None for trial in shown):
-        notes.append("saved: expected, all attempts counted")
+        notes.append("saved: expected, from and to, all attempts counted")
     differing = next((each for each in map(units.batch_size, shown) if "≠" in each), None)
     if differing is not None:
         notes.append(f"{differing}: trained with {differing.partition('≠')[2]}, teaches nothing")

@@ -49,8 +49,8 @@ _TO_TLS = re.compile(rb"plain HTTP|HTTP request to an HTTPS")  # nginx, Apache; 
 _IS_IT_A_SERVER = "is this the address of a zeusrun server?"
 _ADVICE = (
     "`zeusrun token create` on the server makes one: run the `zeusrun connect` that it prints, "
-    f"with --replace if there is a token already, set {TOKEN_VARIABLE} to the token, or write it into "
-    "the file 'token' of ZEUSRUN_HOME"
+    f"with --replace if there is a token already, set {TOKEN_VARIABLE} to the token, or write it "
+    "into the file 'token' of ZEUSRUN_HOME"
 )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from zeusrun.analysis.amounts import Estimate
 from zeusrun.view import units
 from zeusrun.view.claims import claim_cost, short_share
 from zeusrun.view.columns import CARBON, COST, ENERGY, LIMIT, PRICE, TIME, Column
@@ -103,10 +102,7 @@ def _recurrences(report: JobReport, frame: Frame) -> Html:
 
 def _saved(each: RecurrenceFacts) -> str:
     """Return what a recurrence saved, as a share of the default's cost; a dash if in doubt."""
-    if each.saved is None or each.saved_share is None or not each.default_j:
-        return UNKNOWN
-    ends = (each.saved.value, each.saved.low, each.saved.high)
-    return folding(short_share(Estimate(*(joules / each.default_j for joules in ends))))
+    return UNKNOWN if each.saved_share is None else folding(short_share(each.saved_share))
 
 
 def _when(frame: Frame) -> Column:
