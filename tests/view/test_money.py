@@ -102,7 +102,7 @@ def test_a_history_without_room_leaves_out_the_hour_then_carbon_price_and_epochs
     ]  # fmt: skip
     text = render(history_table("job", trials, width=90), 90)
     assert "06-01 12:00" not in text  # the date alone makes room
-    assert "06-01 12:00" in render(history_table("job", trials, width=100), 100)
+    assert "06-01 12:00" in render(history_table("job", trials, width=110), 110)
     short = [replace(each, time_s=84.0) for each in trials]
     assert [n for n in optional if n in columns(short, 80)] == ["epochs", "price", "saved"]
     assert [n for n in optional if n in columns(limited, 80)] == ["limit", "epochs", "saved"]

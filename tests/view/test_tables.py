@@ -98,7 +98,21 @@ def test_a_history_shows_each_trial_oldest_first():
     text = render(history_table("job", trials, None))
     rows = [line.split() for line in text.splitlines() if line[:2] == "06"]
     assert [row[2] for row in rows] == [f"{n}-1" for n in range(1, 13)]
-    assert rows[11][3:] == ["16", "3", "10.0", "s", "~50.0", "J", "50.0", "J", "REACHED", "46", "to", "54", "%"]
+    assert rows[11][3:] == [
+        "16",
+        "3",
+        "10.0",
+        "s",
+        "~50.0",
+        "J",
+        "50.0",
+        "J",
+        "REACHED",
+        "46",
+        "to",
+        "54",
+        "%",
+    ]
     assert "~ estimated from CPU time" in text
 
 

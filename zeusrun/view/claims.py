@@ -95,8 +95,11 @@ def short_share(share: Estimate) -> str:
 
 
 def range_of(share: Estimate | None) -> str:
-    """Return the range of a share that is shown, for a narrow cell: ``9 to 19 %``."""
-    return units.UNKNOWN if share is None else _range(share)
+    """Return the range of a share for a narrow cell: ``9 to 19 %``, or one number if it is one."""
+    if share is None:
+        return units.UNKNOWN
+    low, high = _percent(share.low), _percent(share.high)
+    return f"{low} %" if low == high else _range(share)
 
 
 def cell_share(share: Estimate) -> str:
