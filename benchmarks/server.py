@@ -110,7 +110,7 @@ class Launcher:
             if not turn["ahead"]:
                 return int(turn["number"])
             number = turn["number"]
-            await asyncio.sleep(min(1.0, 0.05 * turn["ahead"]))
+            await asyncio.sleep(min(2.5, 0.02 * turn["ahead"]))
 
     async def run(self, trains_s: float) -> None:
         """Run one trial."""

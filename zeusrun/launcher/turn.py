@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from zeusrun.history.base import History
     from zeusrun.trial import Trial
 
-_A_PLACE_S = 0.05  # between two questions, for each that is ahead: the last one asks seldom
+_A_PLACE_S = 0.02  # between two questions, for each that is ahead: the last one asks seldom
 _LONGEST_S = TURN_S / 2
 _RENEW_S = TURN_S / 5  # while a trial is chosen
 _SHOWN_AFTER_S = 1.0
