@@ -109,8 +109,9 @@ class Launcher:
             self.tally.turn_s.append(seconds)
             if not turn["ahead"]:
                 return int(turn["number"])
+            took_s = seconds if number else 0.0
             number = turn["number"]
-            await asyncio.sleep(min(2.5, 0.02 * turn["ahead"]))
+            await asyncio.sleep(min(2.5, max(0.02, 2.0 * took_s) * turn["ahead"]))
 
     async def run(self, trains_s: float) -> None:
         """Run one trial."""

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from zeusrun.history.base import History
     from zeusrun.trial import Trial
 
-_A_PLACE_S = 0.02  # between two questions, for each that is ahead: the last one asks seldom
+# Between two questions, for each that is ahead: so long, or longer if the answers take long, so
+# that questions do not keep a busy server from the choices that it waits for.
+_A_PLACE_S, _ANSWERS = 0.02, 2.0
 _LONGEST_S = TURN_S / 2
 _RENEW_S = TURN_S / 5  # while a trial is chosen
 _SHOWN_AFTER_S = 1.0
@@ -82,14 +84,21 @@ class HeldTurn:
         what ``History.ask_turn`` and the check raise.
         """
         shown_t = time.monotonic() + _SHOWN_AFTER_S
-        while (turn := self._ask()).ahead:
+        was_asked = False
+        while True:
+            asked_t = time.monotonic()
+            turn = self._ask()
+            took_s = time.monotonic() - asked_t if was_asked else 0.0  # a new turn is a write
+            was_asked = True
+            if not turn.ahead:
+                break
             self._check()
             if time.monotonic() >= shown_t:
                 shown_t = time.monotonic() + _SHOWN_EVERY_S
                 self._show(
                     f"waits for its turn to choose a batch size: {turn.ahead + 1} of {turn.waiting}"
                 )
-            time.sleep(min(_LONGEST_S, _A_PLACE_S * turn.ahead))
+            time.sleep(min(_LONGEST_S, max(_A_PLACE_S, _ANSWERS * took_s) * turn.ahead))
         if self._renewing is None:
             renewing = threading.Thread(target=self._renew, name="zeusrun-turn", daemon=True)
             renewing.start()
