@@ -105,8 +105,8 @@ def test_a_history_without_room_leaves_out_the_hour_then_carbon_price_and_epochs
     assert "06-01 12:00" in render(history_table("job", trials, width=110), 110)
     short = [replace(each, time_s=84.0) for each in trials]
     assert [n for n in optional if n in columns(short, 80)] == ["epochs", "saved"]
-    assert [n for n in optional if n in columns(limited, 80)] == ["limit", "epochs", "saved"]
-    assert columns(trials, 40) == ["run", "batch", "cost", "status", "saved"]
+    assert [n for n in optional if n in columns(limited, 80)] == ["limit", "saved"]
+    assert columns(trials, 40) == ["run", "batch", "cost", "status"]
 
 
 @pytest.mark.parametrize("width", [80, 100, 120])
