@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import socket
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 
@@ -35,9 +37,11 @@ def test_what_one_rank_learns_ends_both_after_the_same_epoch(tmp_path, how):
 
 
 def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return str(listener.getsockname()[1])
+    """Return a port below those that the kernel gives to other tests' sockets meanwhile."""
+    while True:
+        with suppress(OSError), socket.socket() as listener:
+            listener.bind(("127.0.0.1", random.randrange(20_000, 32_000)))
+            return str(listener.getsockname()[1])
 
 
 @pytest.mark.parametrize("repeats", [1, pytest.param(8, marks=pytest.mark.long)])

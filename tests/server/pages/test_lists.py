@@ -153,12 +153,20 @@ def test_jobs_are_sorted_by_name_runs_energy_and_saving(port):
     assert first("?sort=-job") == ["other", "job", "alpha"]
     assert first("?sort=-energy") == ["other", "job", "alpha"]
     assert first("?sort=runs")[-1] == "job"
-    assert first("?sort=when") == first("")[::-1] == ["job", "other", "alpha"]
+    assert first("?sort=when") == first("")[::-1] == ["other", "alpha", "job"]
     assert first("?sort=nosuch&page=0") == first("")
     assert first("?q=LPH&sort=-job") == ["alpha"]
     assert "No job has such a name." in fetch(port, "/?q=nosuch").text
     for sort in jobs.JOB_SORTS:
         assert sorted(first(f"?sort={sort}")) == ["alpha", "job", "other"]
+
+
+def test_the_job_that_ran_last_comes_first(store):
+    for job, day in (("sooner", 1), ("latest", 3), ("later", 2)):
+        store.add([named(job, run(1, 32, 1.0, started_at=f"2026-03-0{day}T12:00:00+00:00"))])
+    with serve(store) as port:
+        assert rows(fetch(port, "/").text) == ["latest", "later", "sooner"]
+        assert rows(fetch(port, "/?sort=when").text) == ["sooner", "later", "latest"]
 
 
 def test_a_saving_that_may_be_none_counts_as_none_when_jobs_are_sorted(store):

@@ -87,7 +87,7 @@ def _shown(amount: Estimate | None) -> float | None:
 
 _NOTHING = Digest(0, ())
 _VALUES: dict[str, Callable[[JobHead, Digest], Any]] = {
-    "when": lambda head, _: head.newest,
+    "when": lambda head, _: (head.started or 0.0, head.newest),
     "job": lambda head, _: head.job,
     "saved-a-run": lambda _, digest: _shown(digest.savings.share),
     "energy-saved": lambda _, digest: _shown(digest.net.energy_j),
