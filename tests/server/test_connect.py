@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
 
 from zeusrun.history.sql import tokens as token_store
@@ -61,15 +59,6 @@ def test_a_code_that_was_used_or_has_ended_is_refused_in_the_same_words(
     assert "`zeusrun token create` makes another" in answers[0].message
     with server.history() as history:
         assert len(list_tokens(history.engine)) == count
-
-
-def test_of_many_that_use_a_code_at_once_one_gets_a_token(server, make_code):
-    _, code = make_code()
-    with ThreadPoolExecutor(6) as pool:
-        statuses = list(
-            pool.map(lambda number: redeem(server, code, f"gpu{number}").status, range(6))
-        )
-    assert sorted(statuses) == [201, *[400] * 5]
 
 
 def test_wrong_codes_count_as_wrong_tokens_do(start, monkeypatch):

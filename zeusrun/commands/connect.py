@@ -109,9 +109,9 @@ def _check_writable(home: Path) -> None:
 def _warn(home: Path, url: str) -> None:
     """Say what is still used instead of the server or its token, and what it does not have yet."""
     if (os.environ.get(HISTORY_VARIABLE) or url).rstrip("/") != url:
-        tell(f"{HISTORY_VARIABLE} is set to another history, and wins: unset it")
+        tell(f"{HISTORY_VARIABLE} names another history and takes precedence: unset it")
     if TOKEN_VARIABLE in os.environ:
-        tell(f"{TOKEN_VARIABLE} is set, and wins over the new token: unset it")
+        tell(f"{TOKEN_VARIABLE} takes precedence over the new token: unset it")
     if TinyDBHistory(home / "history").jobs():
         tell("the runs of this home so far are not on the server: `zeusrun history --import`")
 

@@ -69,11 +69,14 @@ def serve(
     ] = None,
     trusted_proxies: Annotated[
         str | None,
-        Option(metavar="ADDRESSES", help="Proxies that say for whom they ask; 127.0.0.1."),
+        Option(
+            metavar="ADDRESSES",
+            help="Proxies whose X-Forwarded-For is believed; by default 127.0.0.1.",
+        ),
     ] = None,
     auth_header: Annotated[
         str | None,
-        Option(metavar="NAME", help="Header in which these proxies say which person asks."),
+        Option(metavar="NAME", help="Header in which these proxies name the person."),
     ] = None,
     groups_header: Annotated[
         str | None, Option(metavar="NAME", help="Header with the groups of this person.")
@@ -85,7 +88,7 @@ def serve(
 ) -> None:
     """Serve one history to many machines, with a page to look at it.
 
-    Settings may also stand in server.yaml in ZEUSRUN_HOME. The page on the server in the docs has
+    Settings can also be set in server.yaml in ZEUSRUN_HOME. The page on the server in the docs has
     all of them.
     """
     given = {name: value for name, value in locals().items() if value is not None}

@@ -216,7 +216,7 @@ class History(Protocol):
         return False
 
     def ask_to_cancel(self, trial: str) -> bool:
-        """Ask the launcher of a trial to cancel it, which its next heartbeat tells it.
+        """Ask the launcher of a trial to cancel it; the answer to its next heartbeat says so.
 
         Return ``False`` if the trial does not run, or its launcher sends no heartbeats.
         """

@@ -2,8 +2,8 @@
 
 A turn is a lease of the choice. Who wants to choose takes a number, and asks again until nobody is
 ahead. A turn that nobody asks for ends by itself, so a dead process holds up the others for
-``TURN_S`` at most. Only the first ones need such a short lease: if all of a large crowd renewed
-every few seconds, the database could write nothing else.
+``TURN_S`` at most. Only the first turns need such a short lease: if a large crowd renewed all of
+them every few seconds, the database would be busy with that alone.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 TURN_S = 5.0
 """How long one of the first turns lasts after it was last asked for."""
-_FIRST = 4
+_FIRST = 4  # so many
 _FAR_S = 60.0  # how long the others last
 _SKEW_S = 60.0  # of clocks; a turn that lasts longer is of a clock that was set back
 _FRESH = 0.6  # with more than this part of its time left, asking for a turn needs no write

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from zeusrun.history.base import History
     from zeusrun.trial import Trial
 
-# Between two questions, for each that is ahead: so long, or longer if the answers take long, so
-# that questions do not keep a busy server from the choices that it waits for.
+# The pause between two questions, for each submit that is ahead. It is at least so many times what
+# the last answer took: on a busy server, questions would else delay the choices.
 _A_PLACE_S, _ANSWERS = 0.02, 2.0
 _LONGEST_S = TURN_S / 2
 _RENEW_S = TURN_S / 5  # while a trial is chosen
@@ -44,14 +44,14 @@ class HeldTurn:
         """Prepare; nothing is asked for yet.
 
         Args:
-            history: Has the turns.
+            history: Stores the turns.
             job: The job.
-            show: Shows a sentence to the user: how many are ahead.
-            check: Called often while this waits; it may raise to give up.
+            show: Shows the user the place in the queue.
+            check: Called before each pause; it may raise to give up.
         """
         self._history, self._job, self._show, self._check = history, job, show, check
         self._turn = Turn(0)
-        self._lock = threading.Lock()  # of the turn: it is asked for, or used, by one thread
+        self._lock = threading.Lock()  # one thread at a time asks for the turn or uses it
         self._over = threading.Event()
         self._renewing: threading.Thread | None = None
 

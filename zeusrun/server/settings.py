@@ -67,7 +67,7 @@ class ServerSettings(Section):
         "127.0.0.1", description="Addresses of proxies whose X-Forwarded-For is believed."
     )
     auth_header: _HeaderName | None = Field(
-        None, description="The header in which these proxies say which person asks."
+        None, description="The header in which these proxies name the person."
     )
     groups_header: _HeaderName | None = Field(
         None, description="The header with the groups of this person, separated by commas."

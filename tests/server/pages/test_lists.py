@@ -87,14 +87,14 @@ def test_what_is_no_order_and_no_page_is_the_default(port, query):
 @pytest.mark.parametrize(
     ("query", "said"),
     [
-        ("?size=many", "many is no batch size; write a number such as 256."),
+        ("?size=many", "many is not a batch size; write a number such as 256."),
         ("?size=" + "9" * 30, "is no batch size"),
         ("?size=-1", "-1 is no batch size"),
-        ("?from=yesterday", "yesterday is no day; write one such as 2026-03-31."),
+        ("?from=yesterday", "yesterday is not a date; write one such as 2026-03-31."),
         ("?to=0001-01-01", "0001-01-01 is no day"),
         ("?to=9999-12-31", "9999-12-31 is no day"),
-        ("?status=GOOD", "GOOD is no status of a run."),
-        ("?status=%3Cscript%3E", "&lt;script&gt; is no status of a run."),
+        ("?status=GOOD", "GOOD is not a status of a run."),
+        ("?status=%3Cscript%3E", "&lt;script&gt; is not a status of a run."),
     ],
 )
 def test_a_wrong_value_is_one_sentence_and_leaves_the_others(port, query, said):
@@ -156,7 +156,7 @@ def test_jobs_are_sorted_by_name_runs_energy_and_saving(port):
     assert first("?sort=when") == first("")[::-1] == ["other", "alpha", "job"]
     assert first("?sort=nosuch&page=0") == first("")
     assert first("?q=LPH&sort=-job") == ["alpha"]
-    assert "No job has such a name." in fetch(port, "/?q=nosuch").text
+    assert "No job name contains this text." in fetch(port, "/?q=nosuch").text
     for sort in jobs.JOB_SORTS:
         assert sorted(first(f"?sort={sort}")) == ["alpha", "job", "other"]
 

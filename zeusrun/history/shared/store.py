@@ -178,7 +178,8 @@ class SharedHistory(History):
         return Turn(0)
 
     def leave_turn(self, job: str, number: int) -> None:
-        """See ``History.leave_turn``; tried once."""
+        """See ``History.leave_turn``; tried once, and not soon after a failure."""
+        self._patience.check()
         self.remote.leave_turn(job, number)
 
     def _call_long(self, call: Callable[[], _Result]) -> _Result:

@@ -186,7 +186,7 @@ def _columns(trial: Trial) -> dict[str, Any]:
         "energy_source": None if trial.energy_source is None else trial.energy_source.value,
         "currency": _storable(trial.currency, 64),
         "batch_size": trial.global_batch_size,
-        "started": unix_seconds(trial.started_at),
+        "started_at": unix_seconds(trial.started_at),
         "host": _storable(trial.host, HOST_NAME),
         "gpu": _storable(trial.gpu_model, GPU_NAME),
         **{name: _addable(getattr(trial, name)) for name in SUMS},

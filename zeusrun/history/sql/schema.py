@@ -70,7 +70,7 @@ TRIALS = sa.Table(
     sa.Column("currency", sa.String(64)),
     *(sa.Column(name, sa.Double) for name in SUMS),
     sa.Column("batch_size", sa.BigInteger),  # the chosen one
-    sa.Column("started", sa.Double),  # Unix seconds
+    sa.Column("started_at", sa.Double),  # Unix seconds
     sa.Column("host", sa.String(HOST_NAME)),
     sa.Column("gpu", sa.String(GPU_NAME)),
     sa.Column("record", sa.Text, nullable=False),  # ``Trial.to_json``
@@ -82,7 +82,7 @@ TRIALS = sa.Table(
     sa.Index(
         "trials_listed",
         *("job", "currency", "energy_source", "status", "trained", *SUMS),
-        *("batch_size", "started", "host", "gpu", "recurrence", "attempt", "number"),
+        *("batch_size", "started_at", "host", "gpu", "recurrence", "attempt", "number"),
     ),
 )
 # Not by their numbers: an import adds trials that are older than those that are there.

@@ -31,12 +31,12 @@ class JobHead(NamedTuple):
     changes: int  # how often its history has changed
     runs: int
     newest: int  # the number of its newest trial
-    started: float | None = None  # when that began, in Unix seconds
+    started_at: float | None = None  # when that began, in Unix seconds
 
 
 SORTS = {
     "run": (TRIALS.c.recurrence, TRIALS.c.attempt),
-    "when": (TRIALS.c.started,),
+    "when": (TRIALS.c.started_at,),
     "status": (TRIALS.c.status,),
     "batch-size": (TRIALS.c.batch_size,),
     "host": (TRIALS.c.host,),
@@ -70,8 +70,8 @@ class Wanted(NamedTuple):
             None if self.batch_size is None else columns.batch_size == self.batch_size,
             None if self.host is None else columns.host.icontains(self.host, autoescape=True),
             None if self.gpu is None else columns.gpu.icontains(self.gpu, autoescape=True),
-            None if self.since is None else columns.started >= self.since,
-            None if self.until is None else columns.started < self.until,
+            None if self.since is None else columns.started_at >= self.since,
+            None if self.until is None else columns.started_at < self.until,
         ]
         return [each for each in found if each is not None]
 
@@ -132,11 +132,11 @@ def list_heads(engine: Engine) -> list[JobHead]:
         .order_by(*NEWEST_FIRST)
         .limit(1)
         .scalar_subquery()
-        for column in (TRIALS.c.number, TRIALS.c.started)
+        for column in (TRIALS.c.number, TRIALS.c.started_at)
     ]
     query = sa.select(JOBS.c.name, JOBS.c.changes, JOBS.c.trials, *newest)
     heads = [JobHead(*row) for row in _read(engine, query.where(JOBS.c.trials > 0))]
-    return sorted(heads, key=lambda head: (head.started or 0.0, head.newest), reverse=True)
+    return sorted(heads, key=lambda head: (head.started_at or 0.0, head.newest), reverse=True)
 
 
 def read_numbers(engine: Engine, numbers: Collection[int]) -> dict[int, Trial]:

@@ -87,7 +87,7 @@ def _shown(amount: Estimate | None) -> float | None:
 
 _NOTHING = Digest(0, ())
 _VALUES: dict[str, Callable[[JobHead, Digest], Any]] = {
-    "when": lambda head, _: (head.started or 0.0, head.newest),
+    "when": lambda head, _: (head.started_at or 0.0, head.newest),
     "job": lambda head, _: head.job,
     "saved-a-run": lambda _, digest: _shown(digest.savings.share),
     "energy-saved": lambda _, digest: _shown(digest.net.energy_j),
@@ -175,7 +175,7 @@ def _jobs(view: Overview) -> Html:
         lambda head: head.job,
         heading=listing.heading,
     )
-    none = "" if view.shown else tag("p", "No job has such a name.")
+    none = "" if view.shown else tag("p", "No job name contains this text.")
     search = ""
     if view.jobs > _MANY or listing.fields:
         search = listing.form("Find a job", listing.input("q", "part of a name"))
@@ -263,7 +263,7 @@ def job_page(content: JobContent, version: str | None) -> document.Page:
             _JOB_LINKS.link_run,
             rows=_RECURRENCES,
             failures=_FAILURES,
-            rest="all runs stand below",
+            rest="all runs are listed below",
             moment=moment,
         )
         for place, title, body in job_sections(view.report, frame):

@@ -153,17 +153,17 @@ def read_wanted(
     listing = read_listing(query, address, "runs", sorts, RUN_FIELDS)
     fields, problems = dict(listing.fields), []
     if (status := fields.get("status")) and status not in _STATUSES:
-        problems.append(f"{fields.pop('status')} is no status of a run.")
+        problems.append(f"{fields.pop('status')} is not a status of a run.")
     size = fields.get("size", "")
     if size and not (size.isdecimal() and int(size) < _LARGEST):
-        problems.append(f"{fields.pop('size')} is no batch size; write a number such as 256.")
+        problems.append(f"{fields.pop('size')} is not a batch size; write a number such as 256.")
     days = {}
     for name in ("from", "to"):
         if text := fields.get(name):
             try:
                 days[name] = _start_of(text)
             except ValueError:
-                problems.append(f"{fields.pop(name)} is no day; write one such as 2026-03-31.")
+                problems.append(f"{fields.pop(name)} is not a date; write one such as 2026-03-31.")
     listing = replace(listing, fields=fields, problems=tuple(problems))
     wanted = Wanted(
         sort=listing.sort,

@@ -66,7 +66,9 @@ def cards(runs: Sequence[Live], count: int, links: document.Links) -> Html:
     items = [_card(run, links) for run in runs]
     more = ""
     if len(runs) < count:
-        more = tag("p", f"{count - len(runs)} more run now; they stand on the pages of their jobs.")
+        more = tag(
+            "p", f"{count - len(runs)} more run now; they are listed on the pages of their jobs."
+        )
     return join((tag("ul", *items, class_="cards"), more))
 
 
@@ -108,7 +110,7 @@ def _progress(trial: Trial) -> Html:
 
 
 def _sparkline(trial: Trial) -> Html:
-    """Return the learning curve so far; the numbers stand below it."""
+    """Return the learning curve so far; the numbers are below it."""
     values = [point.value for point in curve_in(trial, curve_unit([trial]))]
     return tag("p", units.sparkline(values), class_="curve", aria_hidden="true")
 
@@ -152,7 +154,7 @@ def runs_list(
     ]
     caption = f"{len(trials)} of {units.plural(total, 'run')}"
     listed = table(caption, columns, trials, lambda trial: trial.trial, heading=listing.heading)
-    none = "" if trials else tag("p", "No run is like that.")
+    none = "" if trials else tag("p", "No run matches the search.")
     pages = listing.pages("More runs", total, RUNS_SHOWN)
     return join((runs_form(listing), none, picking(listed, links), pages))
 
