@@ -69,8 +69,10 @@ def connect(
             token = remote.connect(code, socket.gethostname())
         except ValueError as error:
             raise UsageError(f"the server {url} refuses the code: {error}") from None
-    _write(home / ADDRESS_FILE, url)  # first: the token is for this server alone
-    _write(home / TOKEN_FILE, token)
+    with writes_to(path):
+        path.unlink(missing_ok=True)  # that of another server is not sent to this one
+    _write(home / ADDRESS_FILE, url)
+    _write(path, token)
     _warn(home, url)
     checks = attempt(
         "server",

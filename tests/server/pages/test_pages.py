@@ -480,7 +480,7 @@ def test_lists_have_pages_and_jobs_can_be_found(store, monkeypatch):
         assert fetch(port, "/?page=99").text.count("<tr data-key=") == 4
         found = fetch(port, "/?q=MANY-01").text
         assert re.findall(r'<tr data-key="([\w-]+)"', found) == ["many-012", "many-011", "many-010"]
-        assert "No job has such a name" in fetch(port, "/?q=nosuch").text
+        assert "No job name contains this text" in fetch(port, "/?q=nosuch").text
         assert fetch(port, "/?page=0").text.count("<tr data-key=") == 10
 
 
