@@ -1,4 +1,4 @@
-"""How long submits of one job take to begin if they all start at once, and how they conflict.
+"""How long submits of one job take to begin if they all start at once, and how often they conflict.
 
 The submits are real, with the stand-in for torchrun of the tests, which imports no torch. With a
 server or a database, each has a home of its own, as on another machine. With ``--threads``, each

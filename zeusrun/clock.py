@@ -26,7 +26,7 @@ def timestamp(now: float | None = None) -> str:
 
 
 def local_time(rfc3339: str, zone: timezone | None = None) -> datetime | None:
-    """Return a recorded time, by default in the local time zone; ``None`` if it is none."""
+    """Return a recorded time, by default in the local time zone; ``None`` if it is not a time."""
     try:
         return datetime.fromisoformat(rfc3339.replace("Z", "+00:00")).astimezone(zone)
     except (ValueError, OverflowError, OSError):  # also a year that the time zone does not reach

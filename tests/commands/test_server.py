@@ -70,7 +70,7 @@ def test_it_needs_no_settings_keeps_what_it_was_given_and_stops_on_sigterm(zeusr
         f"zeusrun serves http://127.0.0.1:{port}\n"
         f"  page      http://127.0.0.1:{port}/\n"
         f"  a job     history: http://127.0.0.1:{port}   in its job file, or ZEUSRUN_HISTORY\n"
-        "  tokens    none needed on this machine; this prints the line for another one: "
+        "  tokens    none needed on this machine; to connect another one, run here: "
         "zeusrun token create --job '*' --write\n"
         f"  database  {zeusrun.home}/server/history.db, a new, empty history\n"
         "Ctrl-C stops it.\n"
@@ -142,10 +142,10 @@ def test_a_token_is_made_used_listed_and_revoked(zeusrun):
     assert re.fullmatch(
         rf"Token {own_id} may read and change jobs called team-\*, until ....-..-.. ..:.., on the "
         rf"server of {zeusrun.home}/server/history.db. It is shown only now.\n"
-        r"To connect another machine, run there once, within an hour:\n"
+        r"To connect another machine, run this on it within an hour; it works once:\n"
         r"  zeusrun connect ADDRESS \w{4}-\w{4}-\w{4}-\w{4}\n"
         r"It gets a token of its own with the same rights. Or: export ZEUSRUN_TOKEN=TOKEN\n"
-        r"ADDRESS is how that machine reaches the server, such as https://zeus.example.org\n",
+        r"Replace ADDRESS by the address of the server, such as https://zeus.example.org\n",
         made.stderr,
     )
     reading = zeusrun("token", "create", "--read", "--job", "*", "--note", "the page", "--json")
@@ -187,7 +187,7 @@ def test_the_command_to_connect_has_the_address_if_the_settings_say_it(zeusrun):
         made = zeusrun("token", "create", "--job", "*", "--write")
         assert f"\n  zeusrun connect {address} " in made.stderr
         assert "ADDRESS" not in made.stderr
-        assert "at another address, as by a proxy, write that one" in made.stderr
+        assert "at another address, as by a proxy, use that" in made.stderr
         zeus = zeusrun("token", "create", "--job", "*", "--for", "zeus")
         assert f'server_url="{address}/zeus/TOKEN"\n' in zeus.stderr
 
@@ -200,8 +200,8 @@ def test_wrong_arguments_of_token_are_refused(zeusrun):
         (("create", "--job", "*", "--for", "all"), "'all' is not"),
         (("create", "--job", "*", "--for", "zeus", "--write"), "leave out --read and --write"),
         (("create", "--job", "*", "--for", "zeus", "--read"), "leave out --read and --write"),
-        (("create", "--read", "--job", "["), "--job '[' is no name of a job and no pattern"),
-        (("create", "--read", "--job", "a b"), "--job 'a b' is no name of a job"),
+        (("create", "--read", "--job", "["), "--job '[' is not the name of a job, nor a pattern"),
+        (("create", "--read", "--job", "a b"), "--job 'a b' is not the name of a job"),
         (
             ("create", "--read", "--job", "[a-c]*", "--expires", "90"),
             "--expires must be a number with s, m, h or d",

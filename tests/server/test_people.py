@@ -108,7 +108,7 @@ def test_who_may_read_nothing_is_told_what_to_ask_for(people, logged):
     answer = ask(people, "/api/v1/jobs", mallory)
     assert (answer.status, answer.code) == (403, "forbidden")
     assert answer.message == (
-        "mallory <b> is signed in, but may read no job here. Whoever runs this server can add "
+        "mallory <b> is signed in, but may read no job here. The administrator can add "
         '"mallory <b>": "team-*" to `people` in server.yaml, and restart it'
     )
     page = ask(people, "/job/team-a", mallory, HTML)

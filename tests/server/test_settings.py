@@ -89,14 +89,14 @@ def test_who_sets_a_header_for_people_also_says_who_and_of_which_proxies(tmp_pat
     refused = {
         ENTRIES: "people and groups_header need auth_header: the header in which a proxy",
         "groups_header: X-Groups": "people and groups_header need auth_header",
-        f"auth_header: X-User\n{ENTRIES}": "people: @research is a group; groups_header says",
+        f"auth_header: X-User\n{ENTRIES}": "people: @research is a group, so groups_header must",
         f"auth_header: Authorization\n{ENTRIES}": "auth_header: Authorization is for tokens",
         "auth_header: X-User": "auth_header needs people: say in server.yaml who may read which",
     }
     for proxies in ("", "*", "0.0.0.0/0", "::/0", "proxy.example", "10.0.0.1/24", "127.0.0.1,"):
         groups = "groups_header: X-Groups\n"
         asked = f"auth_header: X-User\n{groups}{ENTRIES}trusted_proxies: '{proxies}'"
-        refused[asked] = "is not the address of one: anybody could claim to be anybody"
+        refused[asked] = "is not the address of a proxy: anybody could use any name"
     for content, message in refused.items():
         file.write_text(content)
         with pytest.raises(UsageError, match=re.escape(message)):
@@ -104,6 +104,12 @@ def test_who_sets_a_header_for_people_also_says_who_and_of_which_proxies(tmp_pat
     file.write_text(f"{groups}{ENTRIES}trusted_proxies: 127.0.0.1, ::1,10.0.0.0/24\n")
     settings = load_settings(tmp_path, {}, {"auth_header": "X-User"})
     assert (settings.people, settings.require_token) == ({"@research": "team-*"}, True)
+
+
+def test_a_real_history_is_never_called_made_up(tmp_path):
+    (tmp_path / "server.yaml").write_text("demo: true")
+    with pytest.raises(UsageError, match="zeusrun serve --demo"):
+        load_settings(tmp_path, {})
 
 
 def test_a_database_that_was_mistyped_is_refused(tmp_path):

@@ -92,7 +92,7 @@ def compose(
             policy=create_policy(spec.policy.name),
             devices=devices,
             world_size=world_size,
-            # What another machine runs needs no torch here.
+            # A run on another machine needs no torch here.
             torchrun=find_torchrun() if planned is None else Torchrun((), "", frozenset()),
             home=home,
             environment=inherited,

@@ -37,7 +37,7 @@ def connect(
         bool, Option("--replace", help="Replace the token and the address of this home.")
     ] = False,
     forget: Annotated[
-        bool, Option("--forget", help="Remove them, and use the history of this home again.")
+        bool, Option("--forget", help="Remove both, and use the history of this home again.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -115,7 +115,7 @@ def _warn(home: Path, url: str) -> None:
     if TOKEN_VARIABLE in os.environ:
         tell(f"{TOKEN_VARIABLE} takes precedence over the new token: unset it")
     if TinyDBHistory(home / "history").jobs():
-        tell("the runs of this home so far are not on the server: `zeusrun history --import`")
+        tell("earlier runs may not be on the server: `zeusrun history --import` copies them")
 
 
 def _forget(home: Path) -> str:
@@ -124,7 +124,8 @@ def _forget(home: Path) -> str:
         raise UsageError(f"the home {home} is not connected to a server: nothing is removed")
     if waiting_spools(home):
         tell(
-            "results wait for the server: `zeusrun doctor` lists them, and connecting delivers them"
+            "results wait for the server: `zeusrun doctor` lists them; connect again to deliver "
+            "them with the next submit"
         )
     for name in (ADDRESS_FILE, TOKEN_FILE):
         with writes_to(home / name):

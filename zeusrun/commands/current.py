@@ -212,7 +212,7 @@ def _cancel_elsewhere(
     if now:
         raise UsageError(
             f"--now works on the machine of the run alone ({trial.host}); without it, "
-            f"{trial.trial} is cancelled within {HEARTBEAT_S:g} s"
+            f"its launcher reads the request within {HEARTBEAT_S:g} s"
         )
     if not store.ask_to_cancel(trial.trial):
         files_of(store, home, trial)  # raises, unless a container sees the home elsewhere

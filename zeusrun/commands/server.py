@@ -140,7 +140,7 @@ def _describe(listening: Listening, create: str) -> str:
     elif listening.settings.insecure:
         tokens = "none needed: everybody who reaches this server can change all histories"
     else:
-        tokens = f"none needed on this machine; this prints the line for another one: {create}"
+        tokens = f"none needed on this machine; to connect another one, run here: {create}"
     settings, people = listening.settings, ""
     if settings.auth_header is not None:
         count = len(settings.people)
@@ -240,7 +240,7 @@ def new_token(
             "nothing else: leave out --read and --write"
         )
     if not is_job_pattern(job):
-        raise UsageError(f"--job {job!r} is no name of a job and no pattern such as 'team-*'")
+        raise UsageError(f"--job {job!r} is not the name of a job, nor a pattern such as 'team-*'")
     try:
         lasts_s = None if expires is None else duration_s(expires)
     except ValueError as error:
@@ -267,14 +267,14 @@ def new_token(
     may = {"read": "may read", "write": "may read and change", "zeus": "is for Zeus's clients of"}
     jobs = "all jobs" if job == "*" else f"jobs called {job}"
     how = (
-        f"To connect another machine, run there once, within an hour:\n  {connect}\n"
+        f"To connect another machine, run this on it within an hour; it works once:\n  {connect}\n"
         "It gets a token of its own with the same rights. Or: export ZEUSRUN_TOKEN=TOKEN"
     )
     if token.for_zeus:
         how = f'Zeus\'s clients have it in their address: server_url="{address}/zeus/TOKEN"'
-    hint = "If that machine reaches the server at another address, as by a proxy, write that one"
+    hint = "If that machine reaches the server at another address, as by a proxy, use that"
     if address == _UNKNOWN:
-        hint = "ADDRESS is how that machine reaches the server, such as https://zeus.example.org"
+        hint = "Replace ADDRESS by the address of the server, such as https://zeus.example.org"
     typer.echo(
         f"Token {token.id} {may[token.may]} {jobs}, {until(token)}, on the server of {where}. "
         f"It is shown only now.\n{how}\n{hint}",
@@ -322,4 +322,4 @@ def revoke(
     typer.echo(f"Token {own_id} is revoked.")
     if passed_on:
         which = ", ".join(passed_on)
-        typer.echo(f"The machines that its codes have connected keep theirs: {which}.")
+        typer.echo(f"Machines connected by its codes keep their own tokens: {which}.")

@@ -218,7 +218,7 @@ class History(Protocol):
     def ask_to_cancel(self, trial: str) -> bool:
         """Ask the launcher of a trial to cancel it; the answer to its next heartbeat says so.
 
-        Return ``False`` if the trial does not run, or its launcher sends no heartbeats.
+        Return ``False`` if the trial does not run, or this history gets no heartbeats.
         """
         del trial
         return False

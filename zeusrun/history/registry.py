@@ -83,7 +83,7 @@ def open_history(
 def find_default(home: Path, environment: Mapping[str, str]) -> tuple[str, str]:
     """Return the name of the history of all jobs without one of their own.
 
-    Also return its source, for messages: it is empty for the environment, as its user knows it.
+    Also return its source, for messages: it is empty for the environment.
 
     Raises:
         HistoryError: If the file of ``zeusrun connect`` cannot be read: runs would otherwise be

@@ -67,9 +67,9 @@ def check_id(trial: Trial, known: Trial | None) -> None:
 def makes_stale(trial: Trial, known: Trial | None) -> bool:
     """Whether storing a trial makes choices from before stale; ``known`` is what was stored.
 
-    A trial that begins or goes on does, as it has a number and tries a batch size. So does one that
-    is preempted, or is so no longer, because the next submit continues it; and a mark to learn
-    nothing from it, because it says that a choice should not rely on it. Other results do not: the
+    A trial that begins or goes on does: it has a number and tries a batch size. So does one that
+    becomes preempted or stops being so: the next submit continues a preempted trial. So does a
+    change of ``forgotten``: a choice must not rely on a forgotten trial. Other results do not: the
     next choice uses them.
     """
     return (

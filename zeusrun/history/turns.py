@@ -1,7 +1,7 @@
 """The turns of a job: who may choose a trial now, and who waits for it.
 
-A turn is a lease of the choice. Who wants to choose takes a number, and asks again until nobody is
-ahead. A turn that nobody asks for ends by itself, so a dead process holds up the others for
+A turn is a lease of the choice. A process that wants to choose takes a number, and asks again until
+nobody is ahead. A turn that is not renewed expires, so a dead process holds up the others for
 ``TURN_S`` at most. Only the first turns need such a short lease: if a large crowd renewed all of
 them every few seconds, the database would be busy with that alone.
 """

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from zeusrun.history.base import History
     from zeusrun.trial import Trial
 
-# The pause between two questions, for each submit that is ahead. It is at least so many times what
-# the last answer took: on a busy server, questions would else delay the choices.
+# The pause between two requests, for each submit that is ahead: _A_PLACE_S, or _ANSWERS times what
+# the last answer took if that is longer. On a busy server, requests would else delay the choices.
 _A_PLACE_S, _ANSWERS = 0.02, 2.0
 _LONGEST_S = TURN_S / 2
 _RENEW_S = TURN_S / 5  # while a trial is chosen

@@ -204,12 +204,12 @@ class Authentication:
         if person is not None:
             access = Access(person.jobs, can_write=False, client=client, person=person.name)
             return {**scope, _ACCESS: access}
-        # A link of another site can have a browser send a GET, and one of Zeus's begins a run.
+        # A link on another site can make a browser send a GET, and a GET of Zeus's begins a run.
         by_page = (reads and OF_ZEUS not in scope) or _CANCEL.fullmatch(path)
         cookie = request.cookies.get(COOKIE) if by_page else None
         text = in_path[1] if in_path else _bearer(request.headers) or cookie
         by_cookie = text is not None and text is cookie
-        try:  # a cookie is for the page: of a token for Zeus's clients, it opens nothing
+        try:  # a cookie is for the page: with a token for Zeus's clients, it opens nothing
             access = await self._find(text, client, request, "" if by_cookie else path)
         except Refusal as refusal:
             wants_page = is_page and "text/html" in request.headers.get("accept", "")

@@ -216,7 +216,7 @@ def _make_run(
 
 
 def _make_noise(size: int, epochs: int, needs: float, rng: random.Random) -> tuple[NoisePoint, ...]:
-    """Make up a noise scale that rises; small batch sizes tell only that it is at least so much."""
+    """Make up a noise scale that rises; small batch sizes show only a lower bound."""
     points = []
     for epoch in range(1, epochs + 1):
         at = epoch - 0.4

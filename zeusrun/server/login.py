@@ -96,7 +96,7 @@ def _how(request: Request, settings: ServerSettings) -> Html:
         command = f"{command} --database-url {quote(url)}"
         return tag("p", "To make one: ", tag("code", command), class_="commands")
     who = (
-        "Whoever runs this server makes one, as its user, with its ZEUSRUN_HOME and "
+        "The administrator of the server makes one, as its user, with its ZEUSRUN_HOME and "
         "--database-url: "
     )
     return tag("p", who, tag("code", command), class_="commands")

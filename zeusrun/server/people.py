@@ -79,7 +79,7 @@ class People:
         found = dict.fromkeys(jobs for entry, jobs in entries.items() if entry in own)
         if not found:
             line = f'{json.dumps(name, ensure_ascii=False)}: "team-*"'
-            why = "is signed in, but may read no job here. Whoever runs this server can add"
+            why = "is signed in, but may read no job here. The administrator can add"
             text = f"{name} {why} {line} to `people` in server.yaml, and restart it"
             raise _refuse(request, 403, text, name)
         person = Person(name, "*" if "*" in found else ", ".join(found))

@@ -79,7 +79,7 @@ class ServerSettings(Section):
     @model_validator(mode="before")
     @classmethod
     def _close(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Where people sign in, nobody else is answered without a token."""
+        """If people sign in, every other request needs a token."""
         closed = {"require_token": values.get("require_token") or True}
         return {**values, **closed} if values.get("auth_header") else values
 
@@ -121,6 +121,8 @@ def load_settings(
     settings = validate(ServerSettings, document)
     if (settings.ssl_certfile is None) != (settings.ssl_keyfile is None):
         raise UsageError("HTTPS needs both --ssl-certfile and --ssl-keyfile")
+    if settings.demo:
+        raise UsageError(f"demo is not a key of {SETTINGS_FILE}; run: zeusrun serve --demo")
     _check_people(settings)
     if settings.database_url != own:
         _check_folder(settings.database_url)
@@ -165,8 +167,8 @@ def _check_people(settings: ServerSettings) -> None:
     groups = [name for name in settings.people if name.startswith("@")]
     if groups and settings.groups_header is None:
         raise UsageError(
-            f"people: {groups[0]} is a group; groups_header says in which header they come, such "
-            "as X-Forwarded-Groups"
+            f"people: {groups[0]} is a group, so groups_header must name their header, such as "
+            "X-Forwarded-Groups"
         )
     for each in settings.trusted_proxies.split(","):
         try:
@@ -175,8 +177,8 @@ def _check_people(settings: ServerSettings) -> None:
             known = False
         if not known:
             raise UsageError(
-                f"auth_header is believed of trusted_proxies, and {each.strip()!r} is not the "
-                "address of one: anybody could claim to be anybody. Give the addresses of your "
+                f"auth_header is accepted from trusted_proxies, and {each.strip()!r} is not the "
+                "address of a proxy: anybody could use any name. Give the addresses of your "
                 "proxies, or networks in which there is nobody else, such as 127.0.0.1,10.0.5.0/24"
             )
 

@@ -103,7 +103,7 @@ def range_of(share: Estimate | None) -> str:
 
 
 def cell_share(share: Estimate) -> str:
-    """Return a share for a cell of a table; that it is not shown if it may be 0."""
+    """Return a share for a cell of a table, or ``not shown`` if it may be 0."""
     return short_share(share) if share.is_shown else f"not shown ({_range(share)})"
 
 

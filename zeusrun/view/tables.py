@@ -197,7 +197,7 @@ def _history_notes(shown: Sequence[Trial], savings: Savings) -> list[str]:
     sources = {trial.energy_source for trial in shown}
     notes = [note for source, note in _SOURCE_NOTES.items() if source in sources]
     if any(savings.shown_share(trial.trial) is not None for trial in shown):
-        notes.append("saved: expected, from and to, all attempts counted")
+        notes.append("saved: expected range, all attempts counted")
     differing = next((each for each in map(units.batch_size, shown) if "≠" in each), None)
     if differing is not None:
         notes.append(f"{differing}: trained with {differing.partition('≠')[2]}, teaches nothing")

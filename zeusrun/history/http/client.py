@@ -103,7 +103,7 @@ class HttpHistory(Shared):
     def connect(self, code: str, host: str) -> str:
         """Use a code of ``zeusrun token create`` for a machine; return its new token.
 
-        The code is not sent to what is no zeusrun server.
+        The code is not sent to a server that is not one of zeusrun.
         """
         try:
             self._ask("GET", "/connect", lambda found: int(found["api"]))

@@ -144,10 +144,10 @@ class SharedHistory(History):
         return newer(found, waiting)
 
     def snapshot(self, job: str, last: int | None = None) -> Snapshot:
-        """See ``History.snapshot``. What waits is delivered first.
+        """See ``History.snapshot``. Waiting results are delivered first.
 
         If ``offline`` is ``cheapest`` and the history does not respond for ``wait_s``, or no trial
-        could begin since the last success of ``begin`` or ``renew``, it is the local copy.
+        could begin since the last success of ``begin`` or ``renew``, this is the local copy.
         """
         check_job_name(job)
 

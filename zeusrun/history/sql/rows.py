@@ -194,7 +194,7 @@ def _columns(trial: Trial) -> dict[str, Any]:
 
 
 def _storable(text: str | None, most: int) -> str | None:
-    """Return a text: no database stores half of a character pair, nor PostgreSQL a NUL."""
+    """Return a text; ``None`` if it has half a surrogate pair or a NUL, which databases refuse."""
     return text[:most] if text is not None and text.isprintable() else None
 
 

@@ -110,7 +110,7 @@ class Versions(NamedTuple):
     def of_jobs(self, patterns: str) -> str:
         """Return the version of all jobs whose names match; ``*``: also that of the machines.
 
-        It tells nothing of other jobs, which also make machines report.
+        Other jobs do not change it, although they also make machines report.
         """
         jobs = sorted(each for each in self.jobs.items() if is_covered(each[0], patterns))
         text = repr((jobs, self.hosts if patterns == "*" else None))

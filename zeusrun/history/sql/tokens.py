@@ -80,7 +80,7 @@ class Token:
         return self.state == "valid"
 
     def is_of(self, other: str) -> bool:
-        """Whether a machine has it, valid, by a code of the token with this id."""
+        """Whether it is valid, and a code of the token with this id gave it to a machine."""
         return self.valid and (self.note or "").endswith(f"{_BY_CODE}{other}")
 
 
@@ -126,7 +126,7 @@ def redeem_code(engine: Engine, code: str, host: str) -> tuple[str, str] | None:
     def work(connection: Connection) -> tuple[str, str] | None:
         row = connection.execute(known).mappings().first()
         used = connection.execute(sa.delete(CODES).where(its_own)).rowcount
-        if row is None or not used:  # of two at once, one has found nothing to delete
+        if row is None or not used:  # of two requests at once, one deletes nothing
             return None
         passed_on = dict(row)
         from_ = passed_on.pop("id")

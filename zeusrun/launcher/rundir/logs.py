@@ -42,7 +42,7 @@ def read_text_lines(tail: LineTail, *, final: bool = False, raw: bool = False) -
 
 
 def _shown(line: str) -> str:
-    """Return what a terminal shows of a line at last."""
+    """Return a line as a terminal shows it in the end."""
     return type_over(line.rstrip("\r").rpartition("\r")[2])
 
 

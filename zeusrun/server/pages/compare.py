@@ -171,7 +171,7 @@ def _changed_parts(left: Trial, right: Trial) -> list[Row]:
 
 
 def _curves_of(contents: Sequence[RunContent], *, by_energy: bool) -> JobReport | None:
-    """Return a report whose learning curves are those of two runs; ``None`` if they cannot be."""
+    """Return a report whose learning curves are those of two runs; ``None`` if there are none."""
     reports = [run_report(content).facts for content in contents]
     trials = [content.trial for content in contents]
     if trials[0].metric != trials[1].metric:
@@ -207,7 +207,7 @@ def compare_sizes(
     usual = next((setting(trial) for trial in reversed(ended) if has_cost(trial)), None)
     alike = [trial for trial in ended if usual in {None, setting(trial)}]
     default = str(ended[-1].default_batch_size) if ended else ""
-    first, second = sorted(written, key=lambda size: size.lstrip("0") != default)
+    first, second = sorted(written, key=lambda size: size != default)
     sides = []
     for size in (first, second):
         sides.append(within(alike, size, "batch sizes") if size.isdecimal() else [])
@@ -258,8 +258,8 @@ def compare_sizes(
 
 
 _RULE = (
-    "The difference in cost and energy is that of further runs, as expected today by the rule of "
-    "zeusrun history; its range holds nine of ten cases."
+    "The differences in cost and energy are expected for further runs, by the rule of zeusrun "
+    "history, with 90 % ranges."
 )
 
 
@@ -269,7 +269,7 @@ def _notes(energy: Estimate | None, name: str, other: str, left_out: int) -> lis
         notes.insert(0, f"Of energy alone: {unbroken(claim_against(energy, name, other))}.")
     if left_out:
         runs = plural(left_out, "run")
-        notes.append(f"{runs} of other objectives, hardware or kinds of energy left out.")
+        notes.append(f"Left out: {runs} with another objective, hardware or kind of energy.")
     return notes
 
 

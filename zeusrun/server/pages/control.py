@@ -33,7 +33,7 @@ def control(found: Sequence[RunningTrial], address: str, *, may_cancel: bool) ->
 def _cancelling(running: RunningTrial, address: str, *, may_cancel: bool) -> Html:
     within = f"its launcher reads this within {HEARTBEAT_S:g} seconds, and then ends the training"
     if "/" not in running.trial.run_dir:  # of a client of Zeus
-        within = "its next report is answered with that, and then it ends"
+        within = "the answer to its next report tells its client to stop"
     if running.cancel:
         return tag("p", f"Somebody has asked to cancel this run: {within}.", class_="caution")
     if not may_cancel:

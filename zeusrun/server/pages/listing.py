@@ -23,7 +23,7 @@ _DAY = dt.timedelta(days=1)
 
 @dataclass(frozen=True)
 class Listing:
-    """The part of an address that says what a list shows; what is wrong in it is left out.
+    """The part of an address that describes a list; wrong values are left out.
 
     Attributes:
         address: Of the page, relative to itself.
@@ -127,7 +127,7 @@ def _begins_high(sort: str) -> bool:
 def read_listing(
     query: Mapping[str, str], address: str, place: str, sorts: Sequence[str], fields: Sequence[str]
 ) -> Listing:
-    """Return what an address says of a list; what is no order and no page is the default."""
+    """Return what an address says of a list; a wrong order or page is the default."""
     given = {name: query.get(name, "").strip()[:_LONGEST] for name in (*fields, "sort", "page")}
     known = {name: text for name, text in given.items() if text and text.isprintable()}
     order, page = known.pop("sort", ""), known.pop("page", "")

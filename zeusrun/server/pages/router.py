@@ -271,7 +271,7 @@ class _Pages:
         return run_page(content, self._version(request, content.trial.job))
 
     def cancel(self, request: Request, trial: str) -> Response:
-        """Cancel a run by the button of its page; what may not be raises ``Refusal``."""
+        """Cancel a run by the button of its page; raises ``Refusal`` if that is not allowed."""
         api.cancel(trial, self._store, access_of(request))
         return RedirectResponse(f"../{quote(trial)}#now", 303)
 
