@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import sys
 
@@ -13,6 +14,7 @@ import tests.calm  # noqa: F401 - for its effect
 from tests.factories import DONE, Zeusrun, begin, build_trial
 from tests.fake_slurm import FakeSlurm
 from tests.lazily import IMPORTED, LARGE
+from tests.leftovers import State
 from zeusrun.cli import main
 from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.launcher.rundir.layout import create_run
@@ -58,6 +60,19 @@ def pytest_collection_finish(session):
     gc.collect()
     gc.freeze()
     gc.enable()
+
+
+@pytest.fixture(autouse=True)
+def leave_the_process_as_it_was(request):
+    """Fail a test that leaves something in this process."""
+    before = State()
+    yield
+    left = before.find_left()
+    if left and os.environ.get("LEFT"):
+        with open(os.environ["LEFT"], "a") as file:
+            file.write("".join(f"{request.node.nodeid} :: {each}\n" for each in left))
+        return
+    assert not left, "the test has left in the process: " + "; ".join(left)
 
 
 @pytest.fixture

@@ -30,6 +30,7 @@ import psutil
 import pynvml
 
 import zeusrun
+from tests import leftovers
 
 TIMEOUT_S = 300
 _SERVER = "import sys; from tests.forks import serve; serve(int(sys.argv[1]), sys.argv[2:])"
@@ -44,6 +45,8 @@ class Forks:
         argv = [sys.executable, "-c", _SERVER, str(theirs.fileno()), *modules]
         self._server = subprocess.Popen(argv, pass_fds=[theirs.fileno()])
         theirs.close()
+        leftovers.shared_descriptors.add(self._ours.fileno())
+        leftovers.shared_children.add(self._server.pid)
 
     def run(self, argv, env, cwd) -> subprocess.CompletedProcess[str]:
         """Run ``python -m`` of a module with arguments to its end, as ``subprocess.run`` does."""

@@ -27,10 +27,19 @@ def rank(tmp_path):
 
 @pytest.fixture
 def current(rank):
-    """Build the ``Run`` of a rank; the SIGTERM handler it installs is taken away again."""
-    before = signal.getsignal(signal.SIGTERM)
-    yield lambda **changes: Run(WorkerEnvironment(rank.environment(**changes)))
+    """Build the ``Run`` of a rank that has a SIGTERM handler: then zeusrun installs none here."""
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    built = []
+
+    def build(**changes):
+        built.append(Run(WorkerEnvironment(rank.environment(**changes))))
+        return built[-1]
+
+    yield build
     signal.signal(signal.SIGTERM, before)
+    for run in built:
+        if run._environment._writer is not None:
+            run._environment._writer.close()
 
 
 def reports(rank):

@@ -188,7 +188,8 @@ def catch_sigterm(stop: Callable[[], None], watch: Callable[[], None]) -> None:
 
     Args:
         stop: Called in the main thread.
-        watch: Called in a thread of its own, also if the main thread is stuck.
+        watch: Called in a thread of its own, also if the main thread is stuck; not while the script
+            has replaced the handler by one of its own.
     """
     if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         return
@@ -211,9 +212,10 @@ def catch_sigterm(stop: Callable[[], None], watch: Callable[[], None]) -> None:
     _leave_forks_out(on_sigterm)
 
     def wait() -> None:
-        while os.read(reader, 1) != bytes([signal.SIGTERM]):
-            pass
-        watch()
+        while number := os.read(reader, 1):  # of any signal with a handler
+            is_ours = signal.getsignal(signal.SIGTERM) is on_sigterm
+            if number == bytes([signal.SIGTERM]) and is_ours:
+                watch()
 
     threading.Thread(target=wait, daemon=True).start()
 

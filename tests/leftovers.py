@@ -1,0 +1,144 @@
+"""What belongs to the process of the tests: each test leaves it as it found it.
+
+A worker of pytest runs hundreds of tests. A signal handler, a descriptor, a thread, a child or a
+variable that one of them leaves shows much later, in another test, if it shows at all.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import sys
+import threading
+import time
+import warnings
+from dataclasses import dataclass, field
+
+import psutil
+
+_ENDING_S = 20.0  # for threads and children that are ending; a limit against hangs
+_OF_PYTEST = {"PYTEST_CURRENT_TEST"}
+# Threads that libraries start once in a process, at their first use, and never end.
+_OF_LIBRARIES = ("tqdm_monitor", "TMonitor", "AnyIO worker thread")
+
+shared_descriptors: set[int] = set()
+"""Those that the tests of a worker share, such as the connection to a fork server."""
+shared_children: set[int] = set()
+"""Process ids of what the tests of a worker share."""
+
+
+class _Starts:
+    """Counts the processes that this one starts: looking for children takes 2 ms."""
+
+    count = 0
+
+    def __call__(self, event: str, _: object) -> None:
+        if event in {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn"}:
+            self.count += 1
+
+
+_starts = _Starts()
+sys.addaudithook(_starts)
+
+
+def _descriptors() -> dict[int, str]:
+    found = {}
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            found[int(name)] = os.readlink(f"/proc/self/fd/{name}")
+        except OSError:
+            continue  # that of the listing itself
+    return {each: target for each, target in found.items() if each not in shared_descriptors}
+
+
+def _handlers() -> dict[int, object]:
+    return {number: signal.getsignal(number) for number in signal.valid_signals()}
+
+
+def _wakeup_descriptor() -> int:
+    number = signal.set_wakeup_fd(-1)
+    if number != -1:
+        signal.set_wakeup_fd(number, warn_on_full_buffer=False)
+    return number
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+def _folder() -> str | None:
+    try:
+        return os.getcwd()
+    except OSError:
+        return None  # it was deleted
+
+
+def _threads() -> set[threading.Thread]:
+    return {each for each in threading.enumerate() if not each.name.startswith(_OF_LIBRARIES)}
+
+
+def _children() -> set[psutil.Process]:
+    return {each for each in psutil.Process().children() if each.pid not in shared_children}
+
+
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name not in _OF_PYTEST}
+
+
+@dataclass
+class State:
+    """What belongs to this process, at one moment."""
+
+    handlers: dict[int, object] = field(default_factory=_handlers)
+    blocked: set[int] = field(default_factory=lambda: signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+    wakeup: int = field(default_factory=_wakeup_descriptor)
+    umask: int = field(default_factory=_umask)
+    folder: str | None = field(default_factory=_folder)
+    environment: dict[str, str] = field(default_factory=_environment)
+    threads: set[threading.Thread] = field(default_factory=_threads)
+    descriptors: dict[int, str] = field(default_factory=_descriptors)
+    starts: int = field(default_factory=lambda: _starts.count)
+
+    def find_left(self) -> list[str]:
+        """Return what is different now, a line each."""
+        left = self._differences()
+        if not left:
+            return left
+        gc.collect()  # what only a cycle of references kept
+        until_t = time.monotonic() + _ENDING_S
+        while (left := self._differences()) and time.monotonic() < until_t:
+            if not any(each.startswith(("thread", "child")) for each in left):
+                break
+            time.sleep(0.02)
+        return left
+
+    def _differences(self) -> list[str]:
+        now = State()
+        left = [
+            f"handler of {signal.Signals(number).name if number in set(signal.Signals) else number}"
+            f": {now.handlers[number]}"
+            for number, handler in self.handlers.items()
+            if now.handlers[number] != handler
+        ]
+        for name in ("blocked", "wakeup", "umask", "folder"):
+            before, after = getattr(self, name), getattr(now, name)
+            if before != after:
+                left.append(f"{name}: {after}, was {before}")
+        for name in sorted(self.environment.keys() | now.environment.keys()):
+            before, after = self.environment.get(name), now.environment.get(name)
+            if before != after:
+                left.append(f"variable {name}: {after!r}, was {before!r}")
+        left += [f"thread: {each.name}" for each in now.threads - self.threads if each.is_alive()]
+        left += [
+            f"descriptor {number}: {target}"
+            for number, target in now.descriptors.items()
+            if self.descriptors.get(number) != target
+        ]
+        if now.starts != self.starts:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                left += [f"child: {each}" for each in _children()]
+        return left
