@@ -513,12 +513,6 @@ def test_the_list_of_schedules_imports_no_models(zeusrun):
     assert "zeusrun.jobfile.spec" not in imported(zeusrun, "schedule", "list")
 
 
-def test_a_submit_chooses_without_importing_torch(zeusrun):
-    seen = imported(zeusrun, "submit", zeusrun.job(), "--dry-run")
-    assert "zeusrun.choice.choose" in seen
-    assert "torch" not in seen
-
-
 def test_python_m_zeusrun_is_the_command(zeusrun):
     done = zeusrun("--help")
     assert (done.returncode, done.stderr) == (0, "")
