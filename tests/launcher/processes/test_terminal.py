@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 
 import pytest
+
+from tests.forks import TIMEOUT_S
 
 IN_TERMINAL = """
 import os, pty, sys
@@ -30,7 +33,7 @@ def submit(zeusrun):
     def run(script, line="exec {}", **changes):
         (zeusrun.folder / "asks.py").write_text(script)
         job = zeusrun.job("asks.py", attempts=1, **changes)
-        command = " ".join(zeusrun.argv("submit", job))
+        command = shlex.join(zeusrun.argv("submit", job))
         kept = {k: v for k, v in zeusrun.environment.items() if k != "COLUMNS"}
         done = subprocess.run(
             [sys.executable, "-c", IN_TERMINAL, line.format(command)],
@@ -39,7 +42,7 @@ def submit(zeusrun):
             input="yes\n",
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=TIMEOUT_S,
             check=False,
         )
         assert not done.stderr
