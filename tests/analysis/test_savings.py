@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.factories import build_trial
+from zeusrun.analysis import savings
 from zeusrun.analysis.amounts import Estimate, add_estimates, name_ends
 from zeusrun.analysis.savings import compare_sizes, find_net_amounts, find_savings
 from zeusrun.trial import CurvePoint, EnergySource, Interruption, PowerPoint, Stage, TrialStatus
@@ -340,12 +341,16 @@ def test_an_interruption_is_charged_to_neither_side():
     assert saved([*trials, lost])["11-1"] == -100
 
 
-def test_only_the_newest_thousand_runs_are_compared_however_many_are_read():
-    old = [run(n, 16, 20, stage=Stage.EXPLOIT) for n in range(1, 500)]
-    new = [run(n, 32 if n % 2 else 16, stage=Stage.EXPLOIT) for n in range(500, 1500)]
-    found = find_savings([*old, *new])
-    assert find_savings(new).by_trial == found.by_trial
-    assert found.net == find_savings(new).net
+def test_only_the_newest_runs_are_compared_however_many_are_read(monkeypatch):
+    trials = default_then(16, 60)
+    of_all = find_savings(trials)
+    monkeypatch.setattr(savings, "NEWEST", 14)
+    found, newest = find_savings(trials), trials[-14:]
+    assert (len(of_all.by_trial), len(found.by_trial)) == (18, 14)
+    assert found == find_savings(newest)
+    assert find_net_amounts(trials, of_all).energy_runs == 14
+    monkeypatch.setattr(savings, "NEWEST", 12)  # without any run of the default
+    assert compare_sizes(trials, 16, 32) == (None, None)
 
 
 def test_energy_by_the_counter_is_not_compared_with_an_estimate():

@@ -17,7 +17,7 @@ from zeusrun.bandit.reinterpret import read_history
 from zeusrun.bandit.stopping import fit_bound
 from zeusrun.choice.choose import Attempt, NothingLeft, choose_trial, decide
 from zeusrun.choice.problem import Chooser, Forced, Machine, Moment, build_problem, next_recurrence
-from zeusrun.trial import CurvePoint, Hardware, Interruption, Stage, TrialStatus
+from zeusrun.trial import CurvePoint, Hardware, Interruption, SizeChange, Stage, TrialStatus
 from zeusrun.view.explain import describe_choice
 
 ROOT = Path(__file__).parents[2]
@@ -245,6 +245,35 @@ def test_runs_that_the_history_lacks_keep_their_numbers_and_are_named(asked):
     assert sentence.startswith("it lacks job-3-1 whose run directory exists; `zeusrun repair")
     (sentence,) = asked.choose([], unrecorded=((4, "job-4-1"), (3, "job-3-1"))).about_history
     assert sentence.startswith("it lacks 2 runs, such as job-4-1, whose run directory exists")
+
+
+PATH = (SizeChange(1, 64), SizeChange(3, 128), SizeChange(7, 256))
+ADAPTS = build_trial(1, global_batch_size=64, variant="mine:Policy")
+GROWN = ADAPTS.finish(replace(REACHED, status=TrialStatus.OOM, batch_sizes=PATH))
+
+
+@pytest.mark.parametrize(
+    ("changes", "largest"),
+    [
+        ({}, 128),
+        ({"batch_sizes": PATH[1:2]}, 64),  # it grew at once
+        ({"batch_sizes": PATH[:1]}, None),  # it did not grow
+        ({"status": MISSED}, None),
+        ({"forgotten": True}, None),
+        ({"variant": "noise-scale"}, None),
+        ({"micro_batch_size": 4}, None),
+        ({"gpu_model": "A100"}, None),
+    ],
+)
+def test_a_run_grows_no_further_than_what_fitted_in_the_runs_like_it(asked, changes, largest):
+    choice = replace(asked.choose([]), trial=ADAPTS, earlier=(replace(GROWN, **changes),))
+    assert choice.largest_that_fits == largest
+
+
+def test_of_several_runs_that_grew_too_large_the_least_growth_counts(asked):
+    less = replace(GROWN, batch_sizes=PATH[:2])
+    for earlier in ((less, GROWN), (GROWN, less)):
+        assert replace(asked.choose([]), trial=ADAPTS, earlier=earlier).too_large is less
 
 
 _NO_FILES = """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -141,6 +142,25 @@ def test_a_process_that_holds_a_lock_and_does_not_begin_is_named(
     with pytest.raises(BusyError, match=str(paths.lock)):
         module.begin(submission, [], print)
     assert submission.history.trials("job") == []
+    lock.release()
+
+
+def test_a_process_that_holds_a_lock_is_waited_for_no_longer_than_half_a_minute_in_all(
+    submission, tmp_path, paths, monkeypatch
+):
+    create_run(tmp_path, "job", "job-1-1")
+    lock, now_s = RunLock(paths), [0.0]
+    assert lock.acquire()
+
+    def sleep(seconds):
+        now_s[0] += 100 * seconds
+        assert now_s[0] < 100, "it waits for ever"
+
+    clock = SimpleNamespace(monotonic=lambda: now_s[0], sleep=sleep)
+    monkeypatch.setattr(module, "time", clock)
+    with pytest.raises(BusyError, match=str(paths.lock)):
+        module.begin(submission, [], print)
+    assert now_s == [pytest.approx(module._LOCK_TIMEOUT_S)]
     lock.release()
 
 

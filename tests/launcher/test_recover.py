@@ -18,7 +18,7 @@ from zeusrun.launcher.supervision.outcome import cost_with_earlier
 from zeusrun.maintenance.repair import find_and_repair
 from zeusrun.maintenance.running import read_running
 from zeusrun.reasons import ReasonCode
-from zeusrun.sidecar.events import Built, Observed, Reported, encode_event
+from zeusrun.sidecar.events import Built, Observed, Reported, Started, encode_event
 from zeusrun.trial import (
     MOST_POINTS,
     CurvePoint,
@@ -312,6 +312,42 @@ def test_a_killed_run_of_many_epochs_has_one_thinned_curve_of_what_was_read_and_
     assert len(epochs) <= MOST_POINTS + 1
     assert {point.energy_j is None for point in outcome.curve if point.epoch > 2000} == {True}
     assert not {point.energy_j for point in outcome.curve if point.epoch <= 2000} & {None}
+
+
+@pytest.mark.parametrize(
+    ("live_s", "live_cuts", "reported_cuts", "found"),
+    [
+        (9.0, 1, 0, (9.0, 1)),  # the launcher had seen all, and more steps than reports
+        (None, 0, 1, (7.0, 1)),  # the launcher had read nothing yet
+    ],
+)
+def test_a_killed_run_has_the_seconds_and_restarts_that_its_launcher_or_its_ranks_have_seen(
+    tmp_path, live_s, live_cuts, reported_cuts, found
+):
+    paths, trial = create_run(tmp_path, "job", "job-1-1"), build_trial(run_dir=str(tmp_path))
+    events = [Started(100.0, 0, 1, 0), Reported(103.0, 1, {"accuracy": 0.1})]
+    events += [Started(104.0 + n, 0, 2 + n, 1 + n) for n in range(reported_cuts)]
+    events.append(Reported(107.0, 2, {"accuracy": 0.2}))
+    paths.sidecar.write_bytes(b"".join(map(encode_event, events)))
+    seen = tuple(Interruption(5.0 + n, 1) for n in range(live_cuts))
+    live = replace(trial, time_s=live_s, interruptions=seen)
+    write_live(paths, Live(live, 1, "host", "2026-01-01T00:00:00Z"))
+    outcome = outcome_so_far(trial, paths, Outcome(TrialStatus.LOST, "", "2026-01-01T00:00:00Z"))
+    assert (outcome.time_s, len(outcome.interruptions)) == found
+
+
+@pytest.mark.parametrize(("uuid", "is_own"), [(TRIAL.uuid, True), ("another", False)])
+def test_the_state_of_another_trial_in_its_run_directory_says_nothing_of_a_lost_one(
+    tmp_path, uuid, is_own
+):
+    """A trial that began without its server had another name then, and the same uuid."""
+    paths, history = create_run(tmp_path, "job", "job-1-1"), MemoryHistory()
+    begin(history, replace(TRIAL, run_dir=str(paths.run_dir)))
+    other = replace(TRIAL, trial="job-offline-1", uuid=uuid, time_s=99.0)
+    write_live(paths, Live(other, 1, "host", "2026-01-01T00:00:00Z", preempted=True))
+    (found,) = recover_lost(history, "job", "2026-01-03T00:00:00Z", tmp_path)
+    lost = (TrialStatus.LOST, None)
+    assert (found.status, found.time_s) == ((PREEMPTED, 99.0) if is_own else lost)
 
 
 def test_what_ranks_without_a_launcher_have_reported_says_nothing_of_the_batch_size(tmp_path):

@@ -113,6 +113,21 @@ def test_what_is_started_again_and_again_and_never_begins_is_missed():
     assert find_due(once, found, at + 360)[1] == {}
 
 
+@pytest.mark.parametrize(
+    ("tries", "why"),
+    [
+        (0, "nothing ran that could start it"),
+        (2, "a process was started for it 2 times and never began; its log may say why"),
+    ],
+)
+def test_what_becomes_too_late_while_its_processes_do_not_begin_says_so(tries, why):
+    at = NOON + 14 * HOUR_S
+    cursor = Cursor(at, at, tries)
+    assert find_due(rules(), cursor, at + ON_TIME_S) == (Cursor(at + ON_TIME_S, at, tries), {})
+    later = at + ON_TIME_S + 1
+    assert find_due(rules(), cursor, later) == (Cursor(later), {at: why})
+
+
 def ticks_of_a_year(moments, seed):
     """Return when ticks come: every minute around occurrences, but for days when nothing runs."""
     rng = random.Random(seed)

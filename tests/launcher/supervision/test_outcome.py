@@ -19,9 +19,9 @@ from tests.launcher.values import (
     started,
     ten_watts,
 )
-from zeusrun.launcher.processes.torchrun import ProcessExit, StopLevel
+from zeusrun.launcher.processes.torchrun import TICK_S, ProcessExit, StopLevel
 from zeusrun.launcher.rundir.failure import Failure
-from zeusrun.launcher.supervision.outcome import build_outcome
+from zeusrun.launcher.supervision.outcome import build_outcome, charge
 from zeusrun.launcher.supervision.stopping import StopOrder
 from zeusrun.metrics.progress import settle, take_step_clock
 from zeusrun.metrics.seen import Ranks, Seen
@@ -217,6 +217,15 @@ def test_a_run_that_only_evaluates_a_model_which_meets_the_target_has_failed():
     assert found.cause is None  # so no batch size is to blame
 
 
+@pytest.mark.parametrize(
+    ("preemptions", "code"), [(0, ReasonCode.NOT_TRAINED), (1, ReasonCode.TARGET_MISSED)]
+)
+def test_a_continued_run_that_evaluates_its_restored_model_was_not_untrained(preemptions, code):
+    evaluated = after(started(101.0), report(102.0, 0, 0.6))
+    found = outcome(take_step_clock(evaluated, StepCount(9, 103.0, 109.0)), preemptions=preemptions)
+    assert found.reason_code is code
+
+
 def test_a_metric_that_was_never_finite_has_no_best():
     found = outcome(after(report(105.0, 1, math.nan)))
     assert found.reason == "accuracy no finite value after 1 epoch, target 0.5"
@@ -249,6 +258,32 @@ def test_a_run_that_times_out_after_the_target_has_reached_it_and_says_so():
         "timed out after 60 s; the target was reached in epoch 2, where time and cost end"
     )
     assert outcome(MISSED, 1, late).status is TrialStatus.STOPPED
+
+
+@pytest.mark.parametrize("stop", [None, TIMEOUT, HOPELESS])
+def test_one_report_at_the_target_of_a_script_without_visible_steps_counts_at_a_timeout(stop):
+    """At an earlier end, the report may have been of an untrained model."""
+    once = after(replace(report(107.0, 1, 0.6), source="stdout"))
+    assert once.reached is None
+    found = outcome(once, 0 if stop is None else 1, stop).status
+    assert found is (TrialStatus.STOPPED if stop is HOPELESS else TrialStatus.REACHED)
+
+
+def test_energy_is_read_up_to_the_last_sample_but_in_the_first_tick():
+    """The samples end about a tick ago; what comes after them is extrapolated."""
+    windows = []
+    meter = replace(METERED, energy_between=lambda *window: windows.append(window) or 7.0)
+    before = after(started(103.0), report(105.0, 1, 0.1))
+    first_t = 103.0 + TICK_S / 2
+    for now_t, counted_t, until_t in (
+        (110.0, None, 110.0 - TICK_S),
+        (110.0, 106.0, 106.0),  # it is ending
+        (first_t, None, first_t),
+    ):
+        now = replace(before, now_t=now_t, counted_t=counted_t)
+        found = charge(now, before, trial(), meter)
+        assert windows.pop() == (103.0, pytest.approx(until_t))
+    assert (found.energy_j, found.power_w) == (7.0, 10.0)
 
 
 def test_the_curve_is_whole_and_its_energies_are_of_the_final_samples():

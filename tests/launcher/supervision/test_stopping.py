@@ -228,6 +228,35 @@ def test_a_cancel_that_comes_after_the_last_look_is_why_a_failed_run_ended(tmp_p
     assert stopping.order.cause is ReasonCode.CANCELLED
 
 
+def build_stopping(folder, trial=GOAL, **changes):
+    return Stopping(
+        load_job(folder, **changes), trial, RunPaths(folder), CaughtSignals(),
+        Messages(lambda _event: None), cost_bound_j=None,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("trained_s", "left_s"), [(None, 60.0), (6.0, 54.0)])
+def test_a_preempted_trial_continues_with_the_rest_of_its_timeout(tmp_path, trained_s, left_s):
+    stopping = build_stopping(tmp_path, replace(GOAL, time_s=trained_s), timeout_s=60)
+    launched_t = TRAINING.launched_t
+    in_time = replace(TRAINING, now_t=launched_t + left_s)
+    assert stopping.decide(in_time, None) is StopLevel.NONE
+    assert stopping.decide(replace(in_time, now_t=in_time.now_t + 1), None) is StopLevel.TERMINATE
+    assert stopping.order.cause is ReasonCode.TIMEOUT
+
+
+@pytest.mark.parametrize("cause", [ReasonCode.SPEED_CHECKED, ReasonCode.HOPELESS])
+def test_a_signal_while_a_checked_run_ends_leaves_no_batch_size_to_follow(tmp_path, cause):
+    """A hopeless run stays hopeless: no other batch size would follow at once."""
+    stopping = build_stopping(tmp_path)
+    stopping.policy_order = StopOrder(cause, "because")
+    assert stopping.decide(TRAINING, None) is StopLevel.TERMINATE
+    stopping._signals.received.append(signal.SIGINT)
+    stopping.conclude(TRAINING, None, succeeded=False)
+    checked = cause is ReasonCode.SPEED_CHECKED
+    assert stopping.order.cause is (ReasonCode.SIGNAL if checked else cause)
+
+
 @pytest.mark.parametrize("first", ["file", "signal"])
 @pytest.mark.parametrize("now", [False, True])
 def test_a_request_and_its_signal_count_once_in_a_job_of_slurm(tmp_path, first, now):
