@@ -88,5 +88,23 @@ def test_a_chosen_batch_size_starts_a_new_run_but_for_a_job_that_starts_again(
     assert why == (None if continued else "a chosen batch size starts a new run")
 
 
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"global_batch_size": 16}, None),
+        ({"global_batch_size": 48}, "48 is no longer a candidate"),
+        ({"metric": "loss"}, "the objective has changed"),
+        ({"mode": "min"}, "the objective has changed"),
+        ({"target": 0.6}, "the objective has changed"),
+        ({"eta_knob": 0.6}, "the objective has changed"),
+        ({"max_epochs": 6}, "the objective has changed"),
+        ({"variant": "noise-scale"}, "adapt or sync has changed"),
+        ({"learning_rate": 0.1}, "the learning rate has changed"),
+    ],
+)
+def test_a_preempted_trial_is_continued_only_as_it_began(asked, changes, why):
+    assert asked(None, None, **changes) == why
+
+
 def test_a_job_that_starts_again_on_other_devices_starts_a_new_run(asked):
     assert asked(A, A, world_size=4) == "it ran on other devices"

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
-from tests.factories import PREEMPTED, begin, build_trial, load_job
+from tests.factories import PREEMPTED, REACHED, begin, build_trial, load_job
 from tests.history.memory import MemoryHistory
 from zeusrun.choice.choose import Attempt
-from zeusrun.errors import LaunchError
-from zeusrun.launcher.attempt import _announce, _finish_if_it_fails, _hold_lease
-from zeusrun.launcher.events import Noted
+from zeusrun.errors import HistoryError, LaunchError
+from zeusrun.launcher import attempt
+from zeusrun.launcher.attempt import (
+    AttemptResult,
+    _announce,
+    _announce_end,
+    _finish_if_it_fails,
+    _hold_lease,
+    _record,
+)
+from zeusrun.launcher.events import Noted, TrialEnded
 from zeusrun.launcher.rundir.layout import create_run
 from zeusrun.launcher.rundir.ownership import RunLock
+from zeusrun.launcher.supervision.stopping import StopOrder
+from zeusrun.reasons import ReasonCode
 from zeusrun.redaction import Mask
 from zeusrun.sidecar.events import Reported, encode_event
 from zeusrun.trial import TrialStatus
@@ -62,6 +73,73 @@ def test_an_attempt_after_a_speed_check_is_not_called_another_try(tmp_path, repl
     _announce(SimpleNamespace(spec=load_job(tmp_path, attempts=3)), begun, made)
     notes = [event.text for event in said if isinstance(event, Noted)]
     assert notes == ([] if replaced else ["trying again with batch size 32, attempt 2 of 3"])
+
+
+CHECKED, HOPELESS = ReasonCode.SPEED_CHECKED, ReasonCode.HOPELESS
+IN_GRACE = "it reached the target within its grace period"
+
+
+@pytest.mark.parametrize(
+    ("status", "cause", "replaced", "shown", "noted"),
+    [
+        (TrialStatus.CANCELLED, CHECKED, True, True, []),
+        (TrialStatus.OOM, CHECKED, True, False, []),  # an end of its own
+        (TrialStatus.CANCELLED, ReasonCode.SIGNAL, False, False, []),
+        (TrialStatus.CANCELLED, None, False, False, []),
+        (TrialStatus.STOPPED, HOPELESS, False, False, []),
+        (TrialStatus.REACHED, CHECKED, False, False, [IN_GRACE]),
+        (TrialStatus.REACHED, HOPELESS, False, False, [IN_GRACE]),
+        (TrialStatus.REACHED, ReasonCode.TARGET_REACHED, False, False, []),
+        (TrialStatus.REACHED, None, False, False, []),
+    ],
+)
+def test_an_attempt_that_a_speed_check_ended_is_replaced(status, cause, replaced, shown, noted):
+    said = []
+    stop = None if cause is None else StopOrder(cause, "because")
+    ended = AttemptResult(build_trial(status=status), stop)
+    assert ended.replaced is replaced
+    assert _announce_end(SimpleNamespace(emit=said.append), ended) is ended
+    assert said == [*map(Noted, noted), TrialEnded(ended.trial, shown)]
+
+
+@pytest.mark.parametrize(
+    ("case", "where"),
+    [
+        ("full", "Its outcome is kept in {record}; the next submit records it."),
+        ("taken for lost", "Its outcome is kept in {record}."),
+        (
+            "replaced",
+            (
+                "The history was deleted or replaced while the trial ran. Its outcome is kept in "
+                "{record}; `zeusrun repair --restore job` records it."
+            ),
+        ),
+        ("no disk", "The run directory does not contain it either."),
+    ],
+)
+def test_an_outcome_that_the_history_cannot_store_is_an_error_that_says_where_it_is(
+    tmp_path, monkeypatch, case, where
+):
+    paths, history = create_run(tmp_path, "job", "job-1-1"), MemoryHistory()
+    trial = build_trial(run_dir=str(paths.run_dir))
+    if case != "replaced":
+        begin(history, trial)
+    if case == "taken for lost":
+        history.finish(trial.trial, replace(REACHED, status=TrialStatus.LOST))
+
+    def fail(*_arguments):
+        raise HistoryError("the disk is full.")
+
+    monkeypatch.setattr(history, "finish", fail)
+    if case == "no disk":
+        monkeypatch.setattr(attempt, "write_record", lambda *_: False)
+    begun = SimpleNamespace(trial=trial, paths=paths, mask=Mask(()))
+    with pytest.raises(HistoryError) as error:
+        _record(history, begun, REACHED)
+    assert str(error.value) == (
+        f"job-1-1 ended as REACHED ({REACHED.reason}), but the history could not store it: "
+        f"the disk is full. {where.format(record=paths.trial)}"
+    )
 
 
 @pytest.mark.parametrize("error", [None, KeyboardInterrupt()])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,7 +12,15 @@ from tests.history.memory import MemoryHistory
 from zeusrun.bandit.proof import is_resized
 from zeusrun.choice.attempts import find_preempted
 from zeusrun.errors import BusyError
-from zeusrun.launcher.recover import cancel_preempted, outcome_so_far, recover_lost
+from zeusrun.launcher import recover
+from zeusrun.launcher.events import FoundLost, Noted, Warned
+from zeusrun.launcher.recover import (
+    Orphans,
+    cancel_preempted,
+    clean_up,
+    outcome_so_far,
+    recover_lost,
+)
 from zeusrun.launcher.rundir.layout import create_run
 from zeusrun.launcher.rundir.record import Live, write_live, write_record
 from zeusrun.launcher.supervision.outcome import cost_with_earlier
@@ -334,6 +343,49 @@ def test_a_killed_run_has_the_seconds_and_restarts_that_its_launcher_or_its_rank
     write_live(paths, Live(live, 1, "host", "2026-01-01T00:00:00Z"))
     outcome = outcome_so_far(trial, paths, Outcome(TrialStatus.LOST, "", "2026-01-01T00:00:00Z"))
     assert (outcome.time_s, len(outcome.interruptions)) == found
+
+
+@pytest.mark.parametrize("number", [100, 1])
+def test_a_killed_run_has_the_most_that_its_launcher_or_its_ranks_have_counted(tmp_path, number):
+    """Both read the same events; the launcher may be behind, and knows its steps."""
+    paths, trial = create_run(tmp_path, "job", "job-1-1"), build_trial(run_dir=str(tmp_path))
+    events = [Reported(103.0, 2, {"accuracy": 0.1}, samples=10)]
+    paths.sidecar.write_bytes(b"".join(map(encode_event, events)))
+    live = replace(trial, epochs=number, steps=number, samples=number, best_metric=0.3)
+    live = replace(live, progress=0.5, warnings=("it was slow",))
+    write_live(paths, Live(live, 1, "host", "2026-01-01T00:00:00Z"))
+    outcome = outcome_so_far(trial, paths, Outcome(TrialStatus.LOST, "", "2026-01-01T00:00:00Z"))
+    assert (outcome.epochs, outcome.samples) == (max(number, 2), max(number, 10))
+    assert (outcome.steps, outcome.progress, outcome.best_metric) == (number, 0.5, 0.1)
+    assert outcome.warnings == ("it was slow",)
+    paths.sidecar.unlink()
+    outcome = outcome_so_far(trial, paths, Outcome(TrialStatus.LOST, "", "2026-01-01T00:00:00Z"))
+    assert (outcome.epochs, outcome.best_metric) == (number, 0.3)
+
+
+def test_what_dead_launchers_have_left_is_told(tmp_path, monkeypatch):
+    paths, history, said = create_run(tmp_path, "job", "job-1-1"), MemoryHistory(), []
+    begin(history, replace(TRIAL, run_dir=str(paths.run_dir)))
+    names = tuple(f"python ({n})" for n in range(6))
+    monkeypatch.setattr(
+        recover, "restore_limits", lambda _home: ([SimpleNamespace(text="a limit")], ["no"], [])
+    )
+    orphans = [Orphans("job-7-1", names), Orphans("job-8-1", names[:1], names[:1])]
+    monkeypatch.setattr(recover, "end_orphans", lambda _home, _job: orphans)
+    spec = SimpleNamespace(name="job")
+    clean_up(
+        SimpleNamespace(history=history, home=tmp_path, spec=spec, allocation=None), said.append
+    )
+    five = ", ".join(names[:5])
+    assert said == [
+        Noted("a limit"),
+        Warned("no"),
+        Noted(f"ended 6 orphan processes of job-7-1: {five}, …"),
+        Noted("ended 1 orphan process of job-8-1: python (0)"),
+        Warned("orphan processes of job-8-1 could not be killed: python (0); kill them"),
+        Noted("job-1-1 is recorded as LOST: its launcher died"),
+        FoundLost((history.find("job-1-1"),)),
+    ]
 
 
 @pytest.mark.parametrize(("uuid", "is_own"), [(TRIAL.uuid, True), ("another", False)])

@@ -177,11 +177,36 @@ def test_a_review_sees_what_the_epochs_cost():
     assert cost_in_review(steady) == pytest.approx(20.0 * 25.0)
 
 
-def test_a_training_of_less_than_a_second_is_not_reviewed():
-    short = after(started(101.0), report(101.3, 1, 0.1), report(101.4, 2, 0.2))
-    asked, chosen = Asked(), replace(choice(Stage.EXPLORE), trial=trial(7, max_epochs=9))
-    PolicyControl(asked, chosen, METERED).review(short)
-    assert asked.running == []
+LONG = after(started(101.0), report(103.0, 1, 0.1), report(105.0, 2, 0.2))
+
+
+@pytest.mark.parametrize(
+    ("progress", "max_epochs", "asked_for"),
+    [
+        (LONG, 3, 2),
+        (LONG, 2, None),  # its last epoch
+        (after(started(101.0), report(101.3, 1, 0.1), report(101.4, 2, 0.2)), 9, None),
+        (after(started(101.0), report(103.0, 0, 0.1)), 9, None),  # before the first step
+        (after(report(107.0, 3, 0.6), start=LONG), 9, None),  # it has reached the target
+        (replace(LONG, by_samples=LONG.curve), 9, None),
+    ],
+)
+def test_a_training_is_reviewed_once_an_epoch_shows_its_cost_and_more_follow(
+    progress, max_epochs, asked_for
+):
+    """One of less than a second shows nothing."""
+    asked, chosen = Asked(), replace(choice(Stage.EXPLORE), trial=trial(7, max_epochs=max_epochs))
+    PolicyControl(asked, chosen, METERED).review(progress)
+    assert [each.epochs for each in asked.running] == ([] if asked_for is None else [asked_for])
+
+
+@pytest.mark.parametrize(("samples", "units"), [(None, None), (40, 1), (149, 1), (151, 2)])
+def test_a_training_by_samples_is_reviewed_by_the_whole_units_that_it_has_gone(samples, units):
+    now = replace(choice(Stage.EXPLORE), trial=trial(7, max_epochs=9))
+    now = replace(now, problem=replace(now.problem, unit=100))
+    asked = Asked()
+    PolicyControl(asked, now, METERED).review(replace(LONG, samples=samples))
+    assert [each.epochs for each in asked.running] == ([] if units is None else [units])
 
 
 def test_what_a_restart_lost_is_no_cost_of_the_batch_size():
