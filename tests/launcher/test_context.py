@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import shutil
 from dataclasses import replace
@@ -14,6 +15,7 @@ from tests.factories import PREEMPTED, REACHED, build_trial, load_job
 from zeusrun.bandit.registry import create_policy
 from zeusrun.errors import DeviceError, ExitCode, LaunchError
 from zeusrun.history.tinydb.store import TinyDBHistory
+from zeusrun.launcher import devices
 from zeusrun.launcher.context import Submission
 from zeusrun.launcher.devices import resolve_world_size
 from zeusrun.launcher.processes.command import find_torchrun
@@ -61,6 +63,37 @@ def test_gpus_asked_for_and_absent_are_an_error_that_says_what_to_do():
         resolve_world_size("gpu", 0, 8)
 
 
+@pytest.mark.parametrize(
+    ("nproc_per_node", "most", "asked", "found"),
+    [
+        (2, None, [2], (["gpu", "gpu"], 2)),
+        (2, 3, [3], (["gpu", "gpu", "gpu"], 2)),  # as many ranks as there may be later
+        (9, None, [9], (["gpu"] * 4, 9)),
+        ("gpu", None, [None], (["gpu"] * 4, 4)),
+        ("cpu", None, [], (["cpu"], len(os.sched_getaffinity(0)))),
+    ],
+)
+def test_the_devices_of_a_job_are_its_gpus_or_else_the_cpu(
+    monkeypatch, nproc_per_node, most, asked, found
+):
+    counts = []
+    monkeypatch.setattr(devices, "cpu_device", lambda _environment: "cpu")
+    monkeypatch.setattr(
+        devices, "gpus_of_job", lambda _environment, n: counts.append(n) or ["gpu"] * min(n or 4, 4)
+    )
+    assert devices.job_devices(nproc_per_node, {}, most) == found
+    assert counts == asked
+
+
+def test_a_kind_of_device_that_zeusrun_does_not_know_is_that_of_a_plugin(monkeypatch):
+    present = ["tpu", "tpu"]
+    monkeypatch.setattr(devices, "create_plugin", lambda *_: list(present))
+    assert devices.job_devices("tpu", {}) == (["tpu", "tpu"], 2)
+    present.clear()
+    with pytest.raises(DeviceError, match="'tpu', but no installed plugin finds such a device"):
+        devices.job_devices("tpu", {})
+
+
 @pytest.fixture
 def submission(tmp_path):
     return Submission(
@@ -87,7 +120,7 @@ CPU = device(None, None, 65.0, EnergySource.ESTIMATED)
 
 
 @pytest.mark.parametrize(
-    ("devices", "model", "watts", "measured"),
+    ("metered", "model", "watts", "measured"),
     [
         ((A100, A100), "A100", (800.0, 300.0), True),
         ((A100, H100), "A100 + H100", (1100.0, None), True),  # no common limit
@@ -96,9 +129,9 @@ CPU = device(None, None, 65.0, EnergySource.ESTIMATED)
         ((), None, (None, None), None),
     ],
 )
-def test_a_choice_sees_the_devices_together(submission, devices, model, watts, measured):
-    found = replace(submission, devices=devices, world_size=4, host="here").measure()
-    assert found.hardware == Hardware(4, model, len(devices) if model else 0, 1)
+def test_a_choice_sees_the_devices_together(submission, metered, model, watts, measured):
+    found = replace(submission, devices=metered, world_size=4, host="here").measure()
+    assert found.hardware == Hardware(4, model, len(metered) if model else 0, 1)
     assert (found.max_power_w, found.power_limit_w) == watts
     assert (found.energy_measured, found.host, found.hosts) == (measured, "here", ())
     assert (found.allocation, found.time_left_s, found.levers) == (None, None, ())

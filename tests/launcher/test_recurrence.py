@@ -8,10 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.factories import build_trial, load_job
+from tests.factories import REACHED, begin, build_trial, load_job
+from tests.history.memory import MemoryHistory
 from zeusrun.choice.choose import Attempt
 from zeusrun.errors import ExitCode
-from zeusrun.launcher.recurrence import _may_go_on, exit_code
+from zeusrun.launcher.recurrence import SubmitResult, _attempts_before, _may_go_on, exit_code
 from zeusrun.launcher.supervision.stopping import StopOrder
 from zeusrun.reasons import ReasonCode
 from zeusrun.trial import TrialStatus
@@ -25,6 +26,56 @@ def test_what_a_speed_check_replaced_is_none_of_the_attempts_that_are_allowed(tm
         missed = replace(build_trial(attempt=number), status=TrialStatus.MISSED)
         made.append(Attempt(missed, replaced=False))
         assert _may_go_on(submission, made, None) is more
+
+
+@pytest.mark.parametrize(
+    ("status", "stop", "forced", "more"),
+    [
+        (TrialStatus.MISSED, None, None, True),
+        (TrialStatus.STOPPED, ReasonCode.HOPELESS, None, True),
+        (TrialStatus.STOPPED, ReasonCode.TIMEOUT, None, False),
+        (TrialStatus.MISSED, ReasonCode.NO_METRIC, None, True),
+        (TrialStatus.OOM, None, None, True),
+        ("a crash", None, None, True),
+        (TrialStatus.FAILED, None, None, False),
+        (TrialStatus.REACHED, None, None, False),
+        (TrialStatus.MISSED, None, 32, False),  # of the user's own choice
+    ],
+)
+def test_another_attempt_follows_what_its_batch_size_may_have_failed_for(
+    tmp_path, status, stop, forced, more
+):
+    cause = status if status == "a crash" else None
+    status = TrialStatus.FAILED if cause else status
+    submission = SimpleNamespace(spec=load_job(tmp_path, attempts=2), forced=forced)
+    made = [Attempt(build_trial(status=status, cause=cause), replaced=False)]
+    assert _may_go_on(submission, made, None if stop is None else StopOrder(stop, "so")) is more
+
+
+def test_the_attempts_before_a_preempted_one_are_those_of_its_recurrence():
+    history = MemoryHistory()
+    for recurrence, attempt, status in (
+        *((1, 1, TrialStatus.MISSED), (2, 1, TrialStatus.CANCELLED), (2, 2, TrialStatus.MISSED)),
+        (2, 3, TrialStatus.PREEMPTED),
+    ):
+        trial = build_trial(recurrence, attempt)
+        begin(history, trial)
+        history.finish(trial.trial, replace(REACHED, status=status))
+    submission = SimpleNamespace(history=history)
+    found = _attempts_before(submission, history.find("job-2-3"))
+    assert [(each.trial.trial, each.replaced) for each in found] == [
+        *(("job-2-1", True), ("job-2-2", False)),
+    ]
+    assert _attempts_before(submission, history.find("job-2-1")) == []
+
+
+def test_a_result_counts_the_attempts_that_could_reach_the_target():
+    looked, missed = (build_trial(status=status) for status in (CANCELLED, TrialStatus.MISSED))
+    reached = build_trial(status=TrialStatus.REACHED)
+    result = SubmitResult(1, (looked, missed, reached), 0)
+    assert (result.attempts, result.reached) == (2, True)
+    assert not SubmitResult(1, (reached, missed), 0).reached
+    assert not SubmitResult(1, (), 0).reached
 
 
 TERM, USR1, INT, HUP = signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP
@@ -55,6 +106,15 @@ PREEMPTED, CANCELLED = TrialStatus.PREEMPTED, TrialStatus.CANCELLED
         (STOPPED, ReasonCode.TIMEOUT, ReasonCode.TIMEOUT, [INT], 124),
         (TrialStatus.MISSED, None, None, [], ExitCode.TARGET_MISSED),
         (STOPPED, ReasonCode.HOPELESS, ReasonCode.HOPELESS, [], ExitCode.TARGET_MISSED),
+        (FAILED, ReasonCode.NO_METRIC, ReasonCode.NO_METRIC, [], ExitCode.BAD_INPUT),
+        (
+            TrialStatus.MISSED,
+            ReasonCode.NO_METRIC,
+            ReasonCode.NO_METRIC,
+            [],
+            ExitCode.TARGET_MISSED,
+        ),
+        (TrialStatus.MISSED, None, ReasonCode.TIMEOUT, [], ExitCode.TARGET_MISSED),
         (FAILED, None, None, [], ExitCode.TRAINING_FAILED),
     ],
 )
