@@ -100,6 +100,14 @@ def test_a_cap_set_under_a_fixed_limit_stays_and_the_user_is_told(tmp_path, monk
     assert running.holder.unrestored is None
 
 
+@pytest.mark.parametrize("wait", [True, False])
+def test_while_the_training_is_to_wait_no_new_limit_is_tried(running, monkeypatch, wait):
+    waits = []
+    monkeypatch.setattr(running.control._profiling, "advance", lambda *_, wait: waits.append(wait))
+    running.control.advance(1.0, running.energy_j, wait=wait)
+    assert waits == [wait]
+
+
 @pytest.mark.parametrize("at_once", [True, False])
 def test_a_probe_that_the_end_of_the_training_cuts_short_is_kept(running, at_once):
     running.train(9.0)

@@ -258,6 +258,17 @@ def test_what_trying_costs_more_is_told():
     assert extra == pytest.approx(spent - throughout, rel=0.25)
 
 
+def test_what_an_unfinished_search_has_cost_more_is_told_against_the_cheapest_limit_so_far():
+    now, gpu = job(), Gpu()
+    profiling = begin(now)
+    gpu.train(profiling, 30.0)
+    assert profiling.probing
+    assert len(profiling.points) >= 2
+    costs_j = [step_cost_j(point, now) for point in profiling.points.values()]
+    steps = sum(profiling._held_steps.values())
+    assert 0 < profiling.extra_cost_j() < steps * (max(costs_j) - min(costs_j))
+
+
 def test_energy_that_becomes_unknown_ends_the_search_and_not_the_training():
     gpu, profiling = Gpu(), begin(job())
     gpu.train(profiling, 13.0)
