@@ -20,14 +20,14 @@ from zeusrun.launcher.attempt import (
     _hold_lease,
     _record,
 )
-from zeusrun.launcher.events import Noted, TrialEnded
+from zeusrun.launcher.events import Noted, TrialEnded, Warned
 from zeusrun.launcher.rundir.layout import create_run
 from zeusrun.launcher.rundir.ownership import RunLock
 from zeusrun.launcher.supervision.stopping import StopOrder
 from zeusrun.reasons import ReasonCode
 from zeusrun.redaction import Mask
 from zeusrun.sidecar.events import Reported, encode_event
-from zeusrun.trial import TrialStatus
+from zeusrun.trial import Bound, Decision, SizeChange, Stage, TrialStatus
 
 
 @pytest.mark.parametrize(
@@ -61,18 +61,67 @@ def test_a_preempted_trial_that_cannot_be_started_again_can_still_be_continued_l
     assert found.reason == "zeusrun could not run it: torchrun is not installed"
 
 
+def announced(folder, trial, made=(), **changes):
+    """Return what is said of a trial that is about to start."""
+    paths, said = create_run(folder, "job", trial.trial), []
+    choice = {"about_history": (), "note": None, "too_large": None, "earlier": ()}
+    choice |= {"decision": Decision(32, Stage.EXPLORE, "", bound=Bound(7.0)), **changes}
+    begun = SimpleNamespace(
+        trial=trial, choice=SimpleNamespace(**choice), paths=paths, emit=said.append
+    )
+    spec = load_job(folder, attempts=3)
+    _announce(SimpleNamespace(spec=spec), begun, made)
+    return said
+
+
 @pytest.mark.parametrize("replaced", [False, True])
 def test_an_attempt_after_a_speed_check_is_not_called_another_try(tmp_path, replaced):
-    paths, said = create_run(tmp_path, "job", "job-1-2"), []
-    choice = SimpleNamespace(
-        about_history=(), note=None, too_large=None, earlier=(),
-        decision=SimpleNamespace(cost_bound_j=None),
-    )  # fmt: skip
-    begun = SimpleNamespace(trial=build_trial(1, 2), choice=choice, paths=paths, emit=said.append)
     made = [Attempt(build_trial(status=TrialStatus.CANCELLED), replaced=replaced)]
-    _announce(SimpleNamespace(spec=load_job(tmp_path, attempts=3)), begun, made)
-    notes = [event.text for event in said if isinstance(event, Noted)]
-    assert notes == ([] if replaced else ["trying again with batch size 32, attempt 2 of 3"])
+    *notes, _ = announced(tmp_path, build_trial(1, 2), made)
+    texts = [note.text for note in notes]
+    assert texts == ([] if replaced else ["trying again with batch size 32, attempt 2 of 3"])
+
+
+def test_what_is_new_in_the_history_is_told_with_the_first_attempt_alone(tmp_path):
+    earlier = (build_trial(1, startup_s=3.0).finish(replace(REACHED, startup_s=3.0)),)
+    about = {"about_history": ("it lacks job-3-1",), "earlier": earlier}
+    note, starts = announced(tmp_path, build_trial(2), **about)
+    assert note == Noted("history: it lacks job-3-1")
+    assert (starts.trial, starts.cost_bound_j) == (build_trial(2), 7.0)
+    assert (starts.usual.startup_s, starts.instrumented) == (3.0, True)
+    assert len(announced(tmp_path, build_trial(2, 2), **about)) == 1
+
+
+def test_an_attempt_after_a_crash_is_told_to_be_the_last_one_if_it_crashes_alike(tmp_path):
+    crashed = Attempt(build_trial(status=TrialStatus.FAILED, cause="a crash"), replaced=False)
+    looked = Attempt(build_trial(status=TrialStatus.CANCELLED), replaced=True)
+    *notes, _ = announced(tmp_path, build_trial(1, 3), [looked, crashed])
+    assert [note.text for note in notes] == [
+        "trying again with batch size 32, attempt 2 of 3",
+        "if this attempt fails with the same error, it is the last one",
+    ]
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_a_preempted_trial_is_told_to_continue_or_to_start_again(tmp_path, saved):
+    paths = create_run(tmp_path, "job", "job-1-1")
+    if saved:
+        (paths.checkpoints / "last.pt").touch()
+    cut = build_trial().finish(PREEMPTED).resume("2026-01-02T00:00:00Z")
+    warned, note, _ = announced(tmp_path, cut, note="the script has changed")
+    assert warned == Warned("the script has changed")
+    then = "is continued" if saved else "starts from the beginning: it saved no checkpoint"
+    assert note == Noted(f"job-1-1 was preempted and {then}")
+    assert announced(tmp_path, build_trial(2), note="so")[0] == Noted("so")
+
+
+def test_how_far_a_batch_size_may_grow_is_told_with_the_run_that_grew_too_large(tmp_path):
+    grown = build_trial(global_batch_size=64, batch_sizes=(SizeChange(1, 64), SizeChange(3, 256)))
+    note, _ = announced(tmp_path, build_trial(2), too_large=grown, largest_that_fits=128)
+    assert note.text == (
+        "the batch size may grow to 128, because job-1-1 ran out of memory with 256; if it fits "
+        "now: zeusrun history --forget job-1-1"
+    )
 
 
 CHECKED, HOPELESS = ReasonCode.SPEED_CHECKED, ReasonCode.HOPELESS
