@@ -40,7 +40,8 @@ def test_one_dear_night_is_told_as_one_and_forgotten_after_a_usual_one():
     trials = nights(*[100.0] * 8, 250.0)
     (sentence,) = describe_shifts(trials)
     assert sentence.startswith("job-9-1 cost 250 J, 2.5 times the usual cost of batch size 32")
-    assert find_cost_shifts(nights(*[100.0] * 8, 250.0, 100.0)) == []
+    for usual in ([100.0], [100.0] * 3):
+        assert find_cost_shifts(nights(*[100.0] * 8, 250.0, *usual)) == []
 
 
 def test_costs_that_fall_are_a_move_too():

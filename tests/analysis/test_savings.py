@@ -536,6 +536,12 @@ def test_where_the_ranks_changed_in_every_run_nothing_is_claimed():
     assert found.note == f"batch size 32, the default, has never shown what it costs, {because}"
 
 
+def test_a_recurrence_without_a_model_is_a_loss_though_others_follow():
+    failed = run(19, 64, 30, status=TrialStatus.MISSED)
+    later = run(20, 16, 60, stage=Stage.EXPLOIT)
+    assert saved([*default_then(16, 60), failed, later])["19-1"] == -30
+
+
 def test_a_crash_of_a_proven_batch_size_is_no_loss():
     trials = default_then(16, 60)
     for status in (TrialStatus.FAILED, TrialStatus.CANCELLED, TrialStatus.LOST):

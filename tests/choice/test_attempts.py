@@ -8,9 +8,10 @@ import pytest
 
 from tests.factories import build_trial, load_job
 from zeusrun.bandit.registry import create_policy
-from zeusrun.choice.attempts import find_preempted, why_not_continued
+from zeusrun.choice.attempts import find_preempted, why_no_other, why_not_continued
 from zeusrun.choice.problem import Chooser, Forced, Machine
-from zeusrun.trial import Hardware, TrialStatus
+from zeusrun.reasons import ReasonCode
+from zeusrun.trial import CurvePoint, Decision, Hardware, Stage, TrialStatus
 
 PREEMPTED, REACHED = TrialStatus.PREEMPTED, TrialStatus.REACHED
 
@@ -51,6 +52,81 @@ NEWER, DONE = trial(3, allocation=A), trial(4, REACHED)
 )
 def test_a_submit_continues_the_trial_of_its_allocation_first(trials, allocation, reserved, found):
     assert find_preempted(trials, allocation, reserved) is found
+
+
+CRASHED = TrialStatus.FAILED
+USAGE, CANNOT_IMPORT = ReasonCode.USAGE_ERROR, ReasonCode.CANNOT_IMPORT
+LOW = {"best_metric": 0.3, "curve": (CurvePoint(1, 3.0, 30.0, 0.3),), "epochs": 5}
+
+
+def failed(number, size, status=TrialStatus.MISSED, **changes):
+    return build_trial(1, number, global_batch_size=size, status=status, **{**LOW, **changes})
+
+
+@pytest.mark.parametrize(
+    ("made", "chosen", "why"),
+    [
+        ([failed(1, 32)], 64, None),
+        (
+            [failed(1, 32, TrialStatus.OOM), failed(2, 16, TrialStatus.OOM)],
+            *(16, "no batch size is left that may fit in memory (32, 16 did not); add smaller"),
+        ),
+        (
+            [failed(1, 32), failed(2, 16, TrialStatus.OOM)],
+            *(
+                16,
+                "no other batch size is left to try for accuracy 0.5 (best 0.3); correct objective.",
+            ),
+        ),
+        (
+            [failed(1, 32, TrialStatus.STOPPED), failed(2, 16, TrialStatus.OOM)],
+            *(
+                16,
+                "no other batch size is left to try for accuracy 0.5 (best 0.3); correct objective.",
+            ),
+        ),
+        (
+            [failed(1, 32), failed(2, 16)],
+            *(
+                64,
+                "nothing has reached accuracy 0.5 yet (best: 0.3 with batch size 32, 0.3 with batc",
+            ),
+        ),
+        # without another batch size or another environment, the same error would occur
+        ([failed(1, 32, CRASHED, cause="x", reason_code=USAGE)], 32, "there is no second attempt"),
+        ([failed(1, 32, CRASHED, cause="x", reason_code=USAGE)], 64, None),
+        ([failed(1, 32, CRASHED, cause="x", reason_code=CANNOT_IMPORT)], 64, "there is no second"),
+        ([failed(1, 32, CRASHED, cause="x")], 32, None),
+        (
+            [failed(1, 32, CRASHED, cause="x"), failed(2, 32, CRASHED, cause="x", reason="it is")],
+            *(16, "two attempts failed with the same error, so there is no third: it is"),
+        ),
+        (
+            [failed(1, 32, CRASHED, cause="x"), failed(2, 32, CRASHED, cause="y")],
+            *(16, None),
+        ),
+    ],
+)
+def test_why_no_other_attempt_follows(tmp_path, made, chosen, why):
+    decision = Decision(chosen, Stage.EXPLORE, "")
+    found = why_no_other(load_job(tmp_path, attempts=4), made, decision, [], made)
+    assert (found or "")[: len(why or "")] == (why or "")
+    assert (found is None) is (why is None)
+
+
+def test_of_runs_that_were_stopped_for_their_cost_the_cost_factor_is_named(tmp_path):
+    made = [failed(1, 32, TrialStatus.STOPPED), failed(2, 16, TrialStatus.OOM)]
+    found = why_no_other(
+        load_job(tmp_path, attempts=4), made, Decision(16, Stage.EXPLORE, ""), [], made
+    )
+    assert "raise early_stop.cost_factor (it was stopped for its cost), objective.max_" in found
+
+
+def test_a_policy_of_one_batch_size_has_no_other_to_try(tmp_path):
+    spec = load_job(tmp_path, policy={"name": "fixed"})
+    decision = Decision(32, Stage.EXPLORE, "")
+    found = why_no_other(spec, [failed(1, 32)], decision, [], [])
+    assert found.startswith("32 has not reached accuracy 0.5 (best 0.3), and policy fixed tries no")
 
 
 @pytest.fixture

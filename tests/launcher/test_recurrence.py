@@ -11,8 +11,10 @@ import pytest
 from tests.factories import REACHED, begin, build_trial, load_job
 from tests.history.memory import MemoryHistory
 from zeusrun.choice.choose import Attempt
+from zeusrun.choice.problem import Forced
 from zeusrun.errors import ExitCode
 from zeusrun.launcher.recurrence import SubmitResult, _attempts_before, _may_go_on, exit_code
+from zeusrun.launcher.request import Request
 from zeusrun.launcher.supervision.stopping import StopOrder
 from zeusrun.reasons import ReasonCode
 from zeusrun.trial import TrialStatus
@@ -76,6 +78,11 @@ def test_a_result_counts_the_attempts_that_could_reach_the_target():
     assert (result.attempts, result.reached) == (2, True)
     assert not SubmitResult(1, (reached, missed), 0).reached
     assert not SubmitResult(1, (), 0).reached
+
+
+def test_a_batch_size_of_the_user_is_forced_with_its_reason():
+    assert Request().forced is None
+    assert Request(batch_size=16).forced == Forced(16, "chosen by --batch-size")
 
 
 TERM, USR1, INT, HUP = signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP

@@ -62,7 +62,7 @@ def test_ranks_of_the_script_are_not_looked_for_once_one_is_known_or_a_step_is_s
     )
     observer = RunObserver(GOAL, {}, ranks, Messages(lambda _event: None))
     observer.observe(LAUNCHED, ten_watts)
-    assert len(looks) == 1
+    assert looks == [(LAUNCHED.now_t, LAUNCHED.launched_t)]
     known = Ranks(1).take(Spawned(102.0, 7, 2))
     observer.observe(replace(LAUNCHED, ranks=known), ten_watts)
     observer.observe(replace(LAUNCHED, steps=1), ten_watts)

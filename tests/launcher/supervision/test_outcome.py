@@ -366,6 +366,8 @@ def test_a_good_run_has_no_warnings():
             {"outlived": ("sleep (7)",)},
             "processes that outlived the training, ended by zeusrun",
         ),
+        (REACHED, {"outlived": tuple("abcdef")}, "ended by zeusrun: a, b, c, d, e"),
+        (REACHED, {"left": tuple("abcdef")}, "could not kill: a, b, c, d, e; kill them"),
         (REACHED, {"left": ("sudo (7)",)}, "zeusrun could not kill: sudo (7); kill them"),
         (after(report(120.0, 9, math.nan), start=REACHED), {}, "accuracy was NaN at the end"),
     ],
@@ -375,6 +377,7 @@ def test_what_a_user_should_know_of_a_good_run_is_a_warning(progress, changes, w
     assert found.status is TrialStatus.REACHED
     (warning,) = found.warnings
     assert words in warning
+    assert ", f" not in warning  # not more than five processes
 
 
 def test_what_torchrun_said_on_its_way_is_no_restart():
