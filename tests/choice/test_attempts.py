@@ -11,7 +11,7 @@ from zeusrun.bandit.registry import create_policy
 from zeusrun.choice.attempts import find_preempted, why_no_other, why_not_continued
 from zeusrun.choice.problem import Chooser, Forced, Machine
 from zeusrun.reasons import ReasonCode
-from zeusrun.trial import CurvePoint, Decision, Hardware, Stage, TrialStatus
+from zeusrun.trial import CurvePoint, Decision, Hardware, Interruption, Stage, TrialStatus
 
 PREEMPTED, REACHED = TrialStatus.PREEMPTED, TrialStatus.REACHED
 
@@ -112,6 +112,29 @@ def test_why_no_other_attempt_follows(tmp_path, made, chosen, why):
     found = why_no_other(load_job(tmp_path, attempts=4), made, decision, [], made)
     assert (found or "")[: len(why or "")] == (why or "")
     assert (found is None) is (why is None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "in_doubt"),
+    [
+        ({}, False),
+        ({"target": 0.5}, True),
+        ({"metric": "f1"}, True),
+        ({"mode": "min"}, True),
+        ({"status": TrialStatus.MISSED}, True),
+        ({"interruptions": ()}, True),  # then the policy has counted it
+    ],
+)
+def test_a_run_that_began_anew_and_reached_the_target_of_today_takes_the_doubt_away(
+    tmp_path, changes, in_doubt
+):
+    values = {"target": 0.6, "status": REACHED, "time_s": 4.0, "epochs": 2, **changes}
+    values.setdefault("interruptions", (Interruption(2.0, 2),))
+    curve = (CurvePoint(1, 3.0, None, 0.1), CurvePoint(2, 4.0, None, 0.7))
+    anew = build_trial(9, curve=curve, **values)
+    spec = load_job(tmp_path, attempts=4, objective={"target": 0.6})
+    made, decision = [failed(1, 32), failed(2, 16)], Decision(64, Stage.EXPLORE, "")
+    assert (why_no_other(spec, made, decision, [], [anew, *made]) is not None) is in_doubt
 
 
 def test_of_runs_that_were_stopped_for_their_cost_the_cost_factor_is_named(tmp_path):

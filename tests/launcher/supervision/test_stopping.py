@@ -9,7 +9,7 @@ import pytest
 
 from tests.factories import load_job
 from tests.kubernetes import SECTION
-from tests.launcher.values import GOAL, after, report
+from tests.launcher.values import GOAL, after, report, started
 from zeusrun.launcher.events import Messages
 from zeusrun.launcher.processes.signals import CaughtSignals, how_at_once
 from zeusrun.launcher.processes.torchrun import StopLevel
@@ -25,7 +25,7 @@ from zeusrun.reasons import ReasonCode
 
 FREE = StopRules(cost_bound_j=None, timeout_s=None, stop_at_target=True)
 TRAINING = replace(after(report(105.0, 1, 0.1)), now_t=110.0, cost_j=80.0)
-REACHED = replace(after(report(105.0, 1, 0.9)), now_t=110.0, cost_j=80.0)
+REACHED = replace(after(started(103.0), report(105.0, 1, 0.9)), now_t=110.0, cost_j=80.0)
 
 
 def test_a_run_within_its_bounds_goes_on():
