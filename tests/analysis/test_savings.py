@@ -10,6 +10,7 @@ import pytest
 from tests.factories import build_trial
 from zeusrun.analysis import savings
 from zeusrun.analysis.amounts import Estimate, add_estimates, name_ends
+from zeusrun.analysis.run_costs import _doubt_of_one
 from zeusrun.analysis.savings import compare_sizes, find_net_amounts, find_savings
 from zeusrun.trial import CurvePoint, EnergySource, Interruption, PowerPoint, Stage, TrialStatus
 from zeusrun.trial.values import WorldChange
@@ -378,6 +379,15 @@ def test_a_smoke_test_as_the_only_run_of_the_default_shows_nothing():
     later = [run(n, 16, stage=Stage.EXPLOIT) for n in range(2, 12)]
     assert not find_savings([run(1, epochs=1), *later]).share.is_shown
     assert find_savings([run(1, epochs=200), *later]).share.is_shown
+
+
+@pytest.mark.parametrize(
+    ("others", "variance"),
+    [((10.0, 30.0, 400.0), 0.0), ((10.0, 50.0, 400.0), 5.0), ((10.0,), 0.0), ((2.0, 400.0), 5.0)],
+)
+def test_one_run_is_doubted_by_the_nearest_of_the_others(others, variance):
+    found = _doubt_of_one(np.log(10.0), np.log(others))
+    assert found == pytest.approx(np.log(variance) ** 2 if variance else 0.0)
 
 
 def test_a_machine_that_has_become_slower_since_is_no_loss():

@@ -92,6 +92,10 @@ def failed(number, size, status=TrialStatus.MISSED, **changes):
                 "nothing has reached accuracy 0.5 yet (best: 0.3 with batch size 32, 0.3 with batc",
             ),
         ),
+        (
+            [failed(1, 32), failed(2, 16, best_metric=None)],
+            *(64, "nothing has reached accuracy 0.5 yet (best: 0.3 with batch size 32). After two"),
+        ),
         # without another batch size or another environment, the same error would occur
         ([failed(1, 32, CRASHED, cause="x", reason_code=USAGE)], 32, "there is no second attempt"),
         ([failed(1, 32, CRASHED, cause="x", reason_code=USAGE)], 64, None),

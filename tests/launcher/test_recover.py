@@ -22,12 +22,14 @@ from zeusrun.launcher.recover import (
     recover_lost,
 )
 from zeusrun.launcher.rundir.layout import create_run
+from zeusrun.launcher.rundir.ownership import RunLock
 from zeusrun.launcher.rundir.record import Live, write_live, write_record
 from zeusrun.launcher.supervision.outcome import cost_with_earlier
 from zeusrun.maintenance.repair import find_and_repair
 from zeusrun.maintenance.running import read_running
 from zeusrun.reasons import ReasonCode
 from zeusrun.sidecar.events import Built, Observed, Reported, Started, encode_event
+from zeusrun.sidecar.step_clock import StepClock
 from zeusrun.trial import (
     MOST_POINTS,
     CurvePoint,
@@ -351,16 +353,32 @@ def test_a_killed_run_has_the_most_that_its_launcher_or_its_ranks_have_counted(t
     paths, trial = create_run(tmp_path, "job", "job-1-1"), build_trial(run_dir=str(tmp_path))
     events = [Reported(103.0, 2, {"accuracy": 0.1}, samples=10)]
     paths.sidecar.write_bytes(b"".join(map(encode_event, events)))
+    clock = StepClock(paths.rank_clock(0))
+    for _ in range(50):
+        clock.tick()
     live = replace(trial, epochs=number, steps=number, samples=number, best_metric=0.3)
     live = replace(live, progress=0.5, warnings=("it was slow",))
     write_live(paths, Live(live, 1, "host", "2026-01-01T00:00:00Z"))
     outcome = outcome_so_far(trial, paths, Outcome(TrialStatus.LOST, "", "2026-01-01T00:00:00Z"))
     assert (outcome.epochs, outcome.samples) == (max(number, 2), max(number, 10))
-    assert (outcome.steps, outcome.progress, outcome.best_metric) == (number, 0.5, 0.1)
+    assert (outcome.steps, outcome.progress) == (max(number, 50), 0.5)
+    assert outcome.best_metric == 0.1
     assert outcome.warnings == ("it was slow",)
     paths.sidecar.unlink()
     outcome = outcome_so_far(trial, paths, Outcome(TrialStatus.LOST, "", "2026-01-01T00:00:00Z"))
     assert (outcome.epochs, outcome.best_metric) == (number, 0.3)
+
+
+def test_a_trial_whose_files_are_elsewhere_is_lost_once_nobody_holds_its_lease(tmp_path):
+    paths, history = create_run(tmp_path / "elsewhere", "job", "job-1-1"), MemoryHistory()
+    begin(history, replace(TRIAL, run_dir=str(paths.run_dir)))
+    lock = RunLock(paths)
+    assert lock.acquire()
+    assert recover_lost(history, "job", "2026-01-03T00:00:00Z", tmp_path) == []
+    lock.release()
+    (lost,) = recover_lost(history, "job", "2026-01-03T00:00:00Z", tmp_path)
+    assert (lost.status, lost.reason_code) == (TrialStatus.LOST, ReasonCode.LAUNCHER_DIED)
+    assert lost.reason.startswith("its run directory is not where zeusrun keeps its runs")
 
 
 def test_what_dead_launchers_have_left_is_told(tmp_path, monkeypatch):

@@ -397,6 +397,9 @@ def test_a_limit_that_cannot_be_read_for_a_while_is_measured_once_it_can(begins)
 def test_only_what_the_objective_compares_must_be_known_well():
     assert [tuple(w) for w in objective_weights(job(0.5))] == [(0.5, 125.0)]
     assert [tuple(w) for w in objective_weights(job(1.0))] == [(1.0, 0.0)]
+    assert [tuple(w) for w in objective_weights(job(0.0))] == [(0.0, 1.0)]
+    unknown = job(0.5, max_power_w=None)
+    assert [tuple(w) for w in objective_weights(unknown)] == [(1.0, 0.0)]
     energy = job(0.5, power_objective=PowerObjective("energy"))
     assert [tuple(w) for w in objective_weights(energy)] == [(1.0, 0.0)]
     slowdown = job(0.5, power_objective=PowerObjective("max_slowdown", 1.1))
