@@ -58,6 +58,8 @@ def test_forgotten_nights_are_no_move():
 def test_each_batch_size_moves_by_itself():
     trials = nights(*[100.0] * 8, *[180.0] * 2) + nights(*[50.0] * 8, arm=64, start=20)
     assert [shift.global_batch_size for shift in find_cost_shifts(trials)] == [32]
+    trials += nights(90.0, 90.0, arm=64, start=30)
+    assert [shift.global_batch_size for shift in find_cost_shifts(trials)] == [32, 64]
 
 
 def test_another_target_begins_anew():

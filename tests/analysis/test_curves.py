@@ -91,7 +91,7 @@ def noisy(number, size, *points):
 
 
 def test_the_noise_is_that_of_the_newest_run_of_each_batch_size_the_smallest_first():
-    points = (NoisePoint(900, 1.0, 50.0, 90.0, 200.0), NoisePoint(1800, 2.0, 50.0, None, None))
+    points = (NoisePoint(900, 1.0, 0.5, 0.9, 2.0), NoisePoint(1800, 2.0, 50.0, None, None))
     broken = NoisePoint(2700, 3.0, 50.0, 70.0, 1e300)
     trials = [
         noisy(1, 64, *points),

@@ -552,6 +552,14 @@ def test_a_recurrence_without_a_model_is_a_loss_though_others_follow():
     assert saved([*default_then(16, 60), failed, later])["19-1"] == -30
 
 
+def test_the_default_in_a_recurrence_without_a_model_is_no_loss_and_another_batch_size_is():
+    failed = [
+        run(19, 64, 30, status=TrialStatus.MISSED),
+        run(19, 32, 40, attempt=2, status=TrialStatus.MISSED, stage=Stage.RETRY),
+    ]
+    assert saved([*default_then(16, 60), *failed])["19-2"] == -30
+
+
 def test_a_crash_of_a_proven_batch_size_is_no_loss():
     trials = default_then(16, 60)
     for status in (TrialStatus.FAILED, TrialStatus.CANCELLED, TrialStatus.LOST):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import threading
 from dataclasses import replace
 from types import SimpleNamespace
@@ -162,6 +163,17 @@ def test_a_process_that_holds_a_lock_is_waited_for_no_longer_than_half_a_minute_
         module.begin(submission, [], print)
     assert now_s == [pytest.approx(module._LOCK_TIMEOUT_S)]
     lock.release()
+
+
+@pytest.mark.parametrize("attempts", [0, 1])
+def test_a_signal_ends_the_wait_for_a_turn_and_what_did_not_begin_is_named(
+    submission, history, attempts
+):
+    history.ask_turn("job")  # another submit chooses
+    made = [Attempt(build_trial(), replaced=False)] * attempts
+    what = "attempt 2" if made else "it"
+    with pytest.raises(BusyError, match=f"^job: ended by SIGINT before {what} began"):
+        module.begin(submission, made, print, [signal.SIGINT])
 
 
 def test_a_trial_goes_on_if_the_clean_up_after_its_begin_fails(submission, history, tmp_path):

@@ -13,6 +13,7 @@ from zeusrun.launcher.power.probe import (
     WANTED_ERROR,
     Probe,
     Weights,
+    _Block,
 )
 from zeusrun.sidecar.step_clock import StepCount
 
@@ -85,6 +86,18 @@ def test_energy_is_read_once_the_meter_has_samples_on_both_sides_of_a_block():
         probe.meter(training.now_t, energy_j)
     assert lags_s
     assert min(lags_s) >= METERED_S
+
+
+@pytest.mark.parametrize(
+    ("blocks", "seconds", "enough"),
+    [(8, 1.0, True), (7, 1.0, False), (3, 100.0, True), (2, 200.0, False)],
+)
+def test_after_minutes_three_blocks_are_a_measurement(blocks, seconds, enough):
+    probe = Probe(0.0, 0)
+    probe._metered = [
+        _Block(n * seconds, (n + 1) * seconds, 10, 200.0 * seconds) for n in range(blocks)
+    ]
+    assert (probe.measured((ENERGY,)) is not None) is enough
 
 
 def stalls(steps, gap_s):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -28,7 +29,7 @@ from zeusrun.metrics.seen import Ranks, Seen
 from zeusrun.reasons import ReasonCode
 from zeusrun.sidecar.events import Observed, Reported
 from zeusrun.sidecar.step_clock import StepCount
-from zeusrun.trial import CurvePoint, EnergySource, TrialStatus
+from zeusrun.trial import CurvePoint, EnergySource, HostShare, TrialStatus
 
 RAISED = Failure(1, "rank 1 at train.py:3: ValueError: broken")
 DELETED = Failure(None, "the run directory was deleted", ReasonCode.RUN_DELETED)
@@ -70,6 +71,26 @@ def outcome(
         finished_at="2025-06-01T12:00:13.000+00:00",
         earlier=earlier,
     )
+
+
+def test_each_host_has_the_energy_of_its_own_devices_over_the_span():
+    windows = []
+    parts = {"": 30.0, "b": 10.0}
+    meter = SimpleNamespace(
+        **vars(METERED), host_energies_j=lambda *window: windows.append(window) or parts
+    )
+    hosts = (HostShare("a", 1), HostShare("b", 1), HostShare("c", 1))
+    exit_ = ProcessExit(0, 113.0, (), ())
+    found = build_outcome(
+        trial(), progress=REACHED, exit_=exit_, stop=None, failure=None, meter=meter,
+        finished_at="now", hosts=hosts,
+    ).hosts  # fmt: skip
+    assert [(share.name, share.energy_j) for share in found] == [
+        ("a", 30.0),
+        ("b", 10.0),
+        ("c", None),
+    ]
+    assert windows == [(103.0, 107.0)]
 
 
 def test_restarts_count_from_the_start_of_training_to_the_end_of_what_counts():
