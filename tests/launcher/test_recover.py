@@ -381,6 +381,28 @@ def test_a_trial_whose_files_are_elsewhere_is_lost_once_nobody_holds_its_lease(t
     assert lost.reason.startswith("its run directory is not where zeusrun keeps its runs")
 
 
+@pytest.mark.parametrize("held", [False, True])
+def test_orphans_are_only_named_in_a_dry_run_and_those_of_a_living_launcher_never(
+    tmp_path, monkeypatch, held
+):
+    paths = [create_run(tmp_path, "job", f"job-{n}-1") for n in (1, 2)]
+    other = create_run(tmp_path / "elsewhere", "job", "job-3-1")
+    of_runs = {str(paths[0].run_dir): ["a"], str(paths[1].run_dir): [], str(other.run_dir): ["b"]}
+    monkeypatch.setattr(recover, "scan_processes", lambda: SimpleNamespace(of_runs=of_runs))
+    monkeypatch.setattr(recover, "names_of", tuple)
+    monkeypatch.setattr(recover, "end_group", lambda _paths: None)
+    ended = SimpleNamespace(names=("a",), left=())
+    monkeypatch.setattr(recover, "end_run", lambda _run_dir: ended)
+    lock = RunLock(paths[0])
+    assert not held or lock.acquire()
+    found = [Orphans("job-1-1", ("a",))] * (not held)
+    assert list(recover.end_orphans(tmp_path, "job", dry_run=True)) == found
+    assert list(recover.end_orphans(tmp_path, "other", dry_run=True)) == []
+    both = [*found, Orphans("job-2-1", ("a",))]
+    assert list(recover.end_orphans(tmp_path)) == both
+    lock.release()
+
+
 def test_what_dead_launchers_have_left_is_told(tmp_path, monkeypatch):
     paths, history, said = create_run(tmp_path, "job", "job-1-1"), MemoryHistory(), []
     begin(history, replace(TRIAL, run_dir=str(paths.run_dir)))
