@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import signal
 import threading
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 
@@ -146,22 +144,29 @@ def test_a_process_that_holds_a_lock_and_does_not_begin_is_named(
     lock.release()
 
 
+class Clock:
+    """The ``time`` of the module: a wait takes a hundred times as long."""
+
+    now_s = 0.0
+
+    def monotonic(self):
+        return self.now_s
+
+    def sleep(self, seconds):
+        self.now_s += 100 * seconds
+        assert self.now_s < 100, "it waits for ever"
+
+
 def test_a_process_that_holds_a_lock_is_waited_for_no_longer_than_half_a_minute_in_all(
     submission, tmp_path, paths, monkeypatch
 ):
     create_run(tmp_path, "job", "job-1-1")
-    lock, now_s = RunLock(paths), [0.0]
+    lock, clock = RunLock(paths), Clock()
     assert lock.acquire()
-
-    def sleep(seconds):
-        now_s[0] += 100 * seconds
-        assert now_s[0] < 100, "it waits for ever"
-
-    clock = SimpleNamespace(monotonic=lambda: now_s[0], sleep=sleep)
     monkeypatch.setattr(module, "time", clock)
     with pytest.raises(BusyError, match=str(paths.lock)):
         module.begin(submission, [], print)
-    assert now_s == [pytest.approx(module._LOCK_TIMEOUT_S)]
+    assert clock.now_s == pytest.approx(module._LOCK_TIMEOUT_S)
     lock.release()
 
 
@@ -173,7 +178,7 @@ def test_a_signal_ends_the_wait_for_a_turn_and_what_did_not_begin_is_named(
     made = [Attempt(build_trial(), replaced=False)] * attempts
     what = "attempt 2" if made else "it"
     with pytest.raises(BusyError, match=f"^job: ended by SIGINT before {what} began"):
-        module.begin(submission, made, print, [signal.SIGINT])
+        module.begin(submission, made, print, [2])
 
 
 def test_a_trial_goes_on_if_the_clean_up_after_its_begin_fails(submission, history, tmp_path):
