@@ -144,6 +144,33 @@ def test_a_process_that_holds_a_lock_and_does_not_begin_is_named(
     lock.release()
 
 
+def test_a_trial_goes_on_if_the_clean_up_after_its_begin_fails(submission, history, tmp_path):
+    paths = create_run(tmp_path, "job", "job-7-1")  # a submit died before it stored this trial
+
+    def fail(_trial):
+        raise HistoryError("the server does not respond")
+
+    done = module.begin(replace(submission, history=Interrupted(history, "find", fail)), [], print)
+    assert history.trials("job") == [done.trial]
+    assert not RunLock(paths).is_held()
+
+
+def test_a_trial_is_finished_if_what_follows_its_begin_is_interrupted(
+    submission, history, tmp_path
+):
+    create_run(tmp_path, "job", "job-7-1")
+
+    def interrupt(_trial):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        module.begin(
+            replace(submission, history=Interrupted(history, "find", interrupt)), [], print
+        )
+    (trial,) = history.trials("job")
+    assert trial.status is TrialStatus.CANCELLED
+
+
 class Clock:
     """The ``time`` of the module: a wait takes a hundred times as long."""
 
@@ -179,33 +206,6 @@ def test_a_signal_ends_the_wait_for_a_turn_and_what_did_not_begin_is_named(
     what = "attempt 2" if made else "it"
     with pytest.raises(BusyError, match=f"^job: ended by SIGINT before {what} began"):
         module.begin(submission, made, print, [2])
-
-
-def test_a_trial_goes_on_if_the_clean_up_after_its_begin_fails(submission, history, tmp_path):
-    paths = create_run(tmp_path, "job", "job-7-1")  # a submit died before it stored this trial
-
-    def fail(_trial):
-        raise HistoryError("the server does not respond")
-
-    done = module.begin(replace(submission, history=Interrupted(history, "find", fail)), [], print)
-    assert history.trials("job") == [done.trial]
-    assert not RunLock(paths).is_held()
-
-
-def test_a_trial_is_finished_if_what_follows_its_begin_is_interrupted(
-    submission, history, tmp_path
-):
-    create_run(tmp_path, "job", "job-7-1")
-
-    def interrupt(_trial):
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        module.begin(
-            replace(submission, history=Interrupted(history, "find", interrupt)), [], print
-        )
-    (trial,) = history.trials("job")
-    assert trial.status is TrialStatus.CANCELLED
 
 
 def test_a_plan_takes_no_snapshot_because_a_shared_history_then_delivers(submission, history):
