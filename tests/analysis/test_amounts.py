@@ -76,6 +76,7 @@ def test_a_gpu_is_its_model():
     totals = find_totals([run(), run(gpu="H100"), run(gpu="H100")], "gpu")
     assert [(total.name, total.runs) for total in totals] == [("H100", 2), (NO_GPU, 1)]
     assert [total.to_json("gpu")["gpu"] for total in totals] == ["H100", None]
+    assert "name" not in totals[0].to_json("gpu")
 
 
 def test_every_try_counts():

@@ -35,6 +35,7 @@ NEWER, DONE = trial(3, allocation=A), trial(4, REACHED)
         ([OF_A, OF_B], None, (), OF_A),  # both jobs have ended
         ([OF_A, OF_B], "slurm:3", {A, B}, None),
         ([OF_A, OF_B, DONE], None, (), None),
+        ([LOCAL, replace(build_trial(1, 2), status=REACHED)], None, (), None),
         ([LOCAL, OF_A], None, {A}, LOCAL),
         # a batch step that has started again
         ([OF_A, OF_B], B, {A}, OF_B),

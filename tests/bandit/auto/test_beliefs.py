@@ -117,6 +117,13 @@ def test_without_a_whole_run_those_cut_short_are_stretched_by_the_one_that_went_
     assert math.exp(b.log_epochs[-1]) == pytest.approx(10, rel=0.05)
 
 
+def test_a_whole_run_without_a_learning_curve_stretches_none_that_was_cut_short():
+    whole = run(64, 20, pace=())
+    cut = run(256, 5, status=CUT, pace=((5, 0.5),))
+    b = beliefs(*[whole] * 40, *[cut] * 40)
+    assert math.exp(b.log_epochs[-1]) == pytest.approx(5, rel=0.1)
+
+
 def test_a_run_cut_at_once_says_next_to_nothing():
     whole = run(64, 80, pace=((1, 0.3), (80, 0.95)))
     without = beliefs(whole)
