@@ -81,3 +81,12 @@ def test_a_batch_size_has_the_medians_of_its_runs_that_are_like_the_newest():
     assert (default.label, default.default, default.runs, default.share) == ("32", True, 1, 0.2)
     assert default.costs_j == (10.0,)
     assert left_out == 2  # the other objective, and an estimate
+
+
+@pytest.mark.parametrize("estimated", [(), (0,), (0, 1)])
+def test_one_estimate_makes_the_energy_of_a_batch_size_one(estimated):
+    trials = [run(n, 16, 10, eta_knob=0.0) for n in range(2)]
+    for n in estimated:
+        trials[n] = replace(trials[n], energy_source=EnergySource.ESTIMATED)
+    (facts,), _ = build_sizes(trials)
+    assert facts.estimated is bool(estimated)

@@ -130,7 +130,7 @@ def test_what_becomes_too_late_while_its_processes_do_not_begin_says_so(tries, w
 
 @pytest.mark.parametrize(
     ("start_h", "told"),
-    [(2.0, "at once: w"), (2.01, "at once: w"), (5.5, "at 05:30: w"), (25.0, "at Thu 01:00: w")],
+    [(2.0, "at once: w"), (2.01, "at once: w"), (5.5, "at 05:30: w"), (25.0, "at Sat 01:00: w")],
 )
 def test_a_planned_start_is_told_with_its_day_if_that_is_another_one(start_h, told):
     midnight = NOON + 12 * HOUR_S
