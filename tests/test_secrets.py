@@ -16,8 +16,17 @@ from zeusrun.errors import JobFileError
 from zeusrun.jobfile.placeholders import expand_placeholders
 from zeusrun.jobfile.secrets import find_secrets, is_secret_name, mask_words
 from zeusrun.jobfile.spec import load_spec, spec_json_schema
-from zeusrun.launcher.redact import copy_job, mask_job, mask_outcome, mask_run, restore_secrets
+from zeusrun.launcher.events import BoundChanged, Noted, Printed, Warned
+from zeusrun.launcher.redact import (
+    copy_job,
+    mask_events,
+    mask_job,
+    mask_outcome,
+    mask_run,
+    restore_secrets,
+)
 from zeusrun.launcher.rundir.layout import RunPaths
+from zeusrun.redaction import Mask
 from zeusrun.trial import Outcome, TrialStatus
 
 TOKEN, URL = "hf_Zm9vYmFyYmF6", "postgres://me:s3cr3t@db/runs"
@@ -459,6 +468,18 @@ def test_an_outcome_holds_no_secret_in_any_of_its_texts(job_file):
     found = mask_outcome(outcome, mask_job(spec, {}))
     assert found.reason == "rank 0: KeyError: ***"
     assert found.warnings == ("*** outlived the training",)
+
+
+def test_no_event_holds_a_secret():
+    said, mask = [], Mask((TOKEN,))
+    shown = mask_events(said.append, mask)
+    for event in (Noted(f"a {TOKEN}", needed=True), Warned(TOKEN), Printed(1, ("x", TOKEN))):
+        shown(event)
+    shown(BoundChanged(3.0))
+    assert said == [
+        *(Noted("a ***", needed=True), Warned("***"), Printed(1, ("x", "***")), BoundChanged(3.0)),
+    ]
+    assert mask_events(print, Mask()) is print
 
 
 TELLS_ALL = CHILDREN / "tells_its_secrets.py"

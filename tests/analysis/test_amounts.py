@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.factories import DONE, PREEMPTED, build_trial
-from zeusrun.analysis.amounts import NO_GPU, add_up, find_totals
+from zeusrun.analysis.amounts import NO_GPU, add_up, find_totals, rate_of
 from zeusrun.clock import local_time
 from zeusrun.trial import EnergySource, Outcome, TrialStatus
 
@@ -76,6 +76,7 @@ def test_a_gpu_is_its_model():
     totals = find_totals([run(), run(gpu="H100"), run(gpu="H100")], "gpu")
     assert [(total.name, total.runs) for total in totals] == [("H100", 2), (NO_GPU, 1)]
     assert [total.to_json("gpu")["gpu"] for total in totals] == ["H100", None]
+    assert "name" not in totals[0].to_json("gpu")
 
 
 def test_every_try_counts():
@@ -83,6 +84,23 @@ def test_every_try_counts():
     (total,) = find_totals(tries, "job")
     assert (total.runs, total.energy_j, total.time_s) == (4, 40.0 + 40.0 + 420.0, 4.0 + 4.0 + 8.5)
     assert total.cost_j == 100.0 + 100.0 + 486.25
+
+
+@pytest.mark.parametrize(
+    ("energies_j", "amounts", "rate"),
+    [
+        ((30.0, 10.0), (3.0, 5.0), 0.2),
+        ((30.0, 0.0), (3.0, None), 0.1),  # what took no energy has no amount
+        ((30.0, None), (3.0, None), 0.1),
+        ((30.0, 10.0), (3.0, None), None),
+        ((30.0, 10.0), (3.0, 1e300), None),  # of a damaged record
+        ((0.0, None), (0.0, 0.0), None),
+        ((), (), None),
+    ],
+)
+def test_what_a_joule_counts_is_that_of_all_attempts_with_energy(energies_j, amounts, rate):
+    own = [run(energy_j=energy_j) for energy_j in energies_j]
+    assert rate_of(own, amounts) == rate
 
 
 def test_currencies_are_not_added():

@@ -40,7 +40,8 @@ def test_one_dear_night_is_told_as_one_and_forgotten_after_a_usual_one():
     trials = nights(*[100.0] * 8, 250.0)
     (sentence,) = describe_shifts(trials)
     assert sentence.startswith("job-9-1 cost 250 J, 2.5 times the usual cost of batch size 32")
-    assert find_cost_shifts(nights(*[100.0] * 8, 250.0, 100.0)) == []
+    for usual in ([100.0], [100.0] * 3):
+        assert find_cost_shifts(nights(*[100.0] * 8, 250.0, *usual)) == []
 
 
 def test_costs_that_fall_are_a_move_too():
@@ -57,6 +58,8 @@ def test_forgotten_nights_are_no_move():
 def test_each_batch_size_moves_by_itself():
     trials = nights(*[100.0] * 8, *[180.0] * 2) + nights(*[50.0] * 8, arm=64, start=20)
     assert [shift.global_batch_size for shift in find_cost_shifts(trials)] == [32]
+    trials += nights(90.0, 90.0, arm=64, start=30)
+    assert [shift.global_batch_size for shift in find_cost_shifts(trials)] == [32, 64]
 
 
 def test_another_target_begins_anew():

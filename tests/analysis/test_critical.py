@@ -52,6 +52,15 @@ def test_where_every_batch_size_is_larger_it_is_at_most_so_much():
     assert high < 64
 
 
+def test_three_runs_of_two_batch_sizes_are_the_least_that_say_anything():
+    for runs, known in (({64: 1, 512: 1}, False), ({64: 2, 512: 1}, True), ({64: 3}, False)):
+        reached = {size: evidence(100, [size], n).reached[size] for size, n in runs.items()}
+        reached[1024] = []  # nothing reached the target
+        found = fit_critical(SimpleNamespace(reached=reached, run_sd=RUN_SD))
+        assert (found is not None) is known
+        assert not known or found.sizes == 2
+
+
 def test_two_near_batch_sizes_say_next_to_nothing():
     low, _, high, _ = fit_critical(evidence(100, [64, 68], 2))
     assert (low, high) == (None, None)

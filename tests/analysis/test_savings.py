@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from tests.factories import build_trial
+from zeusrun.analysis import savings
 from zeusrun.analysis.amounts import Estimate, add_estimates, name_ends
+from zeusrun.analysis.run_costs import _doubt_of_one
 from zeusrun.analysis.savings import compare_sizes, find_net_amounts, find_savings
 from zeusrun.trial import CurvePoint, EnergySource, Interruption, PowerPoint, Stage, TrialStatus
 from zeusrun.trial.values import WorldChange
@@ -340,12 +342,16 @@ def test_an_interruption_is_charged_to_neither_side():
     assert saved([*trials, lost])["11-1"] == -100
 
 
-def test_only_the_newest_thousand_runs_are_compared_however_many_are_read():
-    old = [run(n, 16, 20, stage=Stage.EXPLOIT) for n in range(1, 500)]
-    new = [run(n, 32 if n % 2 else 16, stage=Stage.EXPLOIT) for n in range(500, 1500)]
-    found = find_savings([*old, *new])
-    assert find_savings(new).by_trial == found.by_trial
-    assert found.net == find_savings(new).net
+def test_only_the_newest_runs_are_compared_however_many_are_read(monkeypatch):
+    trials = default_then(16, 60)
+    of_all = find_savings(trials)
+    monkeypatch.setattr(savings, "NEWEST", 14)
+    found, newest = find_savings(trials), trials[-14:]
+    assert (len(of_all.by_trial), len(found.by_trial)) == (18, 14)
+    assert found == find_savings(newest)
+    assert find_net_amounts(trials, of_all).energy_runs == 14
+    monkeypatch.setattr(savings, "NEWEST", 12)  # without any run of the default
+    assert compare_sizes(trials, 16, 32) == (None, None)
 
 
 def test_energy_by_the_counter_is_not_compared_with_an_estimate():
@@ -373,6 +379,15 @@ def test_a_smoke_test_as_the_only_run_of_the_default_shows_nothing():
     later = [run(n, 16, stage=Stage.EXPLOIT) for n in range(2, 12)]
     assert not find_savings([run(1, epochs=1), *later]).share.is_shown
     assert find_savings([run(1, epochs=200), *later]).share.is_shown
+
+
+@pytest.mark.parametrize(
+    ("others", "variance"),
+    [((10.0, 30.0, 400.0), 0.0), ((10.0, 50.0, 400.0), 5.0), ((10.0,), 0.0), ((2.0, 400.0), 5.0)],
+)
+def test_one_run_is_doubted_by_the_nearest_of_the_others(others, variance):
+    found = _doubt_of_one(np.log(10.0), np.log(others))
+    assert found == pytest.approx(np.log(variance) ** 2 if variance else 0.0)
 
 
 def test_a_machine_that_has_become_slower_since_is_no_loss():
@@ -529,6 +544,20 @@ def test_where_the_ranks_changed_in_every_run_nothing_is_claimed():
     found = find_savings(of_default)
     assert (found.by_trial, found.share) == ({}, None)
     assert found.note == f"batch size 32, the default, has never shown what it costs, {because}"
+
+
+def test_a_recurrence_without_a_model_is_a_loss_though_others_follow():
+    failed = run(19, 64, 30, status=TrialStatus.MISSED)
+    later = run(20, 16, 60, stage=Stage.EXPLOIT)
+    assert saved([*default_then(16, 60), failed, later])["19-1"] == -30
+
+
+def test_the_default_in_a_recurrence_without_a_model_is_no_loss_and_another_batch_size_is():
+    failed = [
+        run(19, 64, 30, status=TrialStatus.MISSED),
+        run(19, 32, 40, attempt=2, status=TrialStatus.MISSED, stage=Stage.RETRY),
+    ]
+    assert saved([*default_then(16, 60), *failed])["19-2"] == -30
 
 
 def test_a_crash_of_a_proven_batch_size_is_no_loss():

@@ -126,6 +126,17 @@ def test_the_speed_of_an_interrupted_run_is_that_of_its_stretches_without_interr
     )
 
 
+def test_an_interruption_right_after_a_report_disturbs_only_what_follows():
+    cut = ran((1, 2.0), (2, 6.0), (3, 96.0), cuts=[(6.0, 2)])
+    assert took(cut)[0] == pytest.approx(3 * 6.0 / 2)
+
+
+def test_the_report_that_reached_the_target_counts_though_the_last_digits_of_its_time_differ():
+    cut = ran((1, 2.0), (2, 4.0), (3, 96.0), (4, 101.0), cuts=[(90.0, 2)])
+    rounded = dataclasses.replace(cut, time_s=cut.time_s - 1e-9)
+    assert took(rounded)[0] == pytest.approx(4 * 9.0 / 3)
+
+
 def within_epochs(*points, cuts, **changes):
     """A run that reported ``(samples, seconds)`` in its only epoch, as ``ran`` otherwise."""
     run = ran(*points, cuts=cuts, **changes)

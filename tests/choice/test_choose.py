@@ -15,9 +15,9 @@ from zeusrun.bandit.auto.policy import bound_of_proven
 from zeusrun.bandit.registry import create_policy, explain_next
 from zeusrun.bandit.reinterpret import read_history
 from zeusrun.bandit.stopping import fit_bound
-from zeusrun.choice.choose import Attempt, NothingLeft, choose_trial, decide
+from zeusrun.choice.choose import Attempt, NothingLeft, choose_offline, choose_trial, decide
 from zeusrun.choice.problem import Chooser, Forced, Machine, Moment, build_problem, next_recurrence
-from zeusrun.trial import CurvePoint, Hardware, Interruption, Stage, TrialStatus
+from zeusrun.trial import CurvePoint, Hardware, Interruption, SizeChange, Stage, TrialStatus
 from zeusrun.view.explain import describe_choice
 
 ROOT = Path(__file__).parents[2]
@@ -245,6 +245,82 @@ def test_runs_that_the_history_lacks_keep_their_numbers_and_are_named(asked):
     assert sentence.startswith("it lacks job-3-1 whose run directory exists; `zeusrun repair")
     (sentence,) = asked.choose([], unrecorded=((4, "job-4-1"), (3, "job-3-1"))).about_history
     assert sentence.startswith("it lacks 2 runs, such as job-4-1, whose run directory exists")
+
+
+def choose_without_server(asked, trials, made=()):
+    moment = Moment(now="2026-01-02", uuid="0" * 32, runs=Path("runs"), fingerprint={})
+    return choose_offline(asked.chooser, asked.machine, trials, made, moment, name="job-offline-1")
+
+
+OUT_OF_MEMORY = [
+    build_trial(n, global_batch_size=32, world_size=1, status=TrialStatus.OOM) for n in (1, 2)
+]
+
+
+@pytest.mark.parametrize(
+    ("trials", "size", "stage", "why"),
+    [
+        ([], 32, Stage.EXPLORE, "and no cost is known here: 32 is the default"),
+        (OUT_OF_MEMORY, 16, Stage.EXPLORE, "16 is the largest that fits in memory"),
+        (
+            [reached(1, 64, 50.0), reached(2, 64, 90.0), reached(3, 32, 80.0)],
+            *(64, Stage.EXPLOIT, "and 64 is the cheapest batch size that is known here"),
+        ),
+        (
+            [reached(1, 64, 50.0), reached(2, 64, 90.0), reached(3, 32, 60.0)],
+            *(32, Stage.EXPLOIT, "and 32 is the cheapest batch size that is known here"),
+        ),
+        (
+            [replace(reached(1, 64, 50.0), energy_j=None, cost_j=None)],
+            *(64, Stage.EXPLOIT, "and no cost is known here: 64 has reached the target"),
+        ),
+    ],
+)
+def test_without_its_server_a_submit_takes_the_cheapest_batch_size_that_is_known_here(
+    asked, trials, size, stage, why
+):
+    trial = choose_without_server(asked, trials).trial
+    assert (trial.trial, trial.global_batch_size, trial.stage) == ("job-offline-1", size, stage)
+    assert trial.why.startswith("the shared history does not respond, and")
+    assert trial.why.endswith(why)
+    assert trial.recurrence == len(trials) + 1
+
+
+def test_without_its_server_a_submit_takes_what_the_user_chose_and_makes_no_second_attempt(asked):
+    asked = asked.change(forced=Forced(16, "the user"))
+    choice = choose_without_server(asked, [reached(1, 32, 80.0)])
+    assert (choice.trial.global_batch_size, choice.trial.stage) == (16, Stage.FORCED)
+    made = [Attempt(choice.trial, replaced=False)]
+    assert isinstance(choose_without_server(asked, [], made), NothingLeft)
+
+
+PATH = (SizeChange(1, 64), SizeChange(3, 128), SizeChange(7, 256))
+ADAPTS = build_trial(1, global_batch_size=64, variant="mine:Policy")
+GROWN = ADAPTS.finish(replace(REACHED, status=TrialStatus.OOM, batch_sizes=PATH))
+
+
+@pytest.mark.parametrize(
+    ("changes", "largest"),
+    [
+        ({}, 128),
+        ({"batch_sizes": PATH[1:2]}, 64),  # it grew at once
+        ({"batch_sizes": PATH[:1]}, None),  # it did not grow
+        ({"status": MISSED}, None),
+        ({"forgotten": True}, None),
+        ({"variant": "noise-scale"}, None),
+        ({"micro_batch_size": 4}, None),
+        ({"gpu_model": "A100"}, None),
+    ],
+)
+def test_a_run_grows_no_further_than_what_fitted_in_the_runs_like_it(asked, changes, largest):
+    choice = replace(asked.choose([]), trial=ADAPTS, earlier=(replace(GROWN, **changes),))
+    assert choice.largest_that_fits == largest
+
+
+def test_of_several_runs_that_grew_too_large_the_least_growth_counts(asked):
+    less = replace(GROWN, batch_sizes=PATH[:2])
+    for earlier in ((less, GROWN), (GROWN, less)):
+        assert replace(asked.choose([]), trial=ADAPTS, earlier=earlier).too_large is less
 
 
 _NO_FILES = """

@@ -68,11 +68,18 @@ def left_of(asked, trials, **moment):
 def test_a_batch_size_that_took_longer_than_what_is_left_is_left_out_and_people_are_told(limited):
     trials = [ran(1, 32, 600), ran(2, 64, 2000), ran(3, 16, 1500)]
     choice = choose(limited, trials)
-    assert choice.problem.candidates == (16, 32)
+    assert (choice.problem.candidates, choice.problem.default) == ((16, 32), 32)
     assert choice.note == f"too slow to finish in{LIMIT}, and left out: 64{ADVICE}"
     both = choose(limited, [*trials, *(ran(n, 16, 2000) for n in (4, 5, 6))])
     assert both.problem.candidates == (32,)
     assert both.note == f"too slow to finish in{LIMIT}, and left out: 16, 64{ADVICE}"
+
+
+def test_where_the_default_is_left_out_the_fastest_of_the_others_takes_its_place(limited):
+    trials = [ran(1, 32, 2000), ran(2, 64, 900), ran(3, 16, 1500)]
+    choice = choose(limited, trials)
+    assert (choice.problem.candidates, choice.problem.default) == ((16, 64), 64)
+    assert choice.trial.default_batch_size == 32  # of the job
 
 
 @pytest.mark.parametrize("resumes", [True, None])

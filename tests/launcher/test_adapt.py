@@ -12,7 +12,6 @@ from tests.launcher.values import after, report
 from zeusrun.bandit.differences import describe_kept
 from zeusrun.bandit.reinterpret import read_history
 from zeusrun.bandit.stopping import is_repeat
-from zeusrun.choice.choose import Choice, find_grown_too_large
 from zeusrun.launcher.rundir.layout import RunPaths, reopen_run
 from zeusrun.launcher.script_warnings import find_remarks
 from zeusrun.launcher.supervision.outcome import observed_batch_size
@@ -57,19 +56,6 @@ def test_a_size_that_it_grew_to_and_that_does_not_fit_says_nothing_of_the_first(
     assert [run.arm for run in read_history(problem, [grown])[1]] == [256]
     assert not is_repeat(Decision(64, Stage.EXPLORE, ""), [grown])
     assert is_repeat(Decision(256, Stage.EXPLORE, ""), [grown])
-    assert find_grown_too_large(GOAL, [grown]) is grown
-    others = replace(grown, forgotten=True), replace(grown, variant="noise-scale")
-    small = GOAL.finish(replace(oom, batch_sizes=PATH[:1]))
-    assert find_grown_too_large(GOAL, [*others, small]) is None
-
-
-def test_the_next_run_grows_to_what_fitted():
-    grown = GOAL.finish(replace(REACHED, status=TrialStatus.OOM, batch_sizes=PATH))
-    choice = Choice(GOAL, NOW, (), Decision(64, Stage.EXPLORE, ""), earlier=(grown,))
-    assert (choice.too_large, choice.largest_that_fits) == (grown, 128)
-    at_once = GOAL.finish(replace(REACHED, status=TrialStatus.OOM, batch_sizes=PATH[1:2]))
-    choice = Choice(GOAL, NOW, (), Decision(64, Stage.EXPLORE, ""), earlier=(at_once,))
-    assert choice.largest_that_fits == 64
 
 
 def test_changes_of_two_parts_are_joined_without_repetition():

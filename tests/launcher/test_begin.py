@@ -171,6 +171,43 @@ def test_a_trial_is_finished_if_what_follows_its_begin_is_interrupted(
     assert trial.status is TrialStatus.CANCELLED
 
 
+class Clock:
+    """The ``time`` of the module: a wait takes a hundred times as long."""
+
+    now_s = 0.0
+
+    def monotonic(self):
+        return self.now_s
+
+    def sleep(self, seconds):
+        self.now_s += 100 * seconds
+        assert self.now_s < 100, "it waits for ever"
+
+
+def test_a_process_that_holds_a_lock_is_waited_for_no_longer_than_half_a_minute_in_all(
+    submission, tmp_path, paths, monkeypatch
+):
+    create_run(tmp_path, "job", "job-1-1")
+    lock, clock = RunLock(paths), Clock()
+    assert lock.acquire()
+    monkeypatch.setattr(module, "time", clock)
+    with pytest.raises(BusyError, match=str(paths.lock)):
+        module.begin(submission, [], print)
+    assert clock.now_s == pytest.approx(module._LOCK_TIMEOUT_S)
+    lock.release()
+
+
+@pytest.mark.parametrize("attempts", [0, 1])
+def test_a_signal_ends_the_wait_for_a_turn_and_what_did_not_begin_is_named(
+    submission, history, attempts
+):
+    history.ask_turn("job")  # another submit chooses
+    made = [Attempt(build_trial(), replaced=False)] * attempts
+    what = "attempt 2" if made else "it"
+    with pytest.raises(BusyError, match=f"^job: ended by SIGINT before {what} began"):
+        module.begin(submission, made, print, [2])
+
+
 def test_a_plan_takes_no_snapshot_because_a_shared_history_then_delivers(submission, history):
     def fail(*_arguments):
         raise AssertionError("a plan writes nothing")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import shutil
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,12 +15,13 @@ from tests.factories import PREEMPTED, REACHED, build_trial, load_job
 from zeusrun.bandit.registry import create_policy
 from zeusrun.errors import DeviceError, ExitCode, LaunchError
 from zeusrun.history.tinydb.store import TinyDBHistory
+from zeusrun.launcher import devices
 from zeusrun.launcher.context import Submission
 from zeusrun.launcher.devices import resolve_world_size
 from zeusrun.launcher.processes.command import find_torchrun
 from zeusrun.launcher.processes.torchrun import check_descriptors
-from zeusrun.launcher.rundir.layout import create_run
-from zeusrun.trial import TrialStatus
+from zeusrun.launcher.rundir.layout import RunPaths, create_run
+from zeusrun.trial import EnergySource, Hardware, HostShare, TrialStatus
 
 
 @pytest.fixture
@@ -59,6 +63,37 @@ def test_gpus_asked_for_and_absent_are_an_error_that_says_what_to_do():
         resolve_world_size("gpu", 0, 8)
 
 
+@pytest.mark.parametrize(
+    ("nproc_per_node", "most", "asked", "found"),
+    [
+        (2, None, [2], (["gpu", "gpu"], 2)),
+        (2, 3, [3], (["gpu", "gpu", "gpu"], 2)),  # as many ranks as there may be later
+        (9, None, [9], (["gpu"] * 4, 9)),
+        ("gpu", None, [None], (["gpu"] * 4, 4)),
+        ("cpu", None, [], (["cpu"], len(os.sched_getaffinity(0)))),
+    ],
+)
+def test_the_devices_of_a_job_are_its_gpus_or_else_the_cpu(
+    monkeypatch, nproc_per_node, most, asked, found
+):
+    counts = []
+    monkeypatch.setattr(devices, "cpu_device", lambda _environment: "cpu")
+    monkeypatch.setattr(
+        devices, "gpus_of_job", lambda _environment, n: counts.append(n) or ["gpu"] * min(n or 4, 4)
+    )
+    assert devices.job_devices(nproc_per_node, {}, most) == found
+    assert counts == asked
+
+
+def test_a_kind_of_device_that_zeusrun_does_not_know_is_that_of_a_plugin(monkeypatch):
+    present = ["tpu", "tpu"]
+    monkeypatch.setattr(devices, "create_plugin", lambda *_: list(present))
+    assert devices.job_devices("tpu", {}) == (["tpu", "tpu"], 2)
+    present.clear()
+    with pytest.raises(DeviceError, match="'tpu', but no installed plugin finds such a device"):
+        devices.job_devices("tpu", {})
+
+
 @pytest.fixture
 def submission(tmp_path):
     return Submission(
@@ -71,6 +106,80 @@ def submission(tmp_path):
         home=tmp_path,
         environment={},
     )
+
+
+def device(model="A100", limit_w=300.0, max_power_w=400.0, source=EnergySource.COUNTER):
+    return SimpleNamespace(
+        is_gpu=model is not None, model=model, max_power_w=max_power_w, energy_source=source,
+        read=lambda: SimpleNamespace(power_limit_w=limit_w),
+    )  # fmt: skip
+
+
+A100, H100 = device(), device("H100", 500.0, 700.0)
+CPU = device(None, None, 65.0, EnergySource.ESTIMATED)
+
+
+@pytest.mark.parametrize(
+    ("metered", "model", "watts", "measured"),
+    [
+        ((A100, A100), "A100", (800.0, 300.0), True),
+        ((A100, H100), "A100 + H100", (1100.0, None), True),  # no common limit
+        ((A100, device(max_power_w=None)), "A100", (None, 300.0), True),
+        ((CPU,), None, (65.0, None), False),
+        ((), None, (None, None), None),
+    ],
+)
+def test_a_choice_sees_the_devices_together(submission, metered, model, watts, measured):
+    found = replace(submission, devices=metered, world_size=4, host="here").measure()
+    assert found.hardware == Hardware(4, model, len(metered) if model else 0, 1)
+    assert (found.max_power_w, found.power_limit_w) == watts
+    assert (found.energy_measured, found.host, found.hosts) == (measured, "here", ())
+    assert (found.allocation, found.time_left_s, found.levers) == (None, None, ())
+
+
+def test_a_choice_sees_the_limit_of_the_job_file_and_the_limits_to_choose_from(
+    submission, tmp_path
+):
+    limits = SimpleNamespace(levers=("lever",))
+    for power, limit_w, levers in (
+        ({"mode": "optimize"}, 300.0, ("lever",)),
+        ({"mode": "observe"}, 300.0, ()),
+        ({"mode": "fixed", "watts": 250}, 250.0, ()),
+    ):
+        spec = load_job(tmp_path, power_limit=power)
+        found = replace(submission, spec=spec, devices=(A100,), limits=limits).measure()
+        assert (found.power_limit_w, found.levers) == (limit_w, levers)
+
+
+def test_a_choice_sees_the_other_hosts_and_the_allocation(submission):
+    nodes = [SimpleNamespace(name="b", ranks=(2, 3))]
+    allocation = SimpleNamespace(name="slurm:7", time_left_s=lambda: 60.0)
+    cluster = SimpleNamespace(nodes=nodes)
+    many = replace(submission, host="a", world_size=4, cluster=cluster, allocation=allocation)
+    found = many.measure()
+    assert (found.allocation, found.time_left_s, found.hardware.host_count) == ("slurm:7", 60.0, 2)
+    assert found.hosts == (HostShare("a", 2), HostShare("b", 2))
+    assert many.own_ranks == 2
+
+
+def test_runs_that_began_after_the_newest_known_one_are_those_that_the_history_lacks(
+    submission, ran
+):
+    ran(3)
+    trials = [ran(1), ran(2)]
+    for number in (4, 12):
+        create_run(submission.home, "job", f"job-{number}-1").torchrun_log.touch()
+    moment = submission.read_moment(trials)
+    assert moment.unrecorded == ((12, "job-12-1"), (4, "job-4-1"))
+    assert (moment.preempted, moment.has_files) == (None, False)
+
+
+def test_a_preempted_trial_has_its_files_if_its_job_file_is_among_them(submission, ran):
+    cut = ran(1, PREEMPTED)
+    for has_files in (False, True):
+        moment = submission.read_moment([cut])
+        assert (moment.preempted, moment.has_files) == (cut, has_files)
+        RunPaths(Path(cut.run_dir)).job_copy.touch()
 
 
 @pytest.fixture

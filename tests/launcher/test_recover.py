@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,14 +12,24 @@ from tests.history.memory import MemoryHistory
 from zeusrun.bandit.proof import is_resized
 from zeusrun.choice.attempts import find_preempted
 from zeusrun.errors import BusyError
-from zeusrun.launcher.recover import cancel_preempted, outcome_so_far, recover_lost
+from zeusrun.launcher import recover
+from zeusrun.launcher.events import FoundLost, Noted, Warned
+from zeusrun.launcher.recover import (
+    Orphans,
+    cancel_preempted,
+    clean_up,
+    outcome_so_far,
+    recover_lost,
+)
 from zeusrun.launcher.rundir.layout import create_run
+from zeusrun.launcher.rundir.ownership import RunLock
 from zeusrun.launcher.rundir.record import Live, write_live, write_record
 from zeusrun.launcher.supervision.outcome import cost_with_earlier
 from zeusrun.maintenance.repair import find_and_repair
 from zeusrun.maintenance.running import read_running
 from zeusrun.reasons import ReasonCode
-from zeusrun.sidecar.events import Built, Observed, Reported, encode_event
+from zeusrun.sidecar.events import Built, Observed, Reported, Started, encode_event
+from zeusrun.sidecar.step_clock import StepClock
 from zeusrun.trial import (
     MOST_POINTS,
     CurvePoint,
@@ -312,6 +323,123 @@ def test_a_killed_run_of_many_epochs_has_one_thinned_curve_of_what_was_read_and_
     assert len(epochs) <= MOST_POINTS + 1
     assert {point.energy_j is None for point in outcome.curve if point.epoch > 2000} == {True}
     assert not {point.energy_j for point in outcome.curve if point.epoch <= 2000} & {None}
+
+
+@pytest.mark.parametrize(
+    ("live_s", "live_cuts", "reported_cuts", "found"),
+    [
+        (9.0, 1, 0, (9.0, 1)),  # the launcher had seen all, and more steps than reports
+        (None, 0, 1, (7.0, 1)),  # the launcher had read nothing yet
+    ],
+)
+def test_a_killed_run_has_the_seconds_and_restarts_that_its_launcher_or_its_ranks_have_seen(
+    tmp_path, live_s, live_cuts, reported_cuts, found
+):
+    paths, trial = create_run(tmp_path, "job", "job-1-1"), build_trial(run_dir=str(tmp_path))
+    events = [Started(100.0, 0, 1, 0), Reported(103.0, 1, {"accuracy": 0.1})]
+    events += [Started(104.0 + n, 0, 2 + n, 1 + n) for n in range(reported_cuts)]
+    events.append(Reported(107.0, 2, {"accuracy": 0.2}))
+    paths.sidecar.write_bytes(b"".join(map(encode_event, events)))
+    seen = tuple(Interruption(5.0 + n, 1) for n in range(live_cuts))
+    live = replace(trial, time_s=live_s, interruptions=seen)
+    write_live(paths, Live(live, 1, "host", "2026-01-01T00:00:00Z"))
+    outcome = outcome_so_far(trial, paths, Outcome(TrialStatus.LOST, "", "2026-01-01T00:00:00Z"))
+    assert (outcome.time_s, len(outcome.interruptions)) == found
+
+
+@pytest.mark.parametrize("number", [100, 1])
+def test_a_killed_run_has_the_most_that_its_launcher_or_its_ranks_have_counted(tmp_path, number):
+    """Both read the same events; the launcher may be behind, and knows its steps."""
+    paths, trial = create_run(tmp_path, "job", "job-1-1"), build_trial(run_dir=str(tmp_path))
+    events = [Reported(103.0, 2, {"accuracy": 0.1}, samples=10)]
+    paths.sidecar.write_bytes(b"".join(map(encode_event, events)))
+    clock = StepClock(paths.rank_clock(0))
+    for _ in range(50):
+        clock.tick()
+    live = replace(trial, epochs=number, steps=number, samples=number, best_metric=0.3)
+    live = replace(live, progress=0.5, warnings=("it was slow",))
+    write_live(paths, Live(live, 1, "host", "2026-01-01T00:00:00Z"))
+    outcome = outcome_so_far(trial, paths, Outcome(TrialStatus.LOST, "", "2026-01-01T00:00:00Z"))
+    assert (outcome.epochs, outcome.samples) == (max(number, 2), max(number, 10))
+    assert (outcome.steps, outcome.progress) == (max(number, 50), 0.5)
+    assert outcome.best_metric == 0.1
+    assert outcome.warnings == ("it was slow",)
+    paths.sidecar.unlink()
+    outcome = outcome_so_far(trial, paths, Outcome(TrialStatus.LOST, "", "2026-01-01T00:00:00Z"))
+    assert (outcome.epochs, outcome.best_metric) == (number, 0.3)
+
+
+def test_a_trial_whose_files_are_elsewhere_is_lost_once_nobody_holds_its_lease(tmp_path):
+    paths, history = create_run(tmp_path / "elsewhere", "job", "job-1-1"), MemoryHistory()
+    begin(history, replace(TRIAL, run_dir=str(paths.run_dir)))
+    lock = RunLock(paths)
+    assert lock.acquire()
+    assert recover_lost(history, "job", "2026-01-03T00:00:00Z", tmp_path) == []
+    lock.release()
+    (lost,) = recover_lost(history, "job", "2026-01-03T00:00:00Z", tmp_path)
+    assert (lost.status, lost.reason_code) == (TrialStatus.LOST, ReasonCode.LAUNCHER_DIED)
+    assert lost.reason.startswith("its run directory is not where zeusrun keeps its runs")
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_orphans_are_only_named_in_a_dry_run_and_those_of_a_living_launcher_never(
+    tmp_path, monkeypatch, held
+):
+    paths = [create_run(tmp_path, "job", f"job-{n}-1") for n in (1, 2)]
+    other = create_run(tmp_path / "elsewhere", "job", "job-3-1")
+    of_runs = {str(paths[0].run_dir): ["a"], str(paths[1].run_dir): [], str(other.run_dir): ["b"]}
+    monkeypatch.setattr(recover, "scan_processes", lambda: SimpleNamespace(of_runs=of_runs))
+    monkeypatch.setattr(recover, "names_of", tuple)
+    monkeypatch.setattr(recover, "end_group", lambda _paths: None)
+    ended = SimpleNamespace(names=("a",), left=())
+    monkeypatch.setattr(recover, "end_run", lambda _run_dir: ended)
+    lock = RunLock(paths[0])
+    assert not held or lock.acquire()
+    found = [Orphans("job-1-1", ("a",))] * (not held)
+    assert list(recover.end_orphans(tmp_path, "job", dry_run=True)) == found
+    assert list(recover.end_orphans(tmp_path, "other", dry_run=True)) == []
+    both = [*found, Orphans("job-2-1", ("a",))]
+    assert list(recover.end_orphans(tmp_path)) == both
+    lock.release()
+
+
+def test_what_dead_launchers_have_left_is_told(tmp_path, monkeypatch):
+    paths, history, said = create_run(tmp_path, "job", "job-1-1"), MemoryHistory(), []
+    begin(history, replace(TRIAL, run_dir=str(paths.run_dir)))
+    names = tuple(f"python ({n})" for n in range(6))
+    monkeypatch.setattr(
+        recover, "restore_limits", lambda _home: ([SimpleNamespace(text="a limit")], ["no"], [])
+    )
+    orphans = [Orphans("job-7-1", names), Orphans("job-8-1", names[:1], names[:1])]
+    monkeypatch.setattr(recover, "end_orphans", lambda _home, _job: orphans)
+    spec = SimpleNamespace(name="job")
+    clean_up(
+        SimpleNamespace(history=history, home=tmp_path, spec=spec, allocation=None), said.append
+    )
+    five = ", ".join(names[:5])
+    assert said == [
+        Noted("a limit"),
+        Warned("no"),
+        Noted(f"ended 6 orphan processes of job-7-1: {five}, …"),
+        Noted("ended 1 orphan process of job-8-1: python (0)"),
+        Warned("orphan processes of job-8-1 could not be killed: python (0); kill them"),
+        Noted("job-1-1 is recorded as LOST: its launcher died"),
+        FoundLost((history.find("job-1-1"),)),
+    ]
+
+
+@pytest.mark.parametrize(("uuid", "is_own"), [(TRIAL.uuid, True), ("another", False)])
+def test_the_state_of_another_trial_in_its_run_directory_says_nothing_of_a_lost_one(
+    tmp_path, uuid, is_own
+):
+    """A trial that began without its server had another name then, and the same uuid."""
+    paths, history = create_run(tmp_path, "job", "job-1-1"), MemoryHistory()
+    begin(history, replace(TRIAL, run_dir=str(paths.run_dir)))
+    other = replace(TRIAL, trial="job-offline-1", uuid=uuid, time_s=99.0)
+    write_live(paths, Live(other, 1, "host", "2026-01-01T00:00:00Z", preempted=True))
+    (found,) = recover_lost(history, "job", "2026-01-03T00:00:00Z", tmp_path)
+    lost = (TrialStatus.LOST, None)
+    assert (found.status, found.time_s) == ((PREEMPTED, 99.0) if is_own else lost)
 
 
 def test_what_ranks_without_a_launcher_have_reported_says_nothing_of_the_batch_size(tmp_path):

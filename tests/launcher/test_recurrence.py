@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
-from tests.factories import build_trial, load_job
+from tests.factories import REACHED, begin, build_trial, load_job
+from tests.history.memory import MemoryHistory
 from zeusrun.choice.choose import Attempt
-from zeusrun.errors import ExitCode
-from zeusrun.launcher.recurrence import _may_go_on, exit_code
+from zeusrun.choice.problem import Forced
+from zeusrun.errors import DeviceError, ExitCode
+from zeusrun.launcher import recurrence
+from zeusrun.launcher.events import Noted, Warned
+from zeusrun.launcher.recurrence import SubmitResult, _attempts_before, _may_go_on, exit_code
+from zeusrun.launcher.request import Request
 from zeusrun.launcher.supervision.stopping import StopOrder
 from zeusrun.reasons import ReasonCode
 from zeusrun.trial import TrialStatus
@@ -25,6 +31,136 @@ def test_what_a_speed_check_replaced_is_none_of_the_attempts_that_are_allowed(tm
         missed = replace(build_trial(attempt=number), status=TrialStatus.MISSED)
         made.append(Attempt(missed, replaced=False))
         assert _may_go_on(submission, made, None) is more
+
+
+@pytest.mark.parametrize(
+    ("status", "stop", "forced", "more"),
+    [
+        (TrialStatus.MISSED, None, None, True),
+        (TrialStatus.STOPPED, ReasonCode.HOPELESS, None, True),
+        (TrialStatus.STOPPED, ReasonCode.TIMEOUT, None, False),
+        (TrialStatus.MISSED, ReasonCode.NO_METRIC, None, True),
+        (TrialStatus.OOM, None, None, True),
+        ("a crash", None, None, True),
+        (TrialStatus.FAILED, None, None, False),
+        (TrialStatus.REACHED, None, None, False),
+        (TrialStatus.MISSED, None, 32, False),  # of the user's own choice
+    ],
+)
+def test_another_attempt_follows_what_its_batch_size_may_have_failed_for(
+    tmp_path, status, stop, forced, more
+):
+    cause = status if status == "a crash" else None
+    status = TrialStatus.FAILED if cause else status
+    submission = SimpleNamespace(spec=load_job(tmp_path, attempts=2), forced=forced)
+    made = [Attempt(build_trial(status=status, cause=cause), replaced=False)]
+    assert _may_go_on(submission, made, None if stop is None else StopOrder(stop, "so")) is more
+
+
+def test_the_attempts_before_a_preempted_one_are_those_of_its_recurrence():
+    history = MemoryHistory()
+    for number, attempt, status in (
+        *((1, 1, TrialStatus.MISSED), (2, 1, TrialStatus.CANCELLED), (2, 2, TrialStatus.MISSED)),
+        (2, 3, TrialStatus.PREEMPTED),
+    ):
+        trial = build_trial(number, attempt)
+        begin(history, trial)
+        history.finish(trial.trial, replace(REACHED, status=status))
+    submission = SimpleNamespace(history=history)
+    found = _attempts_before(submission, history.find("job-2-3"))
+    assert [(each.trial.trial, each.replaced) for each in found] == [
+        *(("job-2-1", True), ("job-2-2", False)),
+    ]
+    assert _attempts_before(submission, history.find("job-2-1")) == []
+
+
+def test_a_result_counts_the_attempts_that_could_reach_the_target():
+    looked, missed = (build_trial(status=status) for status in (CANCELLED, TrialStatus.MISSED))
+    reached = build_trial(status=TrialStatus.REACHED)
+    result = SubmitResult(1, (looked, missed, reached), 0)
+    assert (result.attempts, result.reached) == (2, True)
+    assert not SubmitResult(1, (reached, missed), 0).reached
+    assert not SubmitResult(1, (), 0).reached
+
+
+class Holder(contextlib.nullcontext):
+    """Holds limits as a ``LimitHolder`` does."""
+
+    refused = unrestored = None
+
+    def __enter__(self):
+        return self
+
+    def check(self, lever):
+        self.checked = lever
+
+
+class Joined(Holder):
+    """Holds the limits of several hosts."""
+
+    def __init__(self, *parts):
+        super().__init__()
+        self.parts = parts
+
+
+def hold(monkeypatch, folder, power_limit, holder, *, caveat=None, nodes=(), gpus=1):
+    """Return the mode with which limits are opened, what is held, and what is said."""
+    modes, said = [], []
+    monkeypatch.setattr(
+        recurrence, "open_limits", lambda mode, *_arguments: modes.append(mode) or holder
+    )
+    monkeypatch.setattr(recurrence, "JoinedLimits", Joined)
+    devices = [SimpleNamespace(caveat=caveat)] * gpus
+    submission = SimpleNamespace(
+        spec=load_job(folder, power_limit=power_limit), gpus=devices, devices=devices,
+        home=folder, environment={}, nodes=nodes,
+    )  # fmt: skip
+    with recurrence._limits(submission, said.append) as limits:
+        pass
+    return modes, limits, said
+
+
+FIXED = {"mode": "fixed", "watts": 200}
+
+
+def test_power_limits_are_held_or_it_is_said_why_not(tmp_path, monkeypatch):
+    holder = Holder()
+    assert hold(monkeypatch, tmp_path, {"mode": "optimize"}, holder) == (["optimize"], holder, [])
+    assert hold(monkeypatch, tmp_path, FIXED, holder) == (["fixed"], holder, [])
+    assert holder.checked.value == 200
+    holder.refused = "no permission"
+    notes = [Noted("power limits are not changed: no permission")]
+    assert hold(monkeypatch, tmp_path, {"mode": "optimize"}, holder)[2] == notes
+    holder.unrestored = "GPU 0 stays at 200 W"
+    assert hold(monkeypatch, tmp_path, FIXED, holder)[2] == [Warned("GPU 0 stays at 200 W")]
+    told = [Warned("power_limit.watts: the job has no GPU to hold to 200 W")]
+    assert hold(monkeypatch, tmp_path, FIXED, None, gpus=0) == (["fixed"], None, told)
+    assert hold(monkeypatch, tmp_path, {"mode": "observe"}, None) == (["observe"], None, [])
+
+
+def test_the_limit_of_a_gpu_that_others_share_is_left_alone(tmp_path, monkeypatch):
+    modes, _, said = hold(monkeypatch, tmp_path, {"mode": "optimize"}, None, caveat="it is MIG")
+    assert (modes, said) == (["observe"], [Noted("power limits are not changed: it is MIG")])
+    with pytest.raises(
+        DeviceError, match=r"power_limit\.watts: it is MIG; set power_limit.mode to"
+    ):
+        hold(monkeypatch, tmp_path, FIXED, None, caveat="it is MIG")
+
+
+@pytest.mark.parametrize(
+    ("mode", "gpus", "joined"),
+    [("optimize", 1, True), ("observe", 1, False), ("optimize", 0, False)],
+)
+def test_the_limits_of_all_hosts_are_held_together(tmp_path, monkeypatch, mode, gpus, joined):
+    node, own = SimpleNamespace(limits=Holder()), Holder()
+    _, limits, _ = hold(monkeypatch, tmp_path, {"mode": mode}, own, nodes=[node], gpus=gpus)
+    assert isinstance(limits, Joined) is joined
+    assert limits.parts == (own, [node.limits], mode) if joined else limits is own
+
+
+def test_a_batch_size_of_the_user_is_forced_with_its_reason():
+    assert Request().forced is None
+    assert Request(batch_size=16).forced == Forced(16, "chosen by --batch-size")
 
 
 TERM, USR1, INT, HUP = signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP
@@ -55,6 +191,15 @@ PREEMPTED, CANCELLED = TrialStatus.PREEMPTED, TrialStatus.CANCELLED
         (STOPPED, ReasonCode.TIMEOUT, ReasonCode.TIMEOUT, [INT], 124),
         (TrialStatus.MISSED, None, None, [], ExitCode.TARGET_MISSED),
         (STOPPED, ReasonCode.HOPELESS, ReasonCode.HOPELESS, [], ExitCode.TARGET_MISSED),
+        (FAILED, ReasonCode.NO_METRIC, ReasonCode.NO_METRIC, [], ExitCode.BAD_INPUT),
+        (
+            TrialStatus.MISSED,
+            ReasonCode.NO_METRIC,
+            ReasonCode.NO_METRIC,
+            [],
+            ExitCode.TARGET_MISSED,
+        ),
+        (TrialStatus.MISSED, None, ReasonCode.TIMEOUT, [], ExitCode.TARGET_MISSED),
         (FAILED, None, None, [], ExitCode.TRAINING_FAILED),
     ],
 )

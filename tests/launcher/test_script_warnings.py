@@ -444,7 +444,7 @@ def told(*events, now_t=110.0, goal=(), **given):
 
 def test_training_processes_of_the_script_are_told_once_all_have_stepped():
     both = [Spawned(101.0 + n, 500 + n, 2, followed=True) for n in (0, 0.5)]
-    assert told(*both, now_t=102.0) == {}
+    assert told(*both, now_t=102.0) == told(*both, now_t=102.4) == {}
     assert told(*both)["spawned"] == (
         "the script started 2 training processes of its own. zeusrun has hooks there, but it takes "
         "them for one process: GPUs and ${local_batch_size} are those of one. Use  launch: "

@@ -137,8 +137,10 @@ def test_an_outage_that_lasts_is_raised():
     def fail(_count):
         raise UnavailableError("the server does not respond")
 
-    with pytest.raises(UnavailableError), held(Watched(fail)) as turn:
+    history = Watched(fail)
+    with pytest.raises(UnavailableError), held(history) as turn:
         turn.wait()
+    assert (history.asked, history.left) == ([0], [])
 
 
 def test_without_a_queue_nobody_waits():

@@ -36,6 +36,7 @@ class KnownMeter:
     max_power_w: float | None = 40.0
     accounts_j: Callable = lambda _since, _until: Accounts(None, None)
     limit_w: Callable = lambda _since, _until: None
+    power_w: Callable = lambda: 10.0
 
 
 METERED = KnownMeter()

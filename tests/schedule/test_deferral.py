@@ -296,6 +296,15 @@ def test_prices_and_past_runs_are_read_for_a_decision(schedules, nightly, job):
     assert decide(schedules, nightly, job, by="carbon").why == "no carbon is known"
 
 
+@pytest.mark.parametrize("late_s", [-30.0, 0.0, 90.0])
+def test_a_job_file_that_is_gone_lets_it_start_now_and_never_before_it_is_due(
+    schedules, nightly, late_s
+):
+    schedule = nightly(job_file="/nowhere.yaml", rules=RULES)
+    planned = decide_start(schedule, DUE, DUE + late_s, schedules.directory.parent, {})
+    assert (planned.start_at, planned.decided_at) == (DUE + max(0.0, late_s), DUE + late_s)
+
+
 def test_what_cannot_be_read_lets_it_start_at_once(schedules, nightly, job, tmp_path):
     (tmp_path / "prices.csv").write_text("time,EUR\nyesterday,0.3\n,\n")
     planned = decide(schedules, nightly, job)

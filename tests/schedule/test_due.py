@@ -11,7 +11,7 @@ import pytest
 from tests.schedule.model import YEAR, occurrences
 from tests.schedule.test_cron_expression import ZONES, is_exact
 from zeusrun.launcher.queue.admission import decide_overlap
-from zeusrun.schedule.due import ON_TIME_S, Cursor, Rules, Timetable, find_due
+from zeusrun.schedule.due import ON_TIME_S, Cursor, PlannedStart, Rules, Timetable, find_due
 
 HOUR_S = 3600.0
 NOON = YEAR[0] + 12 * HOUR_S
@@ -111,6 +111,31 @@ def test_what_is_started_again_and_again_and_never_begins_is_missed():
     assert found.pending is None
     assert "was started for it 5 times and never began" in missed[at]
     assert find_due(once, found, at + 360)[1] == {}
+
+
+@pytest.mark.parametrize(
+    ("tries", "why"),
+    [
+        (0, "nothing ran that could start it"),
+        (2, "a process was started for it 2 times and never began; its log may say why"),
+    ],
+)
+def test_what_becomes_too_late_while_its_processes_do_not_begin_says_so(tries, why):
+    at = NOON + 14 * HOUR_S
+    cursor = Cursor(at, at, tries)
+    assert find_due(rules(), cursor, at + ON_TIME_S) == (Cursor(at + ON_TIME_S, at, tries), {})
+    later = at + ON_TIME_S + 1
+    assert find_due(rules(), cursor, later) == (Cursor(later), {at: why})
+
+
+@pytest.mark.parametrize(
+    ("start_h", "told"),
+    [(2.0, "at once: w"), (2.01, "at once: w"), (5.5, "at 05:30: w"), (25.0, "at Sat 01:00: w")],
+)
+def test_a_planned_start_is_told_with_its_day_if_that_is_another_one(start_h, told):
+    midnight = NOON + 12 * HOUR_S
+    planned = PlannedStart(midnight + start_h * HOUR_S, midnight, "w")
+    assert planned.describe(Timetable("0 2 * * *", "UTC"), midnight + 2 * HOUR_S) == told
 
 
 def ticks_of_a_year(moments, seed):

@@ -34,9 +34,9 @@ def why_no_other(
     if last.cause is not None:
         if last.cause in {trial.cause for trial in earlier}:
             return f"two attempts failed with the same error, so there is no third: {last.reason}"
-        # With another batch size, the arguments may be valid.
-        same = decision.global_batch_size == last.global_batch_size
-        again = {ReasonCode.CANNOT_IMPORT, ReasonCode.USAGE_ERROR if same else None}
+        again = {ReasonCode.CANNOT_IMPORT}
+        if decision.global_batch_size == last.global_batch_size:  # else its arguments may be valid
+            again.add(ReasonCode.USAGE_ERROR)
         if last.reason_code in again:
             return "there is no second attempt: the same error would occur"
     teaching = [trial for trial in made if trial.teaches]

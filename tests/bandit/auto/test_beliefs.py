@@ -109,6 +109,21 @@ def test_a_run_cut_short_is_stretched_by_runs_that_went_the_way():
     assert math.exp(b.log_epochs[-1]) == pytest.approx(28, rel=0.05)
 
 
+@pytest.mark.parametrize(("mode", "far"), [("max", 0.9), ("min", 0.1)])
+def test_without_a_whole_run_those_cut_short_are_stretched_by_the_one_that_went_furthest(mode, far):
+    furthest = run(64, 20, status=CUT, pace=((10, 0.5), (20, far)))
+    short = [run(256, 5, status=CUT, pace=((5, 0.5),)) for _ in range(40)]
+    b = beliefs(*[furthest] * 40, *short, mode=mode)
+    assert math.exp(b.log_epochs[-1]) == pytest.approx(10, rel=0.05)
+
+
+def test_a_whole_run_without_a_learning_curve_stretches_none_that_was_cut_short():
+    whole = run(64, 20, pace=())
+    cut = run(256, 5, status=CUT, pace=((5, 0.5),))
+    b = beliefs(*[whole] * 40, *[cut] * 40)
+    assert math.exp(b.log_epochs[-1]) == pytest.approx(5, rel=0.1)
+
+
 def test_a_run_cut_at_once_says_next_to_nothing():
     whole = run(64, 80, pace=((1, 0.3), (80, 0.95)))
     without = beliefs(whole)

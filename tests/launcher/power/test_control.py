@@ -16,6 +16,7 @@ from zeusrun.launcher.power import control as limits_module
 from zeusrun.launcher.power.control import LimitControl
 from zeusrun.lever import power_lever
 from zeusrun.sidecar.step_clock import StepCount
+from zeusrun.trial import PowerPoint
 
 PROBED_W = 150.0
 
@@ -100,6 +101,14 @@ def test_a_cap_set_under_a_fixed_limit_stays_and_the_user_is_told(tmp_path, monk
     assert running.holder.unrestored is None
 
 
+@pytest.mark.parametrize("wait", [True, False])
+def test_while_the_training_is_to_wait_no_new_limit_is_tried(running, monkeypatch, wait):
+    waits = []
+    monkeypatch.setattr(running.control._profiling, "advance", lambda *_, wait: waits.append(wait))
+    running.control.advance(1.0, running.energy_j, wait=wait)
+    assert waits == [wait]
+
+
 @pytest.mark.parametrize("at_once", [True, False])
 def test_a_probe_that_the_end_of_the_training_cuts_short_is_kept(running, at_once):
     running.train(9.0)
@@ -107,6 +116,12 @@ def test_a_probe_that_the_end_of_the_training_cuts_short_is_kept(running, at_onc
     assert running.device.power_limit_w() == 300.0
     (point,) = running.control.report(None).profile
     assert point.power_limit_w == PROBED_W
+
+
+def test_where_no_probe_was_made_the_report_has_the_speed_check_and_no_limit(running):
+    checked = PowerPoint(200.0, 50.0, 150.0)
+    assert running.control.report(None).profile == ()
+    assert running.control.report(checked).profile == (PowerPoint(None, 50.0, 150.0),)
 
 
 @pytest.mark.parametrize("at_once", [True, False])

@@ -8,10 +8,12 @@ import pytest
 from zeusrun.launcher.power.probe import (
     LONG_S,
     LOST_S,
+    METERED_S,
     SETTLE_S,
     WANTED_ERROR,
     Probe,
     Weights,
+    _Block,
 )
 from zeusrun.sidecar.step_clock import StepCount
 
@@ -69,6 +71,33 @@ def test_steady_steps_are_measured_exactly_and_for_as_long_as_the_counter_needs(
     assert measured.error <= WANTED_ERROR
     assert 8.2 <= measured.seconds <= 9.0  # 0.41 x 0.1 s / 0.5 %
     assert took_s < measured.seconds + SETTLE_S + 1.5
+
+
+def test_energy_is_read_once_the_meter_has_samples_on_both_sides_of_a_block():
+    training = Training(0.02)
+    probe, lags_s = Probe(training.now_t, 0), []
+
+    def energy_j(since_t, until_t):
+        lags_s.append(training.now_t - until_t)
+        return training.energy_j(since_t, until_t)
+
+    for _ in range(100):
+        probe.add(training.tick())
+        probe.meter(training.now_t, energy_j)
+    assert lags_s
+    assert min(lags_s) >= METERED_S
+
+
+@pytest.mark.parametrize(
+    ("blocks", "seconds", "enough"),
+    [(8, 1.0, True), (7, 1.0, False), (3, 100.0, True), (2, 200.0, False)],
+)
+def test_after_minutes_three_blocks_are_a_measurement(blocks, seconds, enough):
+    probe = Probe(0.0, 0)
+    probe._metered = [
+        _Block(n * seconds, (n + 1) * seconds, 10, 200.0 * seconds) for n in range(blocks)
+    ]
+    assert (probe.measured((ENERGY,)) is not None) is enough
 
 
 def stalls(steps, gap_s):

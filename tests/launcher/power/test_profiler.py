@@ -258,6 +258,17 @@ def test_what_trying_costs_more_is_told():
     assert extra == pytest.approx(spent - throughout, rel=0.25)
 
 
+def test_what_an_unfinished_search_has_cost_more_is_told_against_the_cheapest_limit_so_far():
+    now, gpu = job(), Gpu()
+    profiling = begin(now)
+    gpu.train(profiling, 30.0)
+    assert profiling.probing
+    assert len(profiling.points) >= 2
+    costs_j = [step_cost_j(point, now) for point in profiling.points.values()]
+    steps = sum(profiling._held_steps.values())
+    assert 0 < profiling.extra_cost_j() < steps * (max(costs_j) - min(costs_j))
+
+
 def test_energy_that_becomes_unknown_ends_the_search_and_not_the_training():
     gpu, profiling = Gpu(), begin(job())
     gpu.train(profiling, 13.0)
@@ -386,6 +397,9 @@ def test_a_limit_that_cannot_be_read_for_a_while_is_measured_once_it_can(begins)
 def test_only_what_the_objective_compares_must_be_known_well():
     assert [tuple(w) for w in objective_weights(job(0.5))] == [(0.5, 125.0)]
     assert [tuple(w) for w in objective_weights(job(1.0))] == [(1.0, 0.0)]
+    assert [tuple(w) for w in objective_weights(job(0.0))] == [(0.0, 1.0)]
+    unknown = job(0.5, max_power_w=None)
+    assert [tuple(w) for w in objective_weights(unknown)] == [(1.0, 0.0)]
     energy = job(0.5, power_objective=PowerObjective("energy"))
     assert [tuple(w) for w in objective_weights(energy)] == [(1.0, 0.0)]
     slowdown = job(0.5, power_objective=PowerObjective("max_slowdown", 1.1))

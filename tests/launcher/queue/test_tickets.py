@@ -236,6 +236,7 @@ def test_a_batch_step_without_a_ticket_of_its_own_takes_one(
     held.release()
     names = sorted(path.name for path in (tmp_path / "submits").iterdir())
     assert [each for each in names if each.endswith(".json")] == ["1.json"]
+    assert "7.lock" not in names
 
 
 def test_a_ticket_that_another_process_keeps_is_not_waited_for_without_end(

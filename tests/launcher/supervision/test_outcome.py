@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -19,16 +20,16 @@ from tests.launcher.values import (
     started,
     ten_watts,
 )
-from zeusrun.launcher.processes.torchrun import ProcessExit, StopLevel
+from zeusrun.launcher.processes.torchrun import TICK_S, ProcessExit, StopLevel
 from zeusrun.launcher.rundir.failure import Failure
-from zeusrun.launcher.supervision.outcome import build_outcome
+from zeusrun.launcher.supervision.outcome import build_outcome, charge
 from zeusrun.launcher.supervision.stopping import StopOrder
 from zeusrun.metrics.progress import settle, take_step_clock
 from zeusrun.metrics.seen import Ranks, Seen
 from zeusrun.reasons import ReasonCode
 from zeusrun.sidecar.events import Observed, Reported
 from zeusrun.sidecar.step_clock import StepCount
-from zeusrun.trial import CurvePoint, EnergySource, TrialStatus
+from zeusrun.trial import CurvePoint, EnergySource, HostShare, TrialStatus
 
 RAISED = Failure(1, "rank 1 at train.py:3: ValueError: broken")
 DELETED = Failure(None, "the run directory was deleted", ReasonCode.RUN_DELETED)
@@ -70,6 +71,26 @@ def outcome(
         finished_at="2025-06-01T12:00:13.000+00:00",
         earlier=earlier,
     )
+
+
+def test_each_host_has_the_energy_of_its_own_devices_over_the_span():
+    windows = []
+    parts = {"": 30.0, "b": 10.0}
+    meter = SimpleNamespace(
+        **vars(METERED), host_energies_j=lambda *window: windows.append(window) or parts
+    )
+    hosts = (HostShare("a", 1), HostShare("b", 1), HostShare("c", 1))
+    exit_ = ProcessExit(0, 113.0, (), ())
+    found = build_outcome(
+        trial(), progress=REACHED, exit_=exit_, stop=None, failure=None, meter=meter,
+        finished_at="now", hosts=hosts,
+    ).hosts  # fmt: skip
+    assert [(share.name, share.energy_j) for share in found] == [
+        ("a", 30.0),
+        ("b", 10.0),
+        ("c", None),
+    ]
+    assert windows == [(103.0, 107.0)]
 
 
 def test_restarts_count_from_the_start_of_training_to_the_end_of_what_counts():
@@ -217,6 +238,15 @@ def test_a_run_that_only_evaluates_a_model_which_meets_the_target_has_failed():
     assert found.cause is None  # so no batch size is to blame
 
 
+@pytest.mark.parametrize(
+    ("preemptions", "code"), [(0, ReasonCode.NOT_TRAINED), (1, ReasonCode.TARGET_MISSED)]
+)
+def test_a_continued_run_that_evaluates_its_restored_model_was_not_untrained(preemptions, code):
+    evaluated = after(started(101.0), report(102.0, 0, 0.6))
+    found = outcome(take_step_clock(evaluated, StepCount(9, 103.0, 109.0)), preemptions=preemptions)
+    assert found.reason_code is code
+
+
 def test_a_metric_that_was_never_finite_has_no_best():
     found = outcome(after(report(105.0, 1, math.nan)))
     assert found.reason == "accuracy no finite value after 1 epoch, target 0.5"
@@ -249,6 +279,32 @@ def test_a_run_that_times_out_after_the_target_has_reached_it_and_says_so():
         "timed out after 60 s; the target was reached in epoch 2, where time and cost end"
     )
     assert outcome(MISSED, 1, late).status is TrialStatus.STOPPED
+
+
+@pytest.mark.parametrize("stop", [None, TIMEOUT, HOPELESS])
+def test_one_report_at_the_target_of_a_script_without_visible_steps_counts_at_a_timeout(stop):
+    """At an earlier end, the report may have been of an untrained model."""
+    once = after(replace(report(107.0, 1, 0.6), source="stdout"))
+    assert once.reached is None
+    found = outcome(once, 0 if stop is None else 1, stop).status
+    assert found is (TrialStatus.STOPPED if stop is HOPELESS else TrialStatus.REACHED)
+
+
+def test_energy_is_read_up_to_the_last_sample_but_in_the_first_tick():
+    """The samples end about a tick ago; what comes after them is extrapolated."""
+    windows = []
+    meter = replace(METERED, energy_between=lambda *window: windows.append(window) or 7.0)
+    before = after(started(103.0), report(105.0, 1, 0.1))
+    first_t = 103.0 + TICK_S / 2
+    for now_t, counted_t, until_t in (
+        (110.0, None, 110.0 - TICK_S),
+        (110.0, 106.0, 106.0),  # it is ending
+        (first_t, None, first_t),
+    ):
+        now = replace(before, now_t=now_t, counted_t=counted_t)
+        found = charge(now, before, trial(), meter)
+        assert windows.pop() == (103.0, pytest.approx(until_t))
+    assert (found.energy_j, found.power_w) == (7.0, 10.0)
 
 
 def test_the_curve_is_whole_and_its_energies_are_of_the_final_samples():
@@ -331,6 +387,8 @@ def test_a_good_run_has_no_warnings():
             {"outlived": ("sleep (7)",)},
             "processes that outlived the training, ended by zeusrun",
         ),
+        (REACHED, {"outlived": tuple("abcdef")}, "ended by zeusrun: a, b, c, d, e"),
+        (REACHED, {"left": tuple("abcdef")}, "could not kill: a, b, c, d, e; kill them"),
         (REACHED, {"left": ("sudo (7)",)}, "zeusrun could not kill: sudo (7); kill them"),
         (after(report(120.0, 9, math.nan), start=REACHED), {}, "accuracy was NaN at the end"),
     ],
@@ -340,6 +398,7 @@ def test_what_a_user_should_know_of_a_good_run_is_a_warning(progress, changes, w
     assert found.status is TrialStatus.REACHED
     (warning,) = found.warnings
     assert words in warning
+    assert ", f" not in warning  # not more than five processes
 
 
 def test_what_torchrun_said_on_its_way_is_no_restart():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -23,8 +24,9 @@ from zeusrun.launcher.supervision.speed_check import (
 )
 from zeusrun.lever import power_lever
 from zeusrun.metrics.progress import take_step_clock
+from zeusrun.reasons import ReasonCode
 from zeusrun.sidecar.step_clock import StepCount
-from zeusrun.trial import Decision, PowerPoint, Stage, TrialStatus
+from zeusrun.trial import CurvePoint, Decision, PowerPoint, Stage, TrialStatus
 
 KNOWN = problem(
     candidates=(16, 32),
@@ -148,6 +150,67 @@ def test_a_look_that_saw_no_energy_says_nothing():
     assert read_speed_check(KNOWN, trial(), progress, None, unmetered) is None
 
 
+class Deciding:
+    """A submission whose policy decides for a batch size once a look is over."""
+
+    spec = SimpleNamespace(policy=SimpleNamespace(seed=0))
+    name = "deciding"
+
+    def __init__(self, size):
+        self.size, self.policy, self.seen = size, self, []
+
+    def choose(self, _problem, runs, _rng):
+        self.seen.append(runs)
+        return Decision(self.size, Stage.EXPLORE, "why")
+
+    def explain(self, _problem, _runs, _rng):
+        return [
+            SimpleNamespace(global_batch_size=size, epoch_cost_j=cost_j, verdict=f"{size} is dear")
+            for size, cost_j in ((16, 1.0), (32, 200.0))
+        ]
+
+
+ENOUGH = stepped(SPEED_CHECK_STEPS, SPEED_CHECK_S)
+
+
+def control(size, trial_=None, **changes):
+    looking = Choice(trial_ or trial(7), KNOWN, (), Decision(32, Stage.SPEED_CHECK, "why"))
+    return PolicyControl(Deciding(size), replace(looking, **changes), METERED)
+
+
+def test_after_a_look_the_run_goes_on_if_the_policy_decides_for_its_batch_size():
+    of_32 = control(32)
+    assert of_32.check_speed(stepped(SPEED_CHECK_STEPS - 1, SPEED_CHECK_S), [None]) is None
+    decision = of_32.check_speed(ENOUGH, [power_lever(200.0)])
+    assert (decision.global_batch_size, decision.stage) == (32, Stage.EXPLORE)
+    assert of_32.speed == measure_speed(ENOUGH, power_lever(200.0), ten_watts)
+    ((*_, measured),) = of_32._submission.seen
+    assert (measured.arm, measured.status) == (32, TrialStatus.CANCELLED)
+    assert of_32.check_speed(ENOUGH, [None]) is None  # it is over
+
+
+def test_after_a_look_the_run_ends_if_the_policy_decides_for_another_batch_size():
+    order = control(16).check_speed(ENOUGH, [None])
+    assert order.cause is ReasonCode.SPEED_CHECKED
+    assert order.reason == ("only its speed was checked: 200 J an epoch; 32 is dear; 16 follows")
+
+
+@pytest.mark.parametrize(
+    ("progress", "levers", "changes"),
+    [
+        (replace(ENOUGH, reached=CurvePoint(1, 1.0, 10.0, 0.9)), [None], {}),
+        (ENOUGH, [None], {"decision": Decision(32, Stage.EXPLORE, "why")}),
+        (ENOUGH, [None], {"trial": trial(7, variant="noise-scale")}),
+        # a mean over several limits says nothing about any of them
+        (replace(ENOUGH, energy_j=None), [None, power_lever(200.0)], {}),
+    ],
+)
+def test_a_run_that_shows_no_speed_of_its_own_is_not_looked_at(progress, levers, changes):
+    of_16 = control(16, **changes)
+    assert of_16.check_speed(progress, levers) is None
+    assert (of_16.speed, of_16._submission.seen) == (None, [])
+
+
 @dataclass
 class Asked:
     """A policy that keeps what it was asked, as the policy of a submission."""
@@ -177,11 +240,36 @@ def test_a_review_sees_what_the_epochs_cost():
     assert cost_in_review(steady) == pytest.approx(20.0 * 25.0)
 
 
-def test_a_training_of_less_than_a_second_is_not_reviewed():
-    short = after(started(101.0), report(101.3, 1, 0.1), report(101.4, 2, 0.2))
-    asked, chosen = Asked(), replace(choice(Stage.EXPLORE), trial=trial(7, max_epochs=9))
-    PolicyControl(asked, chosen, METERED).review(short)
-    assert asked.running == []
+LONG = after(started(101.0), report(103.0, 1, 0.1), report(105.0, 2, 0.2))
+
+
+@pytest.mark.parametrize(
+    ("progress", "max_epochs", "asked_for"),
+    [
+        (LONG, 3, 2),
+        (LONG, 2, None),  # its last epoch
+        (after(started(101.0), report(101.3, 1, 0.1), report(101.4, 2, 0.2)), 9, None),
+        (after(started(101.0), report(103.0, 0, 0.1)), 9, None),  # before the first step
+        (after(report(107.0, 3, 0.6), start=LONG), 9, None),  # it has reached the target
+        (replace(LONG, by_samples=LONG.curve), 9, None),
+    ],
+)
+def test_a_training_is_reviewed_once_an_epoch_shows_its_cost_and_more_follow(
+    progress, max_epochs, asked_for
+):
+    """One of less than a second shows nothing."""
+    asked, chosen = Asked(), replace(choice(Stage.EXPLORE), trial=trial(7, max_epochs=max_epochs))
+    PolicyControl(asked, chosen, METERED).review(progress)
+    assert [each.epochs for each in asked.running] == ([] if asked_for is None else [asked_for])
+
+
+@pytest.mark.parametrize(("samples", "units"), [(None, None), (40, 1), (149, 1), (151, 2)])
+def test_a_training_by_samples_is_reviewed_by_the_whole_units_that_it_has_gone(samples, units):
+    now = replace(choice(Stage.EXPLORE), trial=trial(7, max_epochs=9))
+    now = replace(now, problem=replace(now.problem, unit=100))
+    asked = Asked()
+    PolicyControl(asked, now, METERED).review(replace(LONG, samples=samples))
+    assert [each.epochs for each in asked.running] == ([] if units is None else [units])
 
 
 def test_what_a_restart_lost_is_no_cost_of_the_batch_size():

@@ -343,6 +343,22 @@ def test_ranks_that_are_unknown_cannot_be_restarted_and_that_is_said(start):
     assert training.control.failure is None
 
 
+def test_where_a_rank_has_ended_torchrun_acts_and_no_stall_is_told(start, monkeypatch):
+    training = start()
+    monkeypatch.setattr(training.control._ranks, "all_live", lambda: False)
+    training.stand(300.0)
+    assert training.warned == []
+
+
+def test_ranks_of_which_one_ends_while_their_stacks_are_read_are_not_killed(start, monkeypatch):
+    training = start(action="restart")
+    live = iter([True, False])
+    monkeypatch.setattr(training.control._ranks, "all_live", lambda: next(live))
+    training.stand(70.0)
+    (told,) = training.warned
+    assert told.endswith(f"The stacks are in {training.paths.stacks}")
+
+
 def test_stacks_that_cannot_be_kept_are_told_of(start):
     training = start()
     training.paths.stacks.mkdir()

@@ -9,7 +9,7 @@ import pytest
 
 from tests.factories import load_job
 from tests.kubernetes import SECTION
-from tests.launcher.values import GOAL, after, report
+from tests.launcher.values import GOAL, after, report, started
 from zeusrun.launcher.events import Messages
 from zeusrun.launcher.processes.signals import CaughtSignals, how_at_once
 from zeusrun.launcher.processes.torchrun import StopLevel
@@ -25,7 +25,7 @@ from zeusrun.reasons import ReasonCode
 
 FREE = StopRules(cost_bound_j=None, timeout_s=None, stop_at_target=True)
 TRAINING = replace(after(report(105.0, 1, 0.1)), now_t=110.0, cost_j=80.0)
-REACHED = replace(after(report(105.0, 1, 0.9)), now_t=110.0, cost_j=80.0)
+REACHED = replace(after(started(103.0), report(105.0, 1, 0.9)), now_t=110.0, cost_j=80.0)
 
 
 def test_a_run_within_its_bounds_goes_on():
@@ -226,6 +226,82 @@ def test_a_cancel_that_comes_after_the_last_look_is_why_a_failed_run_ended(tmp_p
     ask_to_cancel(paths)
     stopping.conclude(TRAINING, None, succeeded=False)
     assert stopping.order.cause is ReasonCode.CANCELLED
+
+
+def build_stopping(folder, trial=GOAL, **changes):
+    return Stopping(
+        load_job(folder, **changes), trial, RunPaths(folder), CaughtSignals(),
+        Messages(lambda _event: None), cost_bound_j=None,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("trained_s", "left_s"), [(None, 60.0), (6.0, 54.0)])
+def test_a_preempted_trial_continues_with_the_rest_of_its_timeout(tmp_path, trained_s, left_s):
+    stopping = build_stopping(tmp_path, replace(GOAL, time_s=trained_s), timeout_s=60)
+    launched_t = TRAINING.launched_t
+    in_time = replace(TRAINING, now_t=launched_t + left_s)
+    assert stopping.decide(in_time, None) is StopLevel.NONE
+    assert stopping.decide(replace(in_time, now_t=in_time.now_t + 1), None) is StopLevel.TERMINATE
+    assert stopping.order.cause is ReasonCode.TIMEOUT
+
+
+def test_a_run_has_the_bound_that_it_got_last(tmp_path):
+    stopping = build_stopping(tmp_path)
+    for bound_j, level in ((80.0, StopLevel.NONE), (79.0, StopLevel.TERMINATE)):
+        stopping.bound(bound_j)
+        assert stopping.decide(TRAINING, None) is level
+    assert stopping.order.cause is ReasonCode.HOPELESS
+
+
+@pytest.mark.parametrize("kept", ["stop", "continue"])
+def test_three_epochs_without_the_metric_end_a_run_unless_the_job_file_lets_it_go_on(
+    tmp_path, kept
+):
+    names = ("f1", "loss")
+    silent = after(*(report(101.0 + n, n, **dict.fromkeys(names, 0.1)) for n in (1, 2)))
+    stopping = build_stopping(tmp_path, objective={"missing_metric": kept})
+    assert stopping.decide(silent, None) is StopLevel.NONE
+    third = after(report(104.0, 3, **dict.fromkeys(names, 0.1)), start=silent)
+    ends = kept == "stop"
+    assert stopping.decide(third, None) is (StopLevel.TERMINATE if ends else StopLevel.NONE)
+    if ends:
+        assert stopping.order.reason.startswith("the first 3 epochs reported no 'accuracy', but f1")
+
+
+@pytest.mark.parametrize("pause", [None, "no optimizer step for 9 s"])
+def test_a_timeout_names_the_pause_in_which_it_came(tmp_path, pause):
+    stopping = build_stopping(tmp_path, timeout_s=5)
+    stopping.decide(TRAINING, pause)
+    assert stopping.order.reason == "timed out after 5 s" + (f"; {pause}" if pause else "")
+
+
+@pytest.mark.parametrize(
+    ("epochs", "last_step_t", "level"),
+    [
+        (5, 104.0, StopLevel.ASK),  # there is nothing to stop
+        (5, None, StopLevel.ASK),
+        (5, 106.0, StopLevel.TERMINATE),  # it trains on
+        (4, 104.0, StopLevel.TERMINATE),
+    ],
+)
+def test_after_its_last_epoch_a_script_that_reached_the_target_may_only_save(
+    tmp_path, epochs, last_step_t, level
+):
+    stepping_s = None if last_step_t is None else (101.0, last_step_t)
+    reached = replace(REACHED, source="tensorboard", epochs=epochs, stepping_s=stepping_s)
+    assert build_stopping(tmp_path).decide(replace(reached, now_t=999.0), None) is level
+
+
+@pytest.mark.parametrize("cause", [ReasonCode.SPEED_CHECKED, ReasonCode.HOPELESS])
+def test_a_signal_while_a_checked_run_ends_leaves_no_batch_size_to_follow(tmp_path, cause):
+    """A hopeless run stays hopeless: no other batch size would follow at once."""
+    stopping = build_stopping(tmp_path)
+    stopping.policy_order = StopOrder(cause, "because")
+    assert stopping.decide(TRAINING, None) is StopLevel.TERMINATE
+    stopping._signals.received.append(signal.SIGINT)
+    stopping.conclude(TRAINING, None, succeeded=False)
+    checked = cause is ReasonCode.SPEED_CHECKED
+    assert stopping.order.cause is (ReasonCode.SIGNAL if checked else cause)
 
 
 @pytest.mark.parametrize("first", ["file", "signal"])

@@ -236,6 +236,6 @@ def objective_weights(problem: Problem) -> tuple[Weights, ...]:
         return Weights(1.0, 0.0), Weights(0.0, 1.0)
     if weight == 0:
         return (Weights(0.0, 1.0),)
-    if weight == 1 or max_power_w is None:
+    if max_power_w is None:
         return (Weights(1.0, 0.0),)
     return (Weights(weight, (1 - weight) * max_power_w),)
