@@ -122,6 +122,7 @@ class HistoryServer:
             self._server.should_exit = self._server.force_exit = True
             self._thread.join()
             self._thread = None
+            self.history.close()  # its lifespan has not ended
 
 
 @contextlib.contextmanager

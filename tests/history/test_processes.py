@@ -127,9 +127,11 @@ def test_a_writer_stopped_within_a_write_blocks_no_reader_and_its_death_frees_th
         before = history.trials("digits")
         writer = os.fork()
         if writer == 0:
-            stop_before(Path, method, step)
-            history.finish("digits-3-1", REACHED)
-            os._exit(0)
+            try:
+                stop_before(Path, method, step)
+                history.finish("digits-3-1", REACHED)
+            finally:  # else a failure would go on as a second pytest
+                os._exit(1)
         try:
             assert os.WIFSTOPPED(os.waitpid(writer, os.WUNTRACED)[1])
             reader = TinyDBHistory(directory)

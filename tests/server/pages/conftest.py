@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import shutil
 import socket
+import time
 from contextlib import contextmanager
 from types import SimpleNamespace
 
@@ -42,6 +43,13 @@ def fetch(port, path, method="GET", **headers):
         )
     finally:
         connection.close()
+
+
+def fetch_whole(port):
+    """Return the first page once everything on it has been computed."""
+    while "data-pending" in (text := fetch(port, "/").text):
+        time.sleep(0.02)
+    return text
 
 
 @pytest.fixture
