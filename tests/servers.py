@@ -68,6 +68,13 @@ class Proxy:
         self._open.discard(source)
 
 
+def hang_up(server):
+    """Wait until a server of uvicorn has closed the connections that its clients have closed."""
+    wait_for(lambda: not server.server_state.connections)
+    loop = server.servers[0].get_loop()
+    asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result()
+
+
 class HistoryServer:
     """``zeusrun serve`` in a thread, on a port that stays the same when it starts again."""
 
@@ -112,6 +119,11 @@ class HistoryServer:
         self.history.close()
         self.database_url = database_url
         self._app.state.history = SqlHistory(database_url)
+
+    def rest(self):
+        """Close all connections, until the next request."""
+        hang_up(self._server)
+        self.history.close()
 
     def _run(self):
         asyncio.run(self._server.serve())

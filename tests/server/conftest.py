@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import http.client
 import json
 import shutil
@@ -24,7 +23,7 @@ pytest.importorskip("uvicorn")
 
 import uvicorn
 
-from tests.runs import wait_for
+from tests.servers import hang_up
 from tests.view.report.values import close_fonts
 from zeusrun.history.sql.engine import writing
 from zeusrun.history.sql.schema import METADATA, start_incarnation
@@ -126,13 +125,6 @@ class ListedReports(Reports):
 
 
 _running: list[uvicorn.Server] = []
-
-
-def hang_up(server):
-    """Wait until a server has closed the connections that its clients have closed."""
-    wait_for(lambda: not server.server_state.connections)
-    loop = server.servers[0].get_loop()
-    asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result()
 
 
 @pytest.fixture(autouse=True)

@@ -31,7 +31,8 @@ def any_server(empty_sqlite):
 @pytest.fixture
 def server(any_server, sqlite_url):
     any_server.use(sqlite_url)
-    return any_server
+    yield any_server
+    any_server.rest()
 
 
 @pytest.fixture
