@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shlex
 import subprocess
 import sys
 from contextlib import suppress
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import yaml
 
-from tests.forks import TIMEOUT_S, zeusrun_forks
+from tests.forks import TIMEOUT_S, Forked, zeusrun_forks
 from zeusrun.history.base import Conflict
 from zeusrun.jobfile.spec import JobSpec, load_spec
 from zeusrun.trial import CurvePoint, EnergySource, Outcome, Stage, Trial, TrialStatus
@@ -21,6 +22,8 @@ from zeusrun.trial import CurvePoint, EnergySource, Outcome, Stage, Trial, Trial
 ROOT = Path(__file__).resolve().parents[1]
 CHILDREN = ROOT / "tests" / "children"
 FAKE_TORCHRUN = ROOT / "tests" / "fake_torchrun"
+PYTHON = shlex.quote(sys.executable)
+"""This Python, for a command of a shell: its path may contain spaces."""
 _CALM = f"""
 import runpy, sys
 sys.path.append({str(ROOT)!r})
@@ -82,6 +85,13 @@ def build_trial(recurrence: int = 1, attempt: int = 1, job: str = "job", **value
         "uuid": uuid_of(values.get("trial", trial)),
     }
     return Trial(**{**defaults, **values})
+
+
+def shebang(options: str = "") -> str:
+    """Return the first lines of a Python program, for a path with spaces, too, as pip does."""
+    if len(sys.executable) < 100 and " " not in sys.executable:
+        return f"#!{sys.executable} {options}".rstrip() + "\n"
+    return f"#!/bin/sh\n'''exec' {PYTHON} {options} \"$0\" \"$@\"\n' '''\n"
 
 
 def uuid_of(trial: str) -> str:
@@ -158,6 +168,12 @@ def temporary_folder(tmp_path: Path) -> Path:
     return folder
 
 
+def _changes_python(env: dict[str, str]) -> bool:
+    """Whether variables change Python itself; a fork heeds two that seem to."""
+    names = env.keys() - {"PYTHONPATH", "LD_LIBRARY_PATH"}
+    return any(name.startswith(("PYTHON", "LC_", "LANG", "LD_")) for name in names)
+
+
 @dataclass
 class Zeusrun:
     """Runs the command as a user does.
@@ -173,7 +189,7 @@ class Zeusrun:
     home: Path
     folder: Path
     real_torchrun: bool = False
-    started: list[subprocess.Popen[str]] = field(default_factory=list)
+    started: list[subprocess.Popen[str] | Forked] = field(default_factory=list)
     variables: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -190,8 +206,7 @@ class Zeusrun:
     def __call__(self, *arguments, **env):
         """Run the command to its end: as a fork, unless ``env`` changes Python itself."""
         argv, environment = self.argv(*arguments), {**self.environment, **env}
-        changes_python = env.keys() - {"PYTHONPATH", "LD_LIBRARY_PATH"}  # a fork heeds these two
-        if any(name.startswith(("PYTHON", "LC_", "LANG", "LD_")) for name in changes_python):
+        if _changes_python(env):
             return subprocess.run(
                 argv,
                 cwd=self.folder,
@@ -204,15 +219,19 @@ class Zeusrun:
         return zeusrun_forks().run(argv[2:], environment, self.folder)
 
     def start(self, *arguments, **env):
-        """Start the command; the fixture kills it at the end of the test."""
-        child = subprocess.Popen(
-            [sys.executable, "-c", _CALM, *self.argv(*arguments)[3:]],
-            cwd=self.folder,
-            env={**self.environment, **env},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+        """Start the command, as a fork or not; the fixture kills it at the end of the test."""
+        argv, environment = self.argv(*arguments), {**self.environment, **env}
+        if _changes_python(env):
+            child = subprocess.Popen(
+                [sys.executable, "-c", _CALM, *argv[3:]],
+                cwd=self.folder,
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+        else:
+            child = zeusrun_forks().open(argv[2:], environment, self.folder)
         self.started.append(child)
         return child
 

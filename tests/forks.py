@@ -66,6 +66,16 @@ class Forks:
         pid, answer = self._fork(log, log, argv=argv, env=env, cwd=str(cwd), session=True)
         return Forked(pid, answer)
 
+    def open(self, argv, env, cwd) -> Forked:
+        """Start ``python -m`` of a module with arguments, as ``subprocess.Popen`` does.
+
+        Both of its streams are in ``stdout``, as text.
+        """
+        reading, writing = os.pipe()
+        with os.fdopen(writing, "wb") as pipe:
+            pid, answer = self._fork(pipe, pipe, argv=argv, env=env, cwd=str(cwd), session=False)
+        return Forked(pid, answer, os.fdopen(reading, errors="replace"))
+
     def _fork(self, out, err, **request):
         """Return the process id, and the file that gets the exit code."""
         reading, writing = os.pipe()
@@ -79,27 +89,52 @@ class Forks:
 
 
 class Forked(psutil.Process):
-    """A process that a fork server has started, with the methods of ``psutil.Popen``."""
+    """A process that a fork server has started, with what tests use of ``subprocess.Popen``."""
 
-    def __init__(self, pid: int, answer: TextIO) -> None:
+    def __init__(self, pid: int, answer: TextIO, stdout: TextIO | None = None) -> None:
         super().__init__(pid)
         self._answer = answer
-        self._code: int | None = None
+        self.stdout = stdout
+        self.returncode: int | None = None
 
     def wait(self, timeout: float | None = None) -> int:
-        """Return the exit code."""
-        if self._code is None:
+        """Return the exit code; raises ``psutil.TimeoutExpired``."""
+        if self.returncode is None:
             if not select.select([self._answer], [], [], timeout)[0]:
                 raise psutil.TimeoutExpired(timeout, self.pid)
             with self._answer:
-                self._code = int(self._answer.readline())
-        return self._code
+                self.returncode = int(self._answer.readline())
+        return self.returncode
 
     def poll(self) -> int | None:
         """Return the exit code, or ``None`` while it runs."""
         with contextlib.suppress(psutil.TimeoutExpired):
             return self.wait(0)
         return None
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, None]:
+        """Return all that it prints until its end."""
+        until_t = None if timeout is None else time.monotonic() + timeout
+        parts = []
+        while not self.stdout.closed:
+            left = None if until_t is None else max(0.0, until_t - time.monotonic())
+            if not select.select([self.stdout], [], [], left)[0]:
+                raise subprocess.TimeoutExpired(f"fork {self.pid}", timeout)
+            part = os.read(self.stdout.fileno(), 1 << 16)
+            parts.append(part)
+            if not part:
+                break
+        self.wait(timeout)
+        return b"".join(parts).decode(errors="replace"), None
+
+    def send_signal(self, sig: int) -> None:
+        """Send a signal; do nothing if the process has ended, as ``subprocess.Popen`` does."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            super().send_signal(sig)
+
+    def kill(self) -> None:
+        """Kill it, if it has not ended."""
+        self.send_signal(signal.SIGKILL)
 
 
 def _read(file) -> str:
@@ -170,6 +205,8 @@ def _become(argv: list[str], env: dict[str, str], cwd: str, *, session: bool) ->
     sys.path[:] = [cwd, *filter(None, first), *sys.path]
     _find_libraries(env.get("LD_LIBRARY_PATH", "").split(os.pathsep))
     tempfile.tempdir = None  # an import may have asked for it
+    sys.stdout = sys.__stdout__ = open(1, "w", closefd=False)  # noqa: SIM115 - as Python does; those of the server are of a file
+    sys.stderr = sys.__stderr__ = open(2, "w", 1, errors="backslashreplace", closefd=False)  # noqa: SIM115
     code = 0
     try:
         if argv[0] == "-c":
