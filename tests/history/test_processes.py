@@ -51,7 +51,9 @@ def acknowledged(lines, word):
     return [line.split()[1] for line in lines if line.startswith(word)]
 
 
-@pytest.mark.parametrize(("processes", "count"), [(2, 25), (8, 4)])
+@pytest.mark.parametrize(
+    ("processes", "count"), [(2, 25), pytest.param(8, 4, marks=pytest.mark.long)]
+)
 def test_processes_at_once_lose_and_repeat_nothing(tmp_path, processes, count):
     history = TinyDBHistory(tmp_path)
     fresh = partial(TinyDBHistory, tmp_path)  # reads the volumes again
