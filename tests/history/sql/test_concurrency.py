@@ -83,6 +83,7 @@ class ConcurrencyContract:
         ]
         for child in children:
             child.start()
+        start.set()
         for child in children:
             child.join()
         assert [child.exitcode for child in children] == [0] * PROCESSES

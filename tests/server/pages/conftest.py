@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import shutil
-import socket
 import time
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -55,11 +54,3 @@ def fetch_whole(port):
 @pytest.fixture
 def store(sql_history):
     return sql_history
-
-
-@pytest.fixture
-def unused_port():
-    """Return a port that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
