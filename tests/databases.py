@@ -18,6 +18,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import leftovers
+
 _NAMES = itertools.count(1)
 
 
@@ -99,7 +101,7 @@ class Server:
         """Stop it as soon as no process has the file ``users`` locked any more."""
         stop = shlex.join(as_user(self.kind.user, self._commands["stop"]))
         script = f"{stop}; rm -rf {shlex.quote(str(self.folder))}"
-        subprocess.Popen(
+        stopping = subprocess.Popen(
             ["flock", str(users), "sh", "-c", script],
             cwd="/",
             stdin=subprocess.DEVNULL,
@@ -107,6 +109,7 @@ class Server:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
+        leftovers.shared_children.add(stopping.pid)
 
 
 def as_user(user, command):
@@ -135,6 +138,7 @@ def share_server(kind, tmp_path_factory, config):
     name = type(kind).__name__
     users = shared / f"{name}.users"
     with (shared / f"{name}.lock").open("w") as one, users.open("w") as user:
+        leftovers.shared_descriptors.update({one.fileno(), user.fileno()})
         fcntl.flock(one, fcntl.LOCK_EX)
         fcntl.flock(user, fcntl.LOCK_SH)  # waits while one is being stopped
         place = shared / f"{name}.folder"

@@ -24,12 +24,21 @@ class Proxy:
         self.mode, self.requests = "pass", 0
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
-        self._open = set()
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._open, self._threads = set(), []
+        self._start(self._accept)
+
+    def _start(self, work, *arguments):
+        self._threads.append(threading.Thread(target=work, args=arguments, daemon=True))
+        self._threads[-1].start()
 
     def close(self):
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # its thread waits for a client
         self._listener.close()
+        self._threads[0].join()
         self.cut()
+        for thread in self._threads:
+            thread.join()
 
     def cut(self):
         """End all connections."""
@@ -49,8 +58,8 @@ class Proxy:
                 except OSError:
                     client.close()
                     continue
-                for ends in ((client, server, True), (server, client, False)):
-                    threading.Thread(target=self._pump, args=ends, daemon=True).start()
+                self._start(self._pump, client, server, True)
+                self._start(self._pump, server, client, False)
 
     def _pump(self, source, target, is_request):
         self._open.add(source)
@@ -66,6 +75,13 @@ class Proxy:
             with contextlib.suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
         self._open.discard(source)
+
+
+def hang_up(server):
+    """Wait until a server of uvicorn has closed the connections that its clients have closed."""
+    wait_for(lambda: not server.server_state.connections)
+    loop = server.servers[0].get_loop()
+    asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result()
 
 
 class HistoryServer:
@@ -98,7 +114,7 @@ class HistoryServer:
         wait_for(lambda: self._server.started, what="the start of the server")
         while not hasattr(app, "state"):  # the limits stand around it
             app = app._app
-        self._app = app
+        self._app, self._first = app, app.state.history
 
     @property
     def history(self):
@@ -113,6 +129,12 @@ class HistoryServer:
         self.database_url = database_url
         self._app.state.history = SqlHistory(database_url)
 
+    def rest(self):
+        """Close all connections, until the next request."""
+        hang_up(self._server)
+        for history in (self._first, self.history):  # of the tokens, and of the trials
+            history.close()
+
     def _run(self):
         asyncio.run(self._server.serve())
 
@@ -122,6 +144,8 @@ class HistoryServer:
             self._server.should_exit = self._server.force_exit = True
             self._thread.join()
             self._thread = None
+            for history in (self._first, self.history):  # its lifespan has not ended
+                history.close()
 
 
 @contextlib.contextmanager

@@ -42,18 +42,7 @@ def test_a_crash_that_goes_on_from_a_checkpoint_is_not_charged_to_the_batch_size
     assert belief["epoch_cost_j"] < 0.2 * trial["max_power_w"]
 
 
-def test_show_prints_what_a_run_cost_and_what_one_uninterrupted_training_costs(zeusrun):
-    zeusrun.submit(crashing(zeusrun, "--forgets"))
-    told = sheet(zeusrun, "80")
-    own = [line for line in told.splitlines() if "uninterrupted" in line or "in epoch" in line]
-    assert max(map(len, own)) <= 80
-    told = " ".join(told.split())
-    assert " J without interruptions: the ranks were restarted in epoch 5" in told
-    (warning,) = zeusrun.history()[0]["warnings"][:1]
-    assert warning == "the ranks were restarted once"
-
-
-def test_a_crash_from_which_the_training_begins_anew_teaches_its_speed_and_no_epochs(zeusrun):
+def test_a_crash_from_which_the_training_begins_anew_teaches_its_speed_and_costs_are_shown(zeusrun):
     submitted = crashing(zeusrun, "--forgets")
     code, result, _ = zeusrun.submit(submitted)
     trial = only_trial(result)
@@ -63,6 +52,13 @@ def test_a_crash_from_which_the_training_begins_anew_teaches_its_speed_and_no_ep
     assert belief["epoch_cost_j"] < 0.2 * trial["max_power_w"]
     told = " ".join(zeusrun("explain", submitted).stdout.split())
     assert "1 run began anew after an interruption (epoch 5): kept for its speed" in told
+    told = sheet(zeusrun, "80")
+    own = [line for line in told.splitlines() if "uninterrupted" in line or "in epoch" in line]
+    assert max(map(len, own)) <= 80
+    told = " ".join(told.split())
+    assert " J without interruptions: the ranks were restarted in epoch 5" in told
+    (warning,) = zeusrun.history()[0]["warnings"][:1]
+    assert warning == "the ranks were restarted once"
 
 
 @pytest.mark.long

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 
 import pytest
 
@@ -18,5 +19,15 @@ def running(zeusrun):
         live = zeusrun.home / "runs" / name / f"{name}-1-1" / "live.json"
         wait_for(lambda: live.exists() and json.loads(live.read_text())["trial"]["epochs"])
         return child
+
+    return run
+
+
+@pytest.fixture
+def command(cli):
+    """Run the command in this process; what it returns is as of ``zeusrun``, which takes longer."""
+
+    def run(*arguments):
+        return subprocess.CompletedProcess(arguments, *cli(*arguments))
 
     return run

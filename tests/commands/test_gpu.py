@@ -16,8 +16,6 @@ from zeusrun.gpu.snapshot import read_status
 build_library, plain_library = fixtures.build_library, fixtures.plain_library
 gpu_machine, clock = fixtures.gpu_machine, fixtures.clock
 
-NO_LIBRARY = {"LD_LIBRARY_PATH": ""}
-
 
 def nobody(_uuid):
     """Hold no power limit."""

@@ -264,13 +264,10 @@ PASSED_ON = ["SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2"]
 
 @pytest.mark.parametrize("name", PASSED_ON)
 def test_a_signal_goes_to_the_command_and_what_was_measured_is_reported(zeusrun, name):
-    arguments = zeusrun.argv("measure", "--json", "--", *PYTHON, COUNTS.replace("{name}", name))
-    with subprocess.Popen(
-        arguments, env=zeusrun.environment, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout.readline() == "ready\n"
-        process.send_signal(getattr(signal, name))
-        out, _ = process.communicate(timeout=30)
+    process = zeusrun.start("measure", "--json", "--", *PYTHON, COUNTS.replace("{name}", name))
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(getattr(signal, name))
+    out, _ = process.communicate(timeout=300)
     told, *_, last = out.splitlines()
     assert told == "told 1"
     assert (process.returncode, json.loads(last)["exit_code"]) == (9, 9)
@@ -372,19 +369,6 @@ def test_a_signal_that_comes_while_the_command_starts_goes_to_the_command(name):
         [*PYTHON, EARLY.replace("{name}", name)], capture_output=True, text=True, check=False
     )
     assert done.stdout == f"{128 + getattr(signal, name)}\n", done
-
-
-# Leaves a process behind whose parent is dead, says to NVML that it computes, and ends it.
-LEAVES = """
-import ctypes, os, subprocess, sys, time
-leave = "import subprocess; print(subprocess.Popen(['sleep', '60'], stdout=-3).pid)"
-pid = int(subprocess.check_output([sys.executable, "-c", leave]))
-nvml = ctypes.CDLL("libnvidia-ml.so.1")
-nvml.fake_nvml_open({state!r})
-nvml.fake_nvml_set(b"foreign", ctypes.c_long(pid))
-time.sleep(2.5)  # two looks, a second apart
-os.kill(pid, 9)
-"""
 
 
 def test_the_result_is_told_before_the_devices_are_let_go(monkeypatch, capfd):

@@ -11,11 +11,18 @@ import pytest
 
 from tests.energy.test_power_trace import write as write_power
 from tests.factories import DONE
+from tests.view.report.values import close_fonts
 from zeusrun.trial import EnergySource, TrialStatus
 
 COUNTED = replace(
     DONE, energy_source=EnergySource.COUNTER, price=0.5, currency="EUR", carbon_g=7.0, cost_j=100.0
 )
+
+
+@pytest.fixture(autouse=True)
+def close_what_was_drawn():
+    yield
+    close_fonts()
 
 
 @pytest.fixture

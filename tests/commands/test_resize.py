@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.runs import start_and_wait, wait_for
 
 ELASTIC = {"elastic": {"min": 1, "max": 4}, "launch": {"nproc_per_node": 1}}
@@ -21,29 +19,23 @@ def test_a_run_that_has_ended_is_not_resized(zeusrun):
     assert "job-1-1 does not run, so its ranks cannot be changed" in refusal(zeusrun, "job", "2")
 
 
-def test_a_run_that_is_not_elastic_is_told_what_to_add(zeusrun):
-    start_and_wait(zeusrun, zeusrun.job("checkpoints.py", **LONG))
-    assert "add elastic: {min: 1, max: 4} to its job file" in refusal(zeusrun, "job", "2")
-
-
-def test_of_several_runs_one_has_to_be_named(zeusrun):
+def test_a_run_that_is_not_elastic_is_told_what_to_add_and_of_several_one_has_to_be_named(zeusrun):
     job = zeusrun.job("checkpoints.py", **LONG)
     start_and_wait(zeusrun, job)
+    assert "add elastic: {min: 1, max: 4} to its job file" in refusal(zeusrun, "job", "2")
     zeusrun.start("submit", job, "--overlap", "allow")
     wait_for(lambda: zeusrun.run_dir("job-2-1").exists() and len(zeusrun.history()) == 2)
     assert "job-1-1, job-2-1; name the one to resize" in refusal(zeusrun, "job", "2")
 
 
-@pytest.mark.parametrize("ranks", ["5", "-1", "0"])
-def test_a_number_that_is_not_allowed_is_refused(zeusrun, ranks):
+def test_a_number_that_is_not_allowed_is_refused_and_without_a_board_it_is_said_to_try_again(
+    zeusrun,
+):
     start_and_wait(zeusrun, zeusrun.job("checkpoints.py", **LONG, **ELASTIC))
-    text = refusal(zeusrun, "--", "job", ranks)
-    assert f"{ranks} is not between elastic.min (1) and elastic.max (4) of job-1-1" in text
-    assert ("; zeusrun cancel job-1-1 ends it" in text) == (ranks == "0")
-
-
-def test_a_run_without_a_board_can_be_tried_again(zeusrun):
-    start_and_wait(zeusrun, zeusrun.job("checkpoints.py", **LONG, **ELASTIC))
+    for ranks in ("5", "-1", "0"):
+        text = refusal(zeusrun, "--", "job", ranks)
+        assert f"{ranks} is not between elastic.min (1) and elastic.max (4) of job-1-1" in text
+        assert ("; zeusrun cancel job-1-1 ends it" in text) == (ranks == "0")
     (zeusrun.run_dir() / "elastic" / "board").unlink()
     text = refusal(zeusrun, "job", "2")
     assert "cannot be changed now" in text

@@ -17,12 +17,17 @@ from zeusrun.schedule.store import Occurrence, Schedules
 
 
 @pytest.fixture
-def schedule(zeusrun, tmp_path):
-    """Run ``zeusrun schedule`` where there is no crontab."""
-    bare = {"PATH": str(tmp_path / "nothing")}
+def schedule(zeusrun, command, tmp_path, monkeypatch):
+    """Run ``zeusrun schedule`` where there is no crontab; in this process unless it starts runs."""
 
-    def run(*arguments, **env):
-        return zeusrun("schedule", *arguments, **{**bare, **env})
+    def run(verb, *arguments, **env):
+        env = {"PATH": str(tmp_path / "nothing"), **env}
+        if verb in {"tick", "run-now"}:
+            return zeusrun("schedule", verb, *arguments, **env)
+        with monkeypatch.context() as patch:
+            for name, value in env.items():
+                patch.setenv(name, value)
+            return command("schedule", verb, *arguments)
 
     return run
 

@@ -130,12 +130,12 @@ def test_its_log_has_no_token(zeusrun):
         assert secret[17:] not in log
 
 
-def test_a_token_is_made_used_listed_and_revoked(zeusrun):
-    assert zeusrun("db", "create").returncode == 0
+def test_a_token_is_made_used_listed_and_revoked(zeusrun, command):
+    assert command("db", "create").returncode == 0
     none = f"{zeusrun.home}/server/history.db has no tokens yet; make one: "
-    listed = " ".join(zeusrun("token", "list").stdout.split())
+    listed = " ".join(command("token", "list").stdout.split())
     assert listed == f"{none}zeusrun token create --job '*' --write"
-    made = zeusrun("token", "create", "--job", "team-*", "--write", "--expires", "90d")
+    made = command("token", "create", "--job", "team-*", "--write", "--expires", "90d")
     token = made.stdout.strip()
     own_id = token.split("_")[1]
     assert re.fullmatch(r"zeusrun_[0-9a-f]{8}_[\w-]{43}", token)
@@ -148,35 +148,35 @@ def test_a_token_is_made_used_listed_and_revoked(zeusrun):
         r"Replace ADDRESS by the address of the server, such as https://zeus.example.org\n",
         made.stderr,
     )
-    reading = zeusrun("token", "create", "--read", "--job", "*", "--note", "the page", "--json")
+    reading = command("token", "create", "--read", "--job", "*", "--note", "the page", "--json")
     secret = json.loads(reading.stdout)
     assert secret["connect"].startswith("zeusrun connect ADDRESS ")
-    zeus = zeusrun("token", "create", "--for", "zeus", "--job", "team-*")
+    zeus = command("token", "create", "--for", "zeus", "--job", "team-*")
     assert f"Token {zeus.stdout.split('_')[1]} is for Zeus's clients of jobs called" in zeus.stderr
     assert 'server_url="ADDRESS/zeus/TOKEN"' in zeus.stderr
-    listed = json.loads(zeusrun("token", "list", "--json").stdout)
+    listed = json.loads(command("token", "list", "--json").stdout)
     assert [(each["jobs"], each["may"], each["state"]) for each in listed] == [
         ("team-*", "write", "valid"),
         ("*", "read", "valid"),
         ("team-*", "zeus", "valid"),
     ]
     assert (listed[1]["note"], listed[1]["expires_at"]) == ("the page", None)
-    shown = zeusrun("token", "list").stdout
+    shown = command("token", "list").stdout
     assert own_id in shown
     assert re.search(r"team-\*  zeus ", shown)
     assert token not in shown + str(listed)
     assert secret["secret"] not in shown + str(listed)
-    assert zeusrun("token", "revoke", token).stdout == f"Token {own_id} is revoked.\n"
-    assert zeusrun("token", "revoke", secret["token"]).returncode == 0
-    assert [each["state"] for each in json.loads(zeusrun("token", "list", "--json").stdout)] == [
+    assert command("token", "revoke", token).stdout == f"Token {own_id} is revoked.\n"
+    assert command("token", "revoke", secret["token"]).returncode == 0
+    assert [each["state"] for each in json.loads(command("token", "list", "--json").stdout)] == [
         "revoked",
         "revoked",
         "valid",
     ]
 
 
-def test_the_command_to_connect_has_the_address_if_the_settings_say_it(zeusrun):
-    assert zeusrun("db", "create").returncode == 0
+def test_the_command_to_connect_has_the_address_if_the_settings_say_it(zeusrun, command):
+    assert command("db", "create").returncode == 0
     settings = zeusrun.home / "server.yaml"
     for text, address in (
         ("host: gpu1.example.org\nport: 80\npath_prefix: /z\n", "http://gpu1.example.org:80/z"),
@@ -184,16 +184,16 @@ def test_the_command_to_connect_has_the_address_if_the_settings_say_it(zeusrun):
         ("host: fd00::1\nssl_certfile: a\nssl_keyfile: b\n", "https://[fd00::1]:8787"),
     ):
         settings.write_text(text)
-        made = zeusrun("token", "create", "--job", "*", "--write")
+        made = command("token", "create", "--job", "*", "--write")
         assert f"\n  zeusrun connect {address} " in made.stderr
         assert "ADDRESS" not in made.stderr
         assert "at another address, as by a proxy, use that" in made.stderr
-        zeus = zeusrun("token", "create", "--job", "*", "--for", "zeus")
+        zeus = command("token", "create", "--job", "*", "--for", "zeus")
         assert f'server_url="{address}/zeus/TOKEN"\n' in zeus.stderr
 
 
-def test_wrong_arguments_of_token_are_refused(zeusrun):
-    assert zeusrun("db", "create").returncode == 0
+def test_wrong_arguments_of_token_are_refused(command):
+    assert command("db", "create").returncode == 0
     for arguments, message in (
         (("create", "--job", "*"), "say what the token permits: --read, or --write"),
         (("create", "--read"), "Missing option '--job'"),
@@ -208,28 +208,28 @@ def test_wrong_arguments_of_token_are_refused(zeusrun):
         ),
         (("revoke", "nobody"), "history.db has no token 'nobody'; tokens: none yet"),
     ):
-        done = zeusrun("token", *arguments)
+        done = command("token", *arguments)
         assert (done.returncode, done.stdout) == (2, "")
         assert message in done.stderr
 
 
-def test_it_does_not_listen_to_other_machines_without_tokens_and_https(zeusrun):
-    done = zeusrun("serve", "--host", "0.0.0.0", "--port", "0")
+def test_it_does_not_listen_to_other_machines_without_tokens_and_https(command):
+    done = command("serve", "--host", "0.0.0.0", "--port", "0")
     assert done.returncode == 2
     for words in ("0.0.0.0", "zeusrun token create", "--ssl-certfile", "--insecure accepts that"):
         assert words in done.stderr
-    assert zeusrun("db", "create").returncode == 0  # as the message says
-    assert zeusrun("token", "create", "--read", "--job", "*").returncode == 0
-    done = zeusrun("serve", "--host", "::", "--port", "0")
+    assert command("db", "create").returncode == 0  # as the message says
+    assert command("token", "create", "--read", "--job", "*").returncode == 0
+    done = command("serve", "--host", "::", "--port", "0")
     assert done.returncode == 2
     assert "tokens would be sent in the clear" in done.stderr
     assert "zeusrun token create" not in done.stderr
 
 
-def test_a_port_that_is_taken_is_told(zeusrun):
+def test_a_port_that_is_taken_is_told(command):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        done = zeusrun("serve", "--port", str(port))
+        done = command("serve", "--port", str(port))
     assert done.returncode == 5
     assert f"cannot listen on 127.0.0.1 port {port}: Address already in use" in done.stderr
 
@@ -251,9 +251,9 @@ def test_a_database_that_cannot_be_used_is_told_without_its_password(zeusrun):
     assert f"the database {name} does not respond" in " ".join(done.stdout.split())
 
 
-def test_a_certificate_that_cannot_be_used_is_told(zeusrun):
+def test_a_certificate_that_cannot_be_used_is_told(zeusrun, command):
     (zeusrun.folder / "key.pem").write_text("no key")
-    done = zeusrun("serve", "--ssl-certfile", "none.pem", "--ssl-keyfile", "key.pem")
+    done = command("serve", "--ssl-certfile", "none.pem", "--ssl-keyfile", "key.pem")
     assert done.returncode == 2
     assert (
         "the certificate none.pem with the key key.pem cannot be used: No such file" in done.stderr

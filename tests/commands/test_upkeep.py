@@ -17,49 +17,62 @@ from zeusrun.history.registry import remember_choice
 LEFT_OVER = ("trial.reserve", "live.json.tmp", "stop.ending")
 
 
-def findings(zeusrun, *arguments):
-    done = zeusrun("repair", *arguments, "--json")
-    return done.returncode, json.loads(done.stdout or "null"), done.stderr
+@pytest.fixture
+def findings(cli):
+    """Repair; return the exit code, what was found, and what people see."""
+
+    def repair(*arguments):
+        code, out, err = cli("repair", *arguments, "--json")
+        return code, json.loads(out or "null"), err
+
+    return repair
+
+
+@pytest.fixture
+def run_dir(record):
+    """The directory of a run that has ended."""
+    trial = record(1)
+    path = Path(trial.run_dir)
+    (path / "trial.json").write_text(json.dumps({"version": 1, **trial.to_json()}))
+    return path
 
 
 def states(found):
     return {(each["kind"], each["state"]) for each in found}
 
 
-def test_a_machine_that_is_well_needs_no_repair(zeusrun):
-    assert "nothing to repair" in zeusrun("repair").stdout
+def test_a_machine_that_is_well_needs_no_repair(zeusrun, cli, findings):
+    assert "nothing to repair" in cli("repair")[1]
     zeusrun.submit(zeusrun.job())
-    assert findings(zeusrun)[:2] == (0, [])
+    assert findings()[:2] == (0, [])
 
 
-def test_a_lost_trial_is_told_by_a_dry_run_and_recorded_by_a_repair(zeusrun, running):
+def test_a_lost_trial_is_told_by_a_dry_run_and_recorded_by_a_repair(
+    zeusrun, cli, running, findings
+):
     child = running()
+    assert findings()[1] == []  # a running trial is left alone
+    assert zeusrun.history()[0]["status"] == "DISPATCHED"
     child.kill()
     child.wait()
     history = zeusrun.home / "history" / "job.json"
     before = history.read_bytes()
-    dry = zeusrun("repair", "--dry-run").stdout
+    dry = cli("repair", "--dry-run")[1]
     assert "the launcher of job-1-1 died" in dry
     assert "nothing was changed" in dry
     assert history.read_bytes() == before
-    assert "job-1-1 is recorded as LOST: its launcher died" in zeusrun("repair").stdout
+    assert "job-1-1 is recorded as LOST: its launcher died" in cli("repair")[1]
     (trial,) = zeusrun.history()
     assert (trial["status"], trial["epochs"]) == ("LOST", 1)
     run_dir = Path(trial["run_dir"])
     kept = json.loads((run_dir / "trial.json").read_text())
     assert {**trial, **kept} == {"version": 1, **trial}
     assert {path.name for path in run_dir.iterdir()}.isdisjoint(LEFT_OVER)
-    assert findings(zeusrun)[1] == []
-
-
-def test_a_running_trial_is_left_alone(zeusrun, running):
-    running()
-    assert findings(zeusrun)[1] == []
-    assert zeusrun.history()[0]["status"] == "DISPATCHED"
+    assert findings()[1] == []
 
 
 @pytest.fixture
-def leave(zeusrun):
+def leave():
     """Start a process as an orphan of a run: a sleep that nobody waits for."""
     left = []
 
@@ -75,13 +88,14 @@ def leave(zeusrun):
         process.wait()
 
 
-def test_what_a_finished_run_has_left_is_told_by_a_dry_run_and_ended_by_a_repair(zeusrun, leave):
-    zeusrun.submit(zeusrun.job())
-    orphan = leave(zeusrun.run_dir())
+def test_what_a_finished_run_has_left_is_told_by_a_dry_run_and_ended_by_a_repair(
+    cli, run_dir, leave, findings
+):
+    orphan = leave(run_dir)
     name = f"sleep ({orphan.pid})"
-    assert f"1 orphan process of job-1-1: {name}" in zeusrun("repair", "--dry-run").stdout
+    assert f"1 orphan process of job-1-1: {name}" in cli("repair", "--dry-run")[1]
     assert orphan.poll() is None
-    _, (found,), _ = findings(zeusrun)
+    _, (found,), _ = findings()
     assert found == {
         "kind": "process",
         "subject": "job-1-1",
@@ -89,7 +103,7 @@ def test_what_a_finished_run_has_left_is_told_by_a_dry_run_and_ended_by_a_repair
         "text": f"ended 1 orphan process of job-1-1: {name}",
     }
     assert orphan.wait(300) == -signal.SIGKILL
-    assert "nothing to repair" in zeusrun("repair").stdout
+    assert "nothing to repair" in cli("repair")[1]
 
 
 def test_the_next_submit_of_the_job_ends_what_a_finished_run_has_left(zeusrun, leave):
@@ -102,18 +116,16 @@ def test_the_next_submit_of_the_job_ends_what_a_finished_run_has_left(zeusrun, l
     assert [orphan.wait(300), removed.wait(300)] == [-signal.SIGKILL] * 2
 
 
-def test_a_run_of_another_home_is_left_alone(zeusrun, leave, tmp_path):
-    zeusrun.submit(zeusrun.job())
+def test_a_run_of_another_home_is_left_alone(run_dir, leave, tmp_path, findings):
     (other := tmp_path / "other" / "runs" / "job" / "job-1-1").mkdir(parents=True)
     bystander = leave(other)
-    assert findings(zeusrun)[1] == []
+    assert findings()[1] == []
     assert bystander.poll() is None
 
 
-def test_a_shell_with_the_variables_of_a_run_may_repair(zeusrun, leave):
-    zeusrun.submit(zeusrun.job())
+def test_a_shell_with_the_variables_of_a_run_may_repair(zeusrun, run_dir):
     script = '"$0" -m zeusrun repair > repaired; exit 7'
-    environment = {**zeusrun.environment, "ZEUSRUN_RUN_DIR": str(zeusrun.run_dir())}
+    environment = {**zeusrun.environment, "ZEUSRUN_RUN_DIR": str(run_dir)}
     shell = subprocess.run(
         ["sh", "-c", script, sys.executable], cwd=zeusrun.folder, env=environment, check=False
     )
@@ -122,76 +134,56 @@ def test_a_shell_with_the_variables_of_a_run_may_repair(zeusrun, leave):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
-def test_a_container_with_a_home_of_the_same_path_is_left_alone(zeusrun, leave):
-    zeusrun.submit(zeusrun.job())
+def test_a_container_with_a_home_of_the_same_path_is_left_alone(zeusrun, run_dir, findings):
     script = 'mount -t tmpfs none "$0" && mkdir -p "$ZEUSRUN_RUN_DIR" && echo && exec sleep 600'
     argv = ["unshare", "-m", "sh", "-c", script, zeusrun.home]
-    environment = {**os.environ, "ZEUSRUN_RUN_DIR": str(zeusrun.run_dir())}
+    environment = {**os.environ, "ZEUSRUN_RUN_DIR": str(run_dir)}
     with subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE) as container:
         if container.stdout.readline() != b"\n":
             pytest.skip("this container may not mount")
-        assert findings(zeusrun)[1] == []
+        assert findings()[1] == []
         assert container.poll() is None
         container.kill()
 
 
-def test_left_over_files_are_removed(zeusrun):
-    _, result, _ = zeusrun.submit(zeusrun.job())
-    run_dir = Path(result["trials"][0]["run_dir"])
+def test_left_over_files_are_removed(run_dir, findings):
     for name in LEFT_OVER:
         (run_dir / name).write_text("left")
-    assert ("file", "found") in states(findings(zeusrun, "--dry-run")[1])
+    assert ("file", "found") in states(findings("--dry-run")[1])
     assert (run_dir / "live.json.tmp").exists()
-    assert ("file", "repaired") in states(findings(zeusrun)[1])
+    assert ("file", "repaired") in states(findings()[1])
     assert {path.name for path in run_dir.iterdir()}.isdisjoint(LEFT_OVER)
 
 
-def test_a_damaged_history_comes_back_whole_from_its_copy_and_the_run_directories(zeusrun):
+def test_a_damaged_history_comes_back_whole_from_its_copy_and_the_run_directories(
+    zeusrun, cli, findings
+):
     for _ in range(3):
         zeusrun.submit(zeusrun.job())
     before = zeusrun.history()
     path = zeusrun.home / "history" / "job.json"
     path.write_text("{" + path.read_text()[:100])
-    code, found, seen = findings(zeusrun)
+    code, found, seen = findings()
     assert code == 6
     assert ("history", "problem") in states(found)
-    assert "nothing to repair" not in zeusrun("repair").stdout
-    doctor = zeusrun("doctor")
-    assert doctor.returncode == 5
-    assert "✗ history " in doctor.stdout
-    assert "is damaged" in doctor.stdout
-    assert "`zeusrun repair --restore job`" in " ".join(doctor.stdout.split())
+    assert "nothing to repair" not in cli("repair")[1]
+    code, told, _ = cli("doctor")
+    assert code == 5
+    assert "✗ history " in told
+    assert "is damaged" in told
+    assert "`zeusrun repair --restore job`" in " ".join(told.split())
     assert "zeusrun repair --restore job" in " ".join(seen.split())
-    done = zeusrun("repair", "--restore", "job")
-    assert done.returncode == 0, done.stderr
-    assert "job has 3 trials: 2 from the copy of " in done.stdout
-    assert ", 1 from run directories" in done.stdout
+    code, out, err = cli("repair", "--restore", "job")
+    assert code == 0, err
+    assert "job has 3 trials: 2 from the copy of " in out
+    assert ", 1 from run directories" in out
     assert zeusrun.history() == before
     code, result, _ = zeusrun.submit(zeusrun.job())
     assert (code, result["trials"][0]["trial"]) == (0, "job-4-1")
 
 
-def test_without_any_copy_the_run_directories_are_enough(zeusrun):
-    for _ in range(2):
-        zeusrun.submit(zeusrun.job())
-    before = zeusrun.history()
-    for path in (zeusrun.home / "history").iterdir():
-        path.unlink()
-    _, found, _ = findings(zeusrun)
-    assert [each["text"].partition(";")[0] for each in found] == [
-        "the history of job lacks 2 ended trials"
-    ]
-    doctor = zeusrun("doctor")
-    assert doctor.returncode == 5
-    assert "the history of job lacks 2 ended trials" in doctor.stdout
-    code, done, _ = findings(zeusrun, "--restore", "job")
-    assert (code, done["trials"], done["copy"]) == (0, 2, None)
-    assert zeusrun.history() == before
-
-
-def test_a_restored_history_keeps_what_was_there(zeusrun):
-    zeusrun.submit(zeusrun.job())
-    code, done, _ = findings(zeusrun, "--restore", "job")
+def test_a_restored_history_keeps_what_was_there(run_dir, findings):
+    code, done, _ = findings("--restore", "job")
     assert (code, done["copy"], done["trials"], done["lost"]) == (0, "present", 1, [])
     assert Path(done["aside"]).is_file()
 
@@ -203,35 +195,34 @@ def test_a_restored_history_keeps_what_was_there(zeusrun):
         (["--restore", "job", "--dry-run"], "--dry-run and --restore exclude"),
     ],
 )
-def test_a_wrong_wish_is_refused_in_a_sentence(zeusrun, arguments, said):
-    zeusrun.submit(zeusrun.job())
-    done = zeusrun("repair", *arguments)
-    assert done.returncode == 2
-    assert said in " ".join(done.stderr.split())
+def test_a_wrong_wish_is_refused_in_a_sentence(cli, record, arguments, said):
+    record(1)
+    code, _, err = cli("repair", *arguments)
+    assert code == 2
+    assert said in " ".join(err.split())
 
 
-def test_gc_says_what_would_go_and_removes_it(zeusrun):
+def test_gc_says_what_would_go_and_removes_it(zeusrun, cli):
     job = zeusrun.job()
     for _ in range(3):
         zeusrun.submit(job)
     before = zeusrun.history()
     runs = zeusrun.home / "runs" / "job"
-    assert "nothing to remove without a limit" in zeusrun("gc").stdout
-    dry = zeusrun("gc", "job", "--last", "1", "--dry-run")
-    assert "would go: this was a dry run" in dry.stdout
+    assert "nothing to remove without a limit" in cli("gc")[1]
+    assert "would go: this was a dry run" in cli("gc", "job", "--last", "1", "--dry-run")[1]
     assert len(list(runs.iterdir())) == 3
-    gone = json.loads(zeusrun("gc", "--last", "1", "--json").stdout)
+    gone = json.loads(cli("gc", "--last", "1", "--json")[1])
     assert gone
     assert all(each["why"] == "beyond the last 1" for each in gone)
     left = {path.name for path in runs.iterdir() if (path / "logs").is_dir()}
     assert "job-3-1" in left
     assert left | {each["trial"] for each in gone} == {"job-1-1", "job-2-1", "job-3-1"}
     assert [path.name for path in (runs / gone[0]["trial"]).iterdir()] == ["trial.json"]
-    assert "nothing to remove" in zeusrun("gc", "--last", "1").stdout
+    assert "nothing to remove" in cli("gc", "--last", "1")[1]
     assert zeusrun.history() == before
-    assert "(gone)" in zeusrun("show", gone[0]["trial"]).stdout
-    assert "are gone" in zeusrun("logs", gone[0]["trial"]).stderr
-    assert zeusrun("gc", "--size", "much").returncode == 2
+    assert "(gone)" in cli("show", gone[0]["trial"])[1]
+    assert "are gone" in cli("logs", gone[0]["trial"])[2]
+    assert cli("gc", "--size", "much")[0] == 2
 
 
 @pytest.mark.long
@@ -256,27 +247,29 @@ def test_a_damaged_history_does_not_stop_gc_for_other_jobs(cli, zeusrun, record)
     assert "a.json is damaged" in err
 
 
-def test_a_job_keeps_what_its_job_file_says(zeusrun):
+def test_a_job_keeps_what_its_job_file_says_and_from_that_a_history_is_rebuilt(
+    zeusrun, cli, findings
+):
     job = zeusrun.job(keep={"last": 1}, objective={"eta_knob": 0})  # of known cost
     for _ in range(3):
         assert zeusrun.submit(job)[0] == 0
-    best = min(zeusrun.history(), key=lambda trial: trial["cost_j"])["trial"]
+    before = zeusrun.history()
+    assert len(before) == 3
+    best = min(before, key=lambda trial: trial["cost_j"])["trial"]
     runs = (zeusrun.home / "runs" / "job").iterdir()
     assert {path.name for path in runs if (path / "logs").is_dir()} == {"job-3-1", best}
-    assert "nothing to remove" in zeusrun("gc").stdout
-    assert len(zeusrun.history()) == 3
-
-
-def test_what_gc_leaves_is_enough_to_rebuild_a_history(zeusrun):
-    job = zeusrun.job(keep={"last": 1})
-    for _ in range(4):
-        assert zeusrun.submit(job)[0] == 0
-    before = zeusrun.history()
+    assert "nothing to remove" in cli("gc")[1]
     for path in (zeusrun.home / "history").iterdir():
         path.unlink()
-    assert findings(zeusrun, "--restore", "job")[1]["trials"] == 4
+    _, found, _ = findings()
+    lacking = "the history of job lacks 3 ended trials"
+    assert [each["text"].partition(";")[0] for each in found] == [lacking]
+    code, told, _ = cli("doctor")
+    assert (code, lacking in told) == (5, True)
+    code, done, _ = findings("--restore", "job")
+    assert (code, done["trials"], done["copy"]) == (0, 3, None)
     assert zeusrun.history() == before
-    assert zeusrun.submit(job)[1]["recurrence"] == 5
+    assert zeusrun.submit(job)[1]["recurrence"] == 4
 
 
 def test_doctor_finds_this_machine_well(cli):

@@ -33,8 +33,17 @@ def path(tmp_path):
     return tmp_path / "a.lock"
 
 
-def test_one_has_it_at_a_time_also_within_a_process(path):
-    first, second = FileLock(path), FileLock(path)
+@pytest.fixture
+def new_lock(path):
+    """Return a function that makes a lock of this file; the test's end releases them all."""
+    made = []
+    yield lambda: made.append(FileLock(path)) or made[-1]
+    for each in made:
+        each.release()
+
+
+def test_one_has_it_at_a_time_also_within_a_process(new_lock, path):
+    first, second = new_lock(), new_lock()
     assert first.acquire()
     assert first.acquire()  # it has it already
     assert not second.acquire()
@@ -45,8 +54,8 @@ def test_one_has_it_at_a_time_also_within_a_process(path):
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_it_waits_until_the_timeout(path):
-    first, second = FileLock(path), FileLock(path)
+def test_it_waits_until_the_timeout(new_lock):
+    first, second = new_lock(), new_lock()
     first.acquire()
     assert not second.acquire(0.05)
     threading.Timer(0.1, first.release).start()
@@ -54,53 +63,53 @@ def test_it_waits_until_the_timeout(path):
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_it_is_free_when_its_holder_dies(path, number):
+def test_it_is_free_when_its_holder_dies(new_lock, path, number):
     with subprocess.Popen(
         [sys.executable, "-c", _HOLDS, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as holder:
         assert holder.stdout.readline() == b"held\n"
-        assert not FileLock(path).acquire()
+        assert not new_lock().acquire()
         holder.send_signal(number)
         holder.wait()
-    assert FileLock(path).acquire()
+    assert new_lock().acquire()
 
 
-def test_a_child_that_inherits_it_keeps_it(path):
-    lock = FileLock(path)
+def test_a_child_that_inherits_it_keeps_it(new_lock):
+    lock = new_lock()
     lock.acquire()
     command = [sys.executable, "-c", "import sys; sys.stdin.read()"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[lock.fileno()]) as child:
         lock.release()
-        assert not FileLock(path).acquire()
+        assert not new_lock().acquire()
         child.stdin.close()
         child.wait()
-    assert FileLock(path).acquire()
+    assert new_lock().acquire()
 
 
-def test_other_children_do_not(path):
-    lock = FileLock(path)
+def test_other_children_do_not(new_lock):
+    lock = new_lock()
     lock.acquire()
     command = [sys.executable, "-c", "import sys; sys.stdin.read()"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, close_fds=False) as child:
         lock.release()
-        assert FileLock(path).acquire(
+        assert new_lock().acquire(
             5
         )  # the kernel lets the parent go on a moment before it closes them
         child.stdin.close()
 
 
-def test_a_link_in_its_place_is_neither_followed_nor_removed(path, tmp_path):
+def test_a_link_in_its_place_is_neither_followed_nor_removed(new_lock, path, tmp_path):
     target = tmp_path / "precious"
     path.symlink_to(target)
     with pytest.raises(OSError, match="symbolic links"):
-        FileLock(path).acquire()
+        new_lock().acquire()
     assert is_locked(path) is None
     assert not target.exists()
     assert path.is_symlink()
 
 
-def test_a_file_that_was_removed_while_it_was_held_is_no_lock(path, monkeypatch):
-    first, second = FileLock(path), FileLock(path)
+def test_a_file_that_was_removed_while_it_was_held_is_no_lock(new_lock, path, monkeypatch):
+    first, second = new_lock(), new_lock()
     first.acquire()
     real = os.open
 
@@ -115,18 +124,18 @@ def test_a_file_that_was_removed_while_it_was_held_is_no_lock(path, monkeypatch)
     assert not second.acquire()  # it had locked a file that nobody else would find
     monkeypatch.undo()
     assert second.acquire(5)
-    assert not FileLock(path).acquire()
+    assert not new_lock().acquire()
 
 
-def test_without_its_directory_it_cannot_be_taken(path):
+def test_without_its_directory_it_cannot_be_taken(new_lock, path):
     shutil.rmtree(path.parent)
     with pytest.raises(FileNotFoundError):
-        FileLock(path).acquire()
+        new_lock().acquire()
 
 
-def test_a_lock_that_is_not_held_has_no_descriptor(path):
+def test_a_lock_that_is_not_held_has_no_descriptor(new_lock):
     with pytest.raises(ValueError, match="not held"):
-        FileLock(path).fileno()
+        new_lock().fileno()
 
 
 def test_checking_a_lock_neither_makes_nor_locks_its_file(tmp_path, monkeypatch):

@@ -51,7 +51,9 @@ def acknowledged(lines, word):
     return [line.split()[1] for line in lines if line.startswith(word)]
 
 
-@pytest.mark.parametrize(("processes", "count"), [(2, 25), (8, 4)])
+@pytest.mark.parametrize(
+    ("processes", "count"), [(2, 25), pytest.param(8, 4, marks=pytest.mark.long)]
+)
 def test_processes_at_once_lose_and_repeat_nothing(tmp_path, processes, count):
     history = TinyDBHistory(tmp_path)
     fresh = partial(TinyDBHistory, tmp_path)  # reads the volumes again
@@ -127,9 +129,11 @@ def test_a_writer_stopped_within_a_write_blocks_no_reader_and_its_death_frees_th
         before = history.trials("digits")
         writer = os.fork()
         if writer == 0:
-            stop_before(Path, method, step)
-            history.finish("digits-3-1", REACHED)
-            os._exit(0)
+            try:
+                stop_before(Path, method, step)
+                history.finish("digits-3-1", REACHED)
+            finally:  # else a failure would go on as a second pytest
+                os._exit(1)
         try:
             assert os.WIFSTOPPED(os.waitpid(writer, os.WUNTRACED)[1])
             reader = TinyDBHistory(directory)

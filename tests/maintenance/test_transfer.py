@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -12,7 +14,6 @@ from hypothesis import strategies as st
 pytest.importorskip("sqlalchemy")
 
 from tests.contracts.history import outcomes
-from tests.databases import prepare
 from tests.factories import DONE, PREEMPTED, REACHED, begin, build_trial, uuid_of
 from tests.servers import running
 from zeusrun.errors import HistoryError, UsageError
@@ -29,7 +30,9 @@ def local(tmp_path):
 
 @pytest.fixture
 def shared(tmp_path, sqlite_url):
-    return open_named(tmp_path / "home", {}, sqlite_url)
+    history = open_named(tmp_path / "home", {}, sqlite_url)
+    with closing(history.remote):
+        yield history
 
 
 @pytest.fixture
@@ -193,15 +196,16 @@ def test_any_history_survives_the_way_there_and_back(tmp_path_factory, empty_sql
     @given(ends=ends)
     def check(ends):
         folder = tmp_path_factory.mktemp("transfer")
-        prepare(f"sqlite:///{folder}/history.db")
+        shutil.copy(empty_sqlite, folder / "history.db")
         local = TinyDBHistory(folder / "history", volume_trials=2)
         for number, (outcome, forgotten) in enumerate(ends, 1):
             trial = begin(local, build_trial(number))
             local.finish(trial.trial, outcome)
             local.forget(trial.trial, forgotten=forgotten)
         shared = open_named(folder, {}, f"sqlite:///{folder}/history.db")
-        transfer(shared, folder, None, to_shared=True)
-        transfer(shared, folder / "other", None, to_shared=False)
+        with closing(shared.remote):
+            transfer(shared, folder, None, to_shared=True)
+            transfer(shared, folder / "other", None, to_shared=False)
         assert TinyDBHistory(folder / "other" / "history").trials("job") == local.trials("job")
 
     check()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import closing
 
 import pytest
 
@@ -24,8 +25,8 @@ class TestSidecar(MetricSourceContract):
 
     @pytest.fixture
     def report(self, tmp_path):
-        writer = EventWriter(tmp_path / SIDECAR_NAME)
-        return lambda epoch, **metrics: writer.write(Reported(float(epoch), epoch, metrics))
+        with closing(EventWriter(tmp_path / SIDECAR_NAME)) as writer:
+            yield lambda epoch, **metrics: writer.write(Reported(float(epoch), epoch, metrics))
 
     @pytest.fixture
     def begin_report(self, tmp_path):

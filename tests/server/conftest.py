@@ -8,8 +8,11 @@ import shutil
 import socket
 import threading
 import time
+from concurrent.futures import wait
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from typing import ClassVar
+from unittest import mock
 from urllib.parse import urlencode
 
 import pytest
@@ -20,11 +23,15 @@ pytest.importorskip("uvicorn")
 
 import uvicorn
 
+from tests.servers import hang_up
+from tests.view.report.values import close_fonts
 from zeusrun.history.sql.engine import writing
 from zeusrun.history.sql.schema import METADATA, start_incarnation
 from zeusrun.history.sql.store import SqlHistory
 from zeusrun.history.sql.tokens import create_token
-from zeusrun.server import auth
+from zeusrun.server import app, auth
+from zeusrun.server.pages import router
+from zeusrun.server.pages.reports import Reports
 from zeusrun.server.run import build_config, listen
 from zeusrun.server.settings import ServerSettings
 
@@ -97,6 +104,40 @@ class Server:
             yield history
 
 
+class ListedReports(Reports):
+    """Reports that tests find; their thread runs from the start."""
+
+    running: ClassVar[list[Reports]] = []
+
+    def __init__(self, store):
+        super().__init__(store)
+        self._worker.submit(int).result()
+        self.running.append(self)
+
+    def close(self):
+        self.running.remove(self)
+        super().close()
+
+    def rest(self):
+        """Wait for what is being computed, and close the connections to the database."""
+        wait(list(self._pending.values()))
+        self._store.engine.dispose()
+
+
+_running: list[uvicorn.Server] = []
+
+
+@pytest.fixture(autouse=True)
+def close_what_a_shared_server_keeps_open():
+    """Close connections, and fonts: a server keeps them for its next request."""
+    yield
+    for server in _running:
+        hang_up(server)
+    for reports in ListedReports.running:
+        reports.rest()
+    close_fonts()
+
+
 @contextmanager
 def serving(**values):
     """Run a server in a thread; ``values`` are its settings."""
@@ -104,13 +145,19 @@ def serving(**values):
     listening = listen(settings)
     server = uvicorn.Server(build_config(settings))
     thread = threading.Thread(target=server.run, args=([listening.listener],))
-    thread.start()
-    try:
+    with (
+        mock.patch.object(router, "Reports", ListedReports),
+        mock.patch.object(app, "_EXPIRE_S", 3600.0),  # tests let leases expire themselves
+    ):
+        thread.start()
         while not server.started:
             assert thread.is_alive()
             time.sleep(0.005)
+    _running.append(server)
+    try:
         yield Server(listening.listener.getsockname()[1], settings)
     finally:
+        _running.remove(server)
         server.should_exit = True
         thread.join(30)
         assert not thread.is_alive()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import http.client
 import json
+import shutil
 from contextlib import closing
 from dataclasses import replace
 
 import pytest
 
 from tests.factories import DONE, build_trial
-from tests.server.conftest import Answer
+from tests.server.conftest import Answer, serving
 
 ALICE = ("X-Forwarded-User", "alice@example.org")
 HTML = ("Accept", "text/html,*/*")
@@ -26,14 +27,16 @@ PEOPLE = {
 }
 
 
-@pytest.fixture
-def people(start):
-    """A server on which people sign in, with two jobs."""
-    server = start(**PEOPLE)
-    token = server.create_token()
-    for job in ("team-a", "digits"):
-        assert server.begin(build_trial(job=job), token).status == 201
-    return server
+@pytest.fixture(scope="module")
+def people(empty_sqlite, tmp_path_factory):
+    """A server on which people sign in, with two jobs; no test changes who may read what."""
+    path = tmp_path_factory.mktemp("people") / "history.db"
+    shutil.copy(empty_sqlite, path)
+    with serving(database_url=f"sqlite:///{path}", **PEOPLE) as server:
+        token = server.create_token()
+        for job in ("team-a", "digits"):
+            assert server.begin(build_trial(job=job), token).status == 201
+        yield server
 
 
 def ask(server, path, *headers, peer="127.0.0.1", method="GET", body=None):
@@ -239,11 +242,12 @@ def test_only_one_clear_name_in_exactly_this_header_is_a_person(people, logged, 
     assert all(line.isprintable() for line in logged)
 
 
-def test_the_log_says_once_who_came_and_what_they_may_read(people, logged):
+def test_the_log_says_once_who_came_and_what_they_may_read(start, logged):
+    server = start(**PEOPLE)
     for _ in range(2):
-        ask(people, "/api/v1/jobs", ALICE, ("X-Forwarded-For", "192.0.2.7"))
-    ask(people, "/api/v1/jobs", ALICE, ("X-Forwarded-Groups", "research"))
-    ask(people, "/api/v1/jobs/digits/trials", ALICE)
+        ask(server, "/api/v1/jobs", ALICE, ("X-Forwarded-For", "192.0.2.7"))
+    ask(server, "/api/v1/jobs", ALICE, ("X-Forwarded-Groups", "research"))
+    ask(server, "/api/v1/jobs/digits/trials", ALICE)
     who = "person alice@example.org from"
     assert logged == [
         f"{who} 192.0.2.7 may read jobs called team-*",

@@ -36,7 +36,12 @@ def open_for_writing(path: Path | str, flags: int) -> int:
 
 
 def open_for_reading(path: Path | str) -> int:
-    """Open a regular file. A link, a pipe or a device raises ``FileNotFoundError``."""
+    """Open a regular file.
+
+    Raises:
+        FileNotFoundError: Also for a link, a pipe or a device.
+        IsADirectoryError: For a directory.
+    """
     missing = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(path))
     try:
         descriptor = os.open(path, os.O_RDONLY | _FLAGS)
@@ -45,9 +50,11 @@ def open_for_reading(path: Path | str) -> int:
             raise missing from error
         raise
     mode = os.fstat(descriptor).st_mode
-    if stat.S_ISREG(mode) or stat.S_ISDIR(mode):  # reading a directory raises a clear error
+    if stat.S_ISREG(mode):
         return descriptor
     os.close(descriptor)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
     raise missing
 
 

@@ -81,7 +81,9 @@ class LastingStream:
         try:
             yield
         except OSError:  # from here on, the stream writes to nowhere
-            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self._stream.fileno())
+            os.close(nowhere)
 
 
 def lasting_console(stream: IO[str] | None) -> PlainConsole:

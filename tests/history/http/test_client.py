@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import pytest
 
 pytest.importorskip("fastapi")
@@ -24,14 +26,18 @@ from zeusrun.trial import TrialStatus
 
 @pytest.fixture(scope="module")
 def any_server(empty_sqlite):
-    with running(f"sqlite:///{empty_sqlite}") as server:
+    with (
+        mock.patch("zeusrun.server.app._EXPIRE_S", 3600.0),  # tests let leases expire themselves
+        running(f"sqlite:///{empty_sqlite}") as server,
+    ):
         yield server
 
 
 @pytest.fixture
 def server(any_server, sqlite_url):
     any_server.use(sqlite_url)
-    return any_server
+    yield any_server
+    any_server.rest()
 
 
 @pytest.fixture

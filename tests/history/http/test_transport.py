@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 from base64 import b64encode
+from contextlib import ExitStack, closing, suppress
 
 import pytest
 
@@ -34,35 +35,39 @@ class Scripted:
         self.port = self._listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         self.ended = threading.Event()
-        threading.Thread(target=self._run, daemon=True).start()
+        self._clients, self._threads = [], [threading.Thread(target=self._run)]
+        self._threads[0].start()
 
     def _run(self):
-        while not self.ended.is_set():
-            try:
+        with suppress(OSError):
+            while True:
                 client, _ = self._listener.accept()
-            except OSError:
-                return
-            self.connections += 1
-            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+                self.connections += 1
+                self._clients.append(client)
+                self._threads.append(threading.Thread(target=self._serve, args=(client,)))
+                self._threads[-1].start()
 
     def _serve(self, client):
-        with client:
+        with client, suppress(OSError):
             while data := client.recv(1 << 16):
                 self.got.append(data)
-                try:
-                    size = self._size if self._pause_s else len(self._answer) or 1
-                    for at in range(0, len(self._answer), size):
-                        piece = self._answer[at : at + size]
-                        client.sendall(piece)
-                        self.ended.wait(self._pause_s)
-                except OSError:
-                    return
+                size = self._size if self._pause_s else len(self._answer) or 1
+                for at in range(0, len(self._answer), size):
+                    client.sendall(self._answer[at : at + size])
+                    self.ended.wait(self._pause_s)
                 if self._close:
                     return
 
     def close(self):
         self.ended.set()
+        self._listener.shutdown(socket.SHUT_RDWR)  # its thread waits for a client
         self._listener.close()
+        self._threads[0].join()
+        for client in self._clients:
+            with suppress(OSError):
+                client.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join()
 
 
 def http(status, body, *headers):
@@ -84,6 +89,17 @@ def serve():
         each.close()
 
 
+@pytest.fixture
+def connect():
+    """Return a function that makes a client of a server; its connections end with the test."""
+    with ExitStack() as stack:
+
+        def make(*arguments):
+            return stack.enter_context(closing(HttpHistory(*arguments)))
+
+        yield make
+
+
 @pytest.fixture(autouse=True)
 def no_proxies(monkeypatch):
     for name in ("http", "https", "all", "no"):
@@ -92,11 +108,8 @@ def no_proxies(monkeypatch):
 
 
 def ask(url):
-    history = HttpHistory(url, SECRET)
-    try:
+    with closing(HttpHistory(url, SECRET)) as history:
         return history.find("digits-1-1")
-    finally:
-        history.close()
 
 
 def refusal(code, message="no"):
@@ -142,8 +155,8 @@ def test_what_a_server_answers_becomes_the_right_error(serve, answer, kind, word
 
 
 @pytest.mark.parametrize("answer", [{}, {"jobs": 7, "trials": 7, "now": "x", "incarnation": ""}])
-def test_an_answer_of_another_program_is_an_error(serve, answer):
-    history = HttpHistory(serve(http(200, answer)).url)
+def test_an_answer_of_another_program_is_an_error(connect, serve, answer):
+    history = connect(serve(http(200, answer)).url)
     for call in (
         history.identify,
         history.jobs,
@@ -161,17 +174,17 @@ def test_a_server_may_say_when_to_try_again(serve):
     assert error.value.retry_after_s == 7.0
 
 
-def test_a_trial_that_the_server_does_not_know_is_none(serve):
+def test_a_trial_that_the_server_does_not_know_is_none(connect, serve):
     server = serve(http(404, refusal("unknown", "no trial")))
     assert ask(server.url) is None
     with pytest.raises(UnknownTrialError):
-        HttpHistory(server.url).renew("digits-1-1")
+        connect(server.url).renew("digits-1-1")
 
 
 @pytest.mark.parametrize("pause_s", [0.05, 30.0])
-def test_a_server_that_answers_too_slowly_is_left(serve, pause_s):
+def test_a_server_that_answers_too_slowly_is_left(connect, serve, pause_s):
     server = serve(http(200, {"trial": " " * 5000}), pause_s=pause_s)
-    history, begun_t = HttpHistory(server.url), time.monotonic()
+    history, begun_t = connect(server.url), time.monotonic()
     for _ in range(3):
         with pytest.raises(UnavailableError, match="took too long"):
             history._ask("GET", "/trials/a-1-1", dict, limit_s=0.1)
@@ -180,9 +193,9 @@ def test_a_server_that_answers_too_slowly_is_left(serve, pause_s):
 
 
 @pytest.mark.parametrize("size", [1, 20])
-def test_a_head_that_comes_too_slowly_is_not_waited_for(serve, size):
+def test_a_head_that_comes_too_slowly_is_not_waited_for(connect, serve, size):
     server = serve(http(200, {}, f"X: {'x' * 500}"), pause_s=0.1, size=size)
-    history, begun_t = HttpHistory(server.url), time.monotonic()
+    history, begun_t = connect(server.url), time.monotonic()
     with pytest.raises(UnavailableError, match="took too long"):
         history._ask("GET", "/trials/a-1-1", dict, limit_s=0.5)
     assert 0.4 < time.monotonic() - begun_t < 2.5  # the whole head would take longer
@@ -198,23 +211,32 @@ class Reader:
         self._listener.bind(("127.0.0.1", 0))
         self._listener.listen()
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
-        self.body = b""
-        threading.Thread(target=self._serve, daemon=True).start()
+        self.body, self._left = b"", threading.Event()
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def join(self):
+        """Read no more, and wait for the end of its thread."""
+        self._left.set()
+        self._thread.join()
 
     def _serve(self):
-        with self._listener, self._listener.accept()[0] as client:
+        with self._listener, self._listener.accept()[0] as client, suppress(OSError):
             head, _, self.body = client.recv(1 << 16).partition(b"\r\n\r\n")
             length = int(re.search(rb"(?i)content-length: (\d+)", head)[1])
             while len(self.body) < length and (data := client.recv(self._rate // 20)):
                 self.body += data
-                time.sleep(len(data) / self._rate)
+                if self._left.wait(len(data) / self._rate):
+                    return
             client.sendall(http(200, {}))
 
 
 def test_a_long_request_takes_longer_than_a_connection_may(monkeypatch):
     monkeypatch.setattr("zeusrun.history.http.transport._CONNECT_S", 0.5)
     server, body = Reader(4 << 20), bytes(range(256)) * (8 << 12)
-    answer = Transport(server.url).send("POST", "/", {}, body, 60.0)
+    with closing(Transport(server.url)) as transport:
+        answer = transport.send("POST", "/", {}, body, 60.0)
+    server.join()
     assert (answer.status, server.body) == (200, body)
 
 
@@ -222,9 +244,13 @@ def test_a_long_request_takes_longer_than_a_connection_may(monkeypatch):
 def test_a_server_that_reads_too_slowly_is_left(monkeypatch, rate):
     monkeypatch.setattr("zeusrun.history.http.transport._CONNECT_S", 0.5)
     server, begun_t = Reader(rate), time.monotonic()
-    with pytest.raises(UnavailableError, match="took too long"):
-        Transport(server.url).send("POST", "/", {}, bytes(32 << 20), 2.0)
+    with (
+        closing(Transport(server.url)) as transport,
+        pytest.raises(UnavailableError, match="took too long"),
+    ):
+        transport.send("POST", "/", {}, bytes(32 << 20), 2.0)
     assert time.monotonic() - begun_t < 10
+    server.join()
 
 
 def test_a_server_that_speaks_http_is_not_tried_again_by_https(serve):
@@ -241,13 +267,13 @@ def test_nobody_listens():
         ask(f"http://127.0.0.1:{port}")
 
 
-def test_a_connection_stays_open_and_one_that_was_closed_is_replaced(serve):
+def test_a_connection_stays_open_and_one_that_was_closed_is_replaced(connect, serve):
     server = serve(http(200, {"jobs": ["a"]}), close=False)
-    history = HttpHistory(server.url)
+    history = connect(server.url)
     assert [history.jobs() for _ in range(3)] == [["a"]] * 3
     assert server.connections == 1
     closing = serve(http(200, {"jobs": ["b"]}, "Connection: keep-alive"))
-    history = HttpHistory(closing.url)
+    history = connect(closing.url)
     assert [history.jobs() for _ in range(3)] == [["b"]] * 3  # it is closed after each answer
     assert closing.connections == 3
 
@@ -314,20 +340,20 @@ def test_a_proxy_of_another_kind_is_refused_without_its_password(monkeypatch):
         assert "sec" not in str(error.value)
 
 
-def test_requests_pass_through_a_proxy(serve, monkeypatch):
+def test_requests_pass_through_a_proxy(connect, serve, monkeypatch):
     proxy = serve(http(200, {"jobs": ["a"]}))
     monkeypatch.setenv("http_proxy", f"http://me:pw%40@127.0.0.1:{proxy.port}")
-    assert HttpHistory("http://zeus.example.org/x").jobs() == ["a"]
+    assert connect("http://zeus.example.org/x").jobs() == ["a"]
     assert proxy.got[0].startswith(b"GET http://zeus.example.org/x/api/v1/jobs HTTP/1.1")
     assert b"proxy-authorization: basic bwu6chda" in proxy.got[0].lower()
     monkeypatch.setenv("http_proxy", f"http://me:ключ@127.0.0.1:{proxy.port}")
-    HttpHistory("http://zeus.example.org/x").jobs()
+    connect("http://zeus.example.org/x").jobs()
     login = b64encode("me:ключ".encode()).lower()
     assert b"proxy-authorization: basic " + login in proxy.got[1].lower()
     secure = serve(http(407, "who are you?"))
     monkeypatch.setenv("https_proxy", f"http://me:{SECRET}@127.0.0.1:{secure.port}")
     with pytest.raises(UnavailableError, match=r"by the proxy http://\*+@127.0.0.1.*407") as error:
-        HttpHistory("https://zeus.example.org", SECRET).jobs()
+        connect("https://zeus.example.org", SECRET).jobs()
     assert secure.got[0].startswith(b"CONNECT zeus.example.org:443")
     assert f"Bearer {SECRET}".encode() not in secure.got[0]
     assert SECRET not in str(error.value)
@@ -360,18 +386,18 @@ def test_a_library_that_is_too_old_is_no_bug(monkeypatch):
         HttpHistory("https://zeus.example.org")
 
 
-def test_a_compressed_answer_is_read(serve):
+def test_a_compressed_answer_is_read(connect, serve):
     body = gzip.compress(json.dumps({"jobs": ["a"]}).encode())
     head = f"HTTP/1.1 200 X\r\nContent-Encoding: gzip\r\nContent-Length: {len(body)}\r\n\r\n"
-    assert HttpHistory(serve(head.encode() + body).url).jobs() == ["a"]
+    assert connect(serve(head.encode() + body).url).jobs() == ["a"]
 
 
-def test_a_lost_answer_is_an_error_at_the_client(serve):
+def test_a_lost_answer_is_an_error_at_the_client(connect, serve):
     server = serve(http(200, {"jobs": ["a"]}))
     proxy = Proxy(server.port)
     proxy.mode = "lose"
     with pytest.raises(UnavailableError):
-        HttpHistory(proxy.url).jobs()
+        connect(proxy.url).jobs()
     assert server.got
     proxy.close()
 

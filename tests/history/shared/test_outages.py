@@ -6,6 +6,7 @@ import re
 import threading
 import time
 from dataclasses import replace
+from unittest import mock
 
 import pytest
 
@@ -30,14 +31,18 @@ LOST = Outcome(TrialStatus.LOST, "its zeusrun died", LATER)
 
 @pytest.fixture(scope="module")
 def any_server(empty_sqlite):
-    with running(f"sqlite:///{empty_sqlite}") as server:
+    with (
+        mock.patch("zeusrun.server.app._EXPIRE_S", 3600.0),  # tests let leases expire themselves
+        running(f"sqlite:///{empty_sqlite}") as server,
+    ):
         yield server
 
 
 @pytest.fixture
 def server(any_server, sqlite_url):
     any_server.use(sqlite_url)
-    return any_server
+    yield any_server
+    any_server.rest()
 
 
 @pytest.fixture

@@ -31,6 +31,7 @@ class Over:
         history = request.getfixturevalue(self.shared)
         yield history
         clear(history)
+        history.close()  # the next test opens a connection of its own
 
     @pytest.fixture
     def database(self, history):

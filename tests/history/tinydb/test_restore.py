@@ -284,8 +284,16 @@ def test_what_is_merged_is_there_once_and_in_the_order_of_its_numbers(sources):
     assert {key for key, t in zip(keys, merged, strict=True) if t.status.finished} == ended
 
 
-@pytest.mark.parametrize("lasting", [False, True], ids=["once", "from then on"])
-@pytest.mark.parametrize("damaged", [False, True], ids=["good", "damaged"])
+# The short tier has each state and each kind of error once.
+@pytest.mark.parametrize(
+    ("damaged", "lasting"),
+    [
+        pytest.param(False, False, id="good-once"),
+        pytest.param(True, True, id="damaged-from then on"),
+        pytest.param(False, True, id="good-from then on", marks=pytest.mark.long),
+        pytest.param(True, False, id="damaged-once", marks=pytest.mark.long),
+    ],
+)
 def test_an_io_error_at_any_step_of_restoring_loses_nothing(
     tmp_path, monkeypatch, damaged, lasting
 ):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import http.client
 import shutil
-import socket
+import time
 from contextlib import contextmanager
 from types import SimpleNamespace
 
@@ -44,14 +44,13 @@ def fetch(port, path, method="GET", **headers):
         connection.close()
 
 
+def fetch_whole(port):
+    """Return the first page once everything on it has been computed."""
+    while "data-pending" in (text := fetch(port, "/").text):
+        time.sleep(0.02)
+    return text
+
+
 @pytest.fixture
 def store(sql_history):
     return sql_history
-
-
-@pytest.fixture
-def unused_port():
-    """Return a port that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]

@@ -10,8 +10,8 @@ import pytest
 pytest.importorskip("fastapi")
 pytest.importorskip("sqlalchemy")
 
-from tests.server.pages.conftest import fetch, open_store, serve
-from tests.server.pages.test_pages import check, fetch_whole
+from tests.server.pages.conftest import fetch, fetch_whole, open_store, serve
+from tests.server.pages.test_pages import check
 from tests.server.pages.values import named
 from tests.view.report.values import run
 from zeusrun.history.sql.tokens import create_token
@@ -29,6 +29,7 @@ def port(empty_sqlite, tmp_path_factory):
             run(4, 128, None, cost_j=None, status=TrialStatus.LOST),
         ]
         store.add([*own, named("other", run(1, 32, 9.0)), named("alpha", run(1, 32, 5.0))])
+        store.close()
         with serve(store) as opened:
             yield opened
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -15,7 +14,7 @@ pytest.importorskip("sqlalchemy")
 import sqlalchemy as sa
 
 from tests.factories import begin, build_trial
-from tests.server.pages.conftest import fetch, open_store, serve
+from tests.server.pages.conftest import fetch, fetch_whole, open_store, serve
 from tests.server.pages.values import EVIL, LIVE, SETTINGS, fill, host, named, trace
 from tests.view.report.test_page import Checker
 from tests.view.report.values import noise_curve, run, run_by_samples
@@ -61,17 +60,11 @@ def check(text):
     return checker
 
 
-def fetch_whole(port):
-    """Return the first page once everything on it has been computed."""
-    while "data-pending" in (text := fetch(port, "/").text):
-        time.sleep(0.02)
-    return text
-
-
 @pytest.fixture(scope="module")
 def filled(empty_sqlite, tmp_path_factory):
     with open_store(empty_sqlite, tmp_path_factory.mktemp("pages") / "history.db") as store:
         fill(store)
+        store.close()
         yield store
 
 
@@ -309,51 +302,42 @@ def test_whatever_a_script_a_host_or_a_client_says_is_text(store):
             assert "<script" not in fetch(port, f"/run/job-2-1/{name}.svg").text
 
 
-@pytest.mark.parametrize(
-    "facts",
-    [
-        {},
-        {"gpus": 3, "schedules": "x", "version": 7},
-        {"gpus": [None, 3, {}], "schedules": [{}, {"job": 3}, {"job": "x", "next": [3]}]},
-        {"gpus": [{"power_w": "x", "utilization": 1e300, "throttle_reasons": {}, "model": []}]},
-        {"gpus": [{"power_w": 10**400, "cuda_index": 10**400, "temperature_c": True}]},
-        {"schedules": [{"job": "../x", "next": {}, "firings": [{"occurrence": 3}, 4]}]},
-    ],
-)
-def test_a_machine_may_report_anything(store, facts):
+def test_a_machine_may_report_anything(store):
     store.add([run(1, 32)])
-    store.report_host("node", facts)
     with serve(store) as port:
-        for path in ("/machines", "/job/job"):
-            answer = fetch(port, path)
-            assert answer.status == 200
-            check(answer.text)
+        for facts in (
+            {},
+            {"gpus": 3, "schedules": "x", "version": 7},
+            {"gpus": [None, 3, {}], "schedules": [{}, {"job": 3}, {"job": "x", "next": [3]}]},
+            {"gpus": [{"power_w": "x", "utilization": 1e300, "throttle_reasons": {}, "model": []}]},
+            {"gpus": [{"power_w": 10**400, "cuda_index": 10**400, "temperature_c": True}]},
+            {"schedules": [{"job": "../x", "next": {}, "firings": [{"occurrence": 3}, 4]}]},
+        ):
+            store.report_host("node", facts)
+            for path in ("/machines", "/job/job"):
+                answer = fetch(port, path)
+                assert answer.status == 200, facts
+                check(answer.text)
 
 
-@pytest.mark.parametrize(
-    "live",
-    [
-        {"curve": 3},
-        {"trial": "other-1-1", "job": "other", "status": "REACHED"},
-        {"job": "other", "recurrence": 9, "status": "REACHED", "run_dir": "/other-1-1"},
-        {"power_w": "x", "host": 3, "updated_at": 4},
-        {"power_w": 10**400},
-        {"power_w": "nan", "epochs": -1},
-        {"epochs": 10**9, "curve": [[1, 1.0, None, None]]},
-        {"curve": [[1, 1.0, None, -1e308], [2, 2.0, None, 1e308]]},
-    ],
-)
-def test_a_heartbeat_may_say_anything_and_changes_no_name(store, live):
+def test_a_heartbeat_may_say_anything_and_changes_no_name(store):
     begin(store, build_trial(1))
-    store.renew("job-1-1", {**LIVE, "trial": "job-1-1", **live})
     with serve(store) as port:
-        for path in ("/", "/job/job", "/run/job-1-1", "/metrics", "/run/job-1-1/curves.svg"):
-            answer = fetch(port, path)
-            assert answer.status == (200 if "svg" not in path else answer.status)
-            assert "other-1-1" not in answer.text
-            assert "nan" not in answer.text
-            assert answer.status in {200, 404}
-            assert "no heartbeat" not in answer.text
+        for live in (
+            {"curve": 3},
+            {"trial": "other-1-1", "job": "other", "status": "REACHED"},
+            {"job": "other", "recurrence": 9, "status": "REACHED", "run_dir": "/other-1-1"},
+            {"power_w": "x", "host": 3, "updated_at": 4},
+            {"power_w": 10**400},
+            {"power_w": "nan", "epochs": -1},
+            {"epochs": 10**9, "curve": [[1, 1.0, None, None]]},
+            {"curve": [[1, 1.0, None, -1e308], [2, 2.0, None, 1e308]]},
+        ):
+            store.renew("job-1-1", {**LIVE, "trial": "job-1-1", **live})
+            for path in ("/", "/job/job", "/run/job-1-1", "/metrics", "/run/job-1-1/curves.svg"):
+                answer = fetch(port, path)
+                assert answer.status in ({200, 404} if "svg" in path else {200}), live
+                assert not re.search("other-1-1|nan|no heartbeat", answer.text), live
 
 
 @pytest.mark.parametrize(

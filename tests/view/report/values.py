@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import sys
+
 from tests.factories import build_trial
 from zeusrun.trial import CurvePoint, EnergySource, TrialStatus
 from zeusrun.trial.values import NoisePoint
 
 KWH = 3.6e6
+
+
+def close_fonts():
+    """Close the files of the fonts in which something was drawn: matplotlib keeps some open."""
+    if "matplotlib.font_manager" in sys.modules:
+        sys.modules["matplotlib.font_manager"]._get_font.cache_clear()
 
 
 def run(recurrence, size, energy_kwh=1.0, attempt=1, status=TrialStatus.REACHED, **changes):

@@ -123,7 +123,9 @@ class Transport:
             except exceptions.ProtocolError:
                 return self._exchange(method, path, headers, body, until_t)
         except exceptions.HTTPError as error:
-            raise self._explain(error) from None
+            explained = self._explain(error)
+        # Raised here it has no context, which would keep the socket as long as somebody keeps it.
+        raise explained
 
     def _exchange(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes | None, until_t: float
