@@ -73,7 +73,8 @@ class Training:
     def stacks(self):
         """Return where the members are."""
         for slot in self.members:
-            os.kill(self.board.place(slot).pid, STACK_SIGNAL)
+            if (pid := self.board.place(slot).pid) > 1:  # 0 is the process group of the tests
+                os.kill(pid, STACK_SIGNAL)
         time.sleep(1)
         files = [self.run_dir / "logs" / f"rank{slot}.stack" for slot in self.members]
         return "\n".join(f"{path}: {path.read_text()}" for path in files)
@@ -88,7 +89,7 @@ class Training:
     def kill(self, rank, number=signal.SIGKILL):
         """Send a signal to a rank; return the process."""
         pid = self.board.place(self.members[rank]).pid
-        assert pid > 1  # 0 is the process group of the tests
+        assert pid > 1  # as in ``stacks``
         os.kill(pid, number)
         return pid
 
