@@ -77,7 +77,7 @@ class Training:
                 os.kill(pid, STACK_SIGNAL)
         time.sleep(1)
         files = [self.run_dir / "logs" / f"rank{slot}.stack" for slot in self.members]
-        return "\n".join(f"{path}: {path.read_text()}" for path in files)
+        return "\n".join(f"{path}: {path.read_text()}" for path in files if path.exists())
 
     @property
     def log(self):
