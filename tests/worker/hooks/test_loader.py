@@ -6,7 +6,6 @@ import textwrap
 
 import pytest
 
-from tests.forks import torch_forks
 from tests.worker.rank import Rank, run_plain
 from zeusrun.sidecar.events import Applied, Asked, Ended, Observed
 
@@ -27,17 +26,12 @@ def step():
 
 
 @pytest.fixture
-def forks():
-    return torch_forks()
-
-
-@pytest.fixture
-def run(tmp_path, forks):
+def run(tmp_path):
     def start(script, **environment):
         path = tmp_path / "script.py"
         path.write_text(PREAMBLE + textwrap.dedent(script))
         rank = Rank(tmp_path / "run")
-        code, log = rank.run_forked(forks, path, **environment)
+        code, log = rank.run_forked(path, **environment)
         return rank, code, log
 
     return start
