@@ -49,6 +49,7 @@ def build(tmp_path, monkeypatch):
     board.publish(Generation(1, (0, 1)))
     yield SimpleNamespace(board=board, member=make)
     stop.set()
+    board.close()
 
 
 def test_a_change_begins_after_the_same_step_on_every_rank(build):
