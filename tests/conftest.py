@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import signal
 import sys
 
@@ -41,17 +40,21 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    """Undo what ``nohup`` and a shell's ``&`` ignore: children would inherit it, and never end."""
-    if getattr(config.option, "numprocesses", None):
-        return  # the workers have the children; ``nohup make test`` outlives its terminal
-    for number, usual in (
-        (signal.SIGINT, signal.default_int_handler),
-        (signal.SIGHUP, signal.SIG_DFL),
-        (signal.SIGQUIT, signal.SIG_DFL),
-    ):
+    """Undo what ``nohup`` and a shell's ``&`` ignore: nothing could interrupt a test."""
+    has_workers = bool(getattr(config.option, "numprocesses", None))
+    heed_signals(has_workers=has_workers)
+    if not has_workers:
+        gc.disable()  # a third of the time a worker takes to collect; see the end of collection
+
+
+def heed_signals(*, has_workers):
+    """Give signals that are ignored their usual handlers; ``nohup`` still outlives its terminal."""
+    usual = {signal.SIGINT: signal.default_int_handler, signal.SIGQUIT: signal.SIG_DFL}
+    if not has_workers:  # the workers have the children, which would inherit it
+        usual[signal.SIGHUP] = signal.SIG_DFL
+    for number, handler in usual.items():
         if signal.getsignal(number) is signal.SIG_IGN:
-            signal.signal(number, usual)
-    gc.disable()  # a third of the time that a worker takes to collect; see the end of collection
+            signal.signal(number, handler)
 
 
 def pytest_collection_finish(session):
@@ -63,15 +66,11 @@ def pytest_collection_finish(session):
 
 
 @pytest.fixture(autouse=True)
-def leave_the_process_as_it_was(request):
+def leave_the_process_as_it_was():
     """Fail a test that leaves something in this process."""
     before = State()
     yield
     left = before.find_left()
-    if left and os.environ.get("LEFT"):
-        with open(os.environ["LEFT"], "a") as file:
-            file.write("".join(f"{request.node.nodeid} :: {each}\n" for each in left))
-        return
     assert not left, "the test has left in the process: " + "; ".join(left)
 
 

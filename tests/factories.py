@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shlex
 import subprocess
 import sys
 from contextlib import suppress
@@ -21,6 +22,8 @@ from zeusrun.trial import CurvePoint, EnergySource, Outcome, Stage, Trial, Trial
 ROOT = Path(__file__).resolve().parents[1]
 CHILDREN = ROOT / "tests" / "children"
 FAKE_TORCHRUN = ROOT / "tests" / "fake_torchrun"
+PYTHON = shlex.quote(sys.executable)
+"""This Python, for a command of a shell: its path may contain spaces."""
 _CALM = f"""
 import runpy, sys
 sys.path.append({str(ROOT)!r})
@@ -82,6 +85,13 @@ def build_trial(recurrence: int = 1, attempt: int = 1, job: str = "job", **value
         "uuid": uuid_of(values.get("trial", trial)),
     }
     return Trial(**{**defaults, **values})
+
+
+def shebang(options: str = "") -> str:
+    """Return the first lines of a Python program, for a path with spaces, too, as pip does."""
+    if len(sys.executable) < 100 and " " not in sys.executable:
+        return f"#!{sys.executable} {options}".rstrip() + "\n"
+    return f"#!/bin/sh\n'''exec' {PYTHON} {options} \"$0\" \"$@\"\n' '''\n"
 
 
 def uuid_of(trial: str) -> str:

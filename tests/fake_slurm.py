@@ -9,13 +9,13 @@ from __future__ import annotations
 import fcntl
 import marshal
 import os
-import sys
 import time
 from contextlib import contextmanager
 from pathlib import Path
 
-_PROGRAM = """#!{python} -ISB
-import fcntl, marshal, os, sys, time  # json and re would double the time to start
+from tests.factories import shebang
+
+_PROGRAM = """{shebang}import fcntl, marshal, os, sys, time  # json and re would double the time to start
 folder, (name, *args) = {folder!r}, [os.path.basename(sys.argv[0]), *sys.argv[1:]]
 stream = open(folder + "/jobs", "rb+")
 fcntl.flock(stream, fcntl.LOCK_EX)
@@ -138,7 +138,7 @@ class FakeSlurm:
         self.folder.mkdir()
         empty = {"next": 1, "jobs": {}, "new": _NEW, "calls": [], "fails": {}}
         (self.folder / "jobs").write_bytes(marshal.dumps(empty))
-        text = _PROGRAM.format(python=sys.executable, folder=str(self.folder), ended=_ENDED)
+        text = _PROGRAM.format(shebang=shebang("-ISB"), folder=str(self.folder), ended=_ENDED)
         for name in ("sbatch", "squeue", "sacct", "scancel", "scontrol", "srun"):
             (self.folder / name).write_text(text)
             (self.folder / name).chmod(0o755)

@@ -48,6 +48,30 @@ ONLY = {
 }
 """Packages that import less than their row would allow."""
 
+BOTH_WAYS = {
+    ("bandit", "bandit/auto"),
+    ("bandit", "bandit/zeus"),
+    ("history", "history/http"),
+    ("history", "history/shared"),
+    ("history", "history/sql"),
+    ("history", "history/tinydb"),
+    ("launcher", "launcher/nodes"),
+    ("launcher", "launcher/queue"),
+    ("launcher", "launcher/rundir"),
+    ("launcher", "launcher/slurm"),
+    ("launcher", "launcher/supervision"),
+    ("launcher/nodes", "launcher/power"),
+    ("launcher/nodes", "launcher/supervision"),
+    ("server", "server/pages"),
+    ("server", "server/zeus"),
+    ("worker", "worker/adapt"),
+    ("worker", "worker/hooks"),
+    ("worker/adapt", "worker/elastic"),
+    ("worker/hooks", "worker/stats"),
+    ("worker/hooks", "worker/sync"),
+}
+"""Folders within a package that import each other: none may be added, and those are to go."""
+
 
 def below(package: str) -> set[str]:
     """Return the packages from which a package may import, beside itself."""

@@ -19,8 +19,12 @@ import psutil
 
 _ENDING_S = 20.0  # for threads and children that are ending; a limit against hangs
 _OF_PYTEST = {"PYTEST_CURRENT_TEST"}
-# Threads that libraries start once in a process, at their first use, and never end.
-_OF_LIBRARIES = ("tqdm_monitor", "TMonitor", "AnyIO worker thread")
+# What libraries keep from their first use on, once in a process.
+_VARIABLES_OF_LIBRARIES = {  # torch and scikit-learn set them
+    *("KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK", "TORCHINDUCTOR_CACHE_DIR"),
+}
+_FILES_OF_LIBRARIES = (".ttf",)  # matplotlib's fonts
+_THREADS_OF_LIBRARIES = ("tqdm_monitor", "TMonitor", "AnyIO worker thread")
 
 shared_descriptors: set[int] = set()
 """Those that the tests of a worker share, such as the connection to a fork server."""
@@ -32,10 +36,22 @@ class _Starts:
     """Counts the processes that this one starts: looking for children takes 2 ms."""
 
     count = 0
+    looked = -1  # at what count ``children`` were looked for
+    children: frozenset[psutil.Process] = frozenset()
 
     def __call__(self, event: str, _: object) -> None:
         if event in {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn"}:
             self.count += 1
+
+    def find_children(self) -> frozenset[psutil.Process]:
+        """Return the children, looked for only if one has been started since."""
+        if self.looked != self.count:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                found = psutil.Process().children()
+            self.looked = self.count
+            self.children = frozenset(each for each in found if each.pid not in shared_children)
+        return self.children
 
 
 _starts = _Starts()
@@ -49,7 +65,11 @@ def _descriptors() -> dict[int, str]:
             found[int(name)] = os.readlink(f"/proc/self/fd/{name}")
         except OSError:
             continue  # that of the listing itself
-    return {each: target for each, target in found.items() if each not in shared_descriptors}
+    return {
+        each: target
+        for each, target in found.items()
+        if each not in shared_descriptors and not target.endswith(_FILES_OF_LIBRARIES)
+    }
 
 
 def _handlers() -> dict[int, object]:
@@ -77,15 +97,14 @@ def _folder() -> str | None:
 
 
 def _threads() -> set[threading.Thread]:
-    return {each for each in threading.enumerate() if not each.name.startswith(_OF_LIBRARIES)}
-
-
-def _children() -> set[psutil.Process]:
-    return {each for each in psutil.Process().children() if each.pid not in shared_children}
+    return {
+        each for each in threading.enumerate() if not each.name.startswith(_THREADS_OF_LIBRARIES)
+    }
 
 
 def _environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name not in _OF_PYTEST}
+    ignored = _OF_PYTEST | _VARIABLES_OF_LIBRARIES
+    return {name: value for name, value in os.environ.items() if name not in ignored}
 
 
 @dataclass
@@ -100,7 +119,7 @@ class State:
     environment: dict[str, str] = field(default_factory=_environment)
     threads: set[threading.Thread] = field(default_factory=_threads)
     descriptors: dict[int, str] = field(default_factory=_descriptors)
-    starts: int = field(default_factory=lambda: _starts.count)
+    children: frozenset[psutil.Process] = field(default_factory=_starts.find_children)
 
     def find_left(self) -> list[str]:
         """Return what is different now, a line each."""
@@ -113,6 +132,7 @@ class State:
             if not any(each.startswith(("thread", "child")) for each in left):
                 break
             time.sleep(0.02)
+            _starts.looked = -1  # they may have ended
         return left
 
     def _differences(self) -> list[str]:
@@ -137,8 +157,4 @@ class State:
             for number, target in now.descriptors.items()
             if self.descriptors.get(number) != target
         ]
-        if now.starts != self.starts:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                left += [f"child: {each}" for each in _children()]
-        return left
+        return left + [f"child: {each}" for each in now.children - self.children]

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from tests.factories import DONE
+from tests.factories import DONE, PYTHON
 from zeusrun import __version__
 from zeusrun.cli import EVERY_DAY, VERBS, app
 
@@ -261,7 +261,7 @@ zeusrun.view.tables.savings_block = lines
 def test_history_piped_into_head(zeusrun, record):
     for recurrence in range(1, 40):
         record(recurrence, replace(DONE, reason="a long reason " * 400))
-    command = f"{sys.executable} -m zeusrun history --json | head -c 10; exit ${{PIPESTATUS[0]}}"
+    command = f"{PYTHON} -m zeusrun history --json | head -c 10; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(
         ["bash", "-c", command], env=zeusrun.environment, capture_output=True, check=False
     )

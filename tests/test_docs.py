@@ -157,7 +157,8 @@ def test_the_page_on_training_scripts_names_every_variable(zeusrun):
     assert told == set(re.findall(r"ZEUSRUN_[A-Z_]+", DOCS["training-script.md"]))
 
 
-PAGES = {"README.md": README, "CONTRIBUTING.md": (ROOT / "CONTRIBUTING.md").read_text()}
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+PAGES = {"README.md": README, "CONTRIBUTING.md": CONTRIBUTING}
 PAGES |= {f"docs/{name}": text for name, text in DOCS.items()}
 
 
@@ -171,6 +172,10 @@ def test_every_link_of_a_page_leads_somewhere(name):
             titles = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
             slugs = {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in titles}
             assert section in slugs
+
+
+def test_contributors_have_at_most_900_words_to_read():
+    assert len(CONTRIBUTING.split()) <= 900
 
 
 def test_the_statuses_of_the_docs_are_the_ones_in_use():

@@ -18,7 +18,7 @@ import yaml
 from kubernetes import client, config, watch
 from kubernetes.client.exceptions import ApiException
 
-from tests.factories import ROOT
+from tests.factories import PYTHON, ROOT
 from tests.fake_kubernetes import IMAGE, Image, condition
 from tests.fake_kubernetes.kubelet import expand
 
@@ -678,10 +678,10 @@ class TestTrainJobs:
             'if [ "$JOB_COMPLETION_INDEX" = 0 ]; then\n'
             "  getent hosts nowhere.t || echo ready $?\n"
             "  until getent hosts t-node-0-1.t; do sleep 0.05; done; sleep 0.05\n"
-            f"  {sys.executable} -c \"import socket; socket.create_connection(('t-node-0-1.t', 29400)).send(b'hello')\"\n"
+            f"  {PYTHON} -c \"import socket; socket.create_connection(('t-node-0-1.t', 29400)).send(b'hello')\"\n"
             "else\n"
             "  until getent hosts t-node-0-0.t; do sleep 0.05; done\n"
-            f"  {sys.executable} -c \"import socket; print(socket.create_server(('', 29400)).accept()[0].recv(9))\"\n"
+            f"  {PYTHON} -c \"import socket; print(socket.create_server(('', 29400)).accept()[0].recv(9))\"\n"
             "fi"
         )
         train(script)
@@ -694,7 +694,7 @@ class TestTrainJobs:
         url = cluster.network.forward(int(cluster.url.rpartition(":")[2]))
         assert url.startswith(f"http://{cluster.host_address}:")
         train(
-            f"{sys.executable} -c \"import urllib.request as u; u.urlopen('{url}')\"; exit 0",
+            f"{PYTHON} -c \"import urllib.request as u; u.urlopen('{url}')\"; exit 0",
             nodes=1,
         )
         cluster.wait_for("trainjobs", "t", "Complete")
@@ -792,7 +792,7 @@ post(good | {"metrics": [{"name": "x" * 65, "value": "0.5"}]})
 post(good, token="wrong")
 post(good, url=url.replace("/t/", "/u/"))
 """
-        script = f"exec {sys.executable} -c '{script}'"
+        script = f"exec {PYTHON} -c '{script}'"
         train(script, nodes=1, pod={"securityContext": RESTRICTED})
         done = cluster.wait_for("trainjobs", "t", "Complete")
         log = cluster.log(cluster.pods()[0]["metadata"]["name"])

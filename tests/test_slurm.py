@@ -8,12 +8,12 @@ import re
 import shlex
 import signal
 import subprocess
-import sys
 
 import psutil
 import pytest
 
 from tests.commands.test_schedule import make_due
+from tests.factories import PYTHON
 from tests.runs import only_trial, wait_for
 from tests.slurm import SlurmCluster
 from tests.test_false_clock import Machine, library  # noqa: F401 - a fixture
@@ -379,7 +379,7 @@ def test_a_follower_that_is_ended_leaves_the_training(slurm, number, code):
 def test_the_python_of_the_job_file_starts_zeusrun_on_every_node(slurm):
     folder = slurm.zeusrun.folder
     started = folder / "a python"
-    started.write_text(f'#!/bin/sh\nhostname >> "{folder}/seen"\nexec {sys.executable} "$@"\n')
+    started.write_text(f'#!/bin/sh\nhostname >> "{folder}/seen"\nexec {PYTHON} "$@"\n')
     started.chmod(0o755)
     section = {"python": f"env '{started}'"}
     child = slurm.follow("submit", slurm.job(run_on=section, launch={"nnodes": 2}))
@@ -400,7 +400,7 @@ def test_the_lines_of_the_job_file_reach_the_ranks(slurm):
     )
     section = {
         "setup": "export X=17",
-        "python": f"env MARK=18 SLURM_JOB_COMMENT=19 {sys.executable}",
+        "python": f"env MARK=18 SLURM_JOB_COMMENT=19 {PYTHON}",
         "extra": ["--nodelist=n2", "--comment='of ours'"],
     }
     child = slurm.follow("submit", slurm.job(script=str(script), run_on=section))

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.factories import shebang
 from tests.schedule.model import AT
 from zeusrun.errors import LaunchError, UsageError
 from zeusrun.schedule import crontab as crontabs
@@ -99,7 +99,7 @@ def test_an_entry_whose_command_was_taken_out_by_hand_is_made_again():
 def test_the_command_means_the_same_to_a_shell_whatever_the_paths_hold(home, tmp_path):
     tells = tmp_path / 'tells its % "arguments"'
     tells.write_text(
-        f"#!{sys.executable}\nimport os, sys\nprint([os.environ['ZEUSRUN_HOME'], *sys.argv[1:]])"
+        f"{shebang()}import os, sys\nprint([os.environ['ZEUSRUN_HOME'], *sys.argv[1:]])"
     )
     tells.chmod(0o700)
     line = build_command(str(tells), Path(home), ["PYTHONPATH=/a b"])

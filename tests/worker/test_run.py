@@ -310,6 +310,52 @@ def test_a_handler_of_the_scripts_own_is_left_alone(rank, tmp_path, handler):
     assert log.endswith("5 True\n")
 
 
+@pytest.mark.parametrize(
+    ("handler", "seen"),
+    [
+        ("lambda *_: print('my own')", "my own\nFalse False\n"),
+        ("signal.SIG_IGN", "False False\n"),
+        ("lambda *of: print('my own', zeusruns(*of))", "my own None\nFalse True\n"),
+    ],
+    ids=["function", "ignored", "calls zeusrun's"],
+)
+def test_a_handler_that_a_script_installs_later_is_not_ended_for(rank, tmp_path, handler, seen):
+    code, log = run_script(
+        rank,
+        tmp_path,
+        f"""
+        import os, signal, threading, zeusrun
+        run = zeusrun.current()
+        run.should_stop()
+        zeusruns = signal.getsignal(signal.SIGTERM)
+        signal.signal(signal.SIGTERM, {handler})
+        os.kill(os.getpid(), signal.SIGTERM)
+        print(threading.Event().wait(0.5), run.should_stop())  # time for the end of the rank
+        """,
+        grace="0",
+    )
+    assert (code, log) == (143 if "True" in seen else 0, seen)
+
+
+def test_a_rank_that_gives_sigterm_back_to_zeusrun_ends_again(rank, tmp_path):
+    code, log = run_script(
+        rank,
+        tmp_path,
+        """
+        import os, signal, threading, zeusrun
+        zeusrun.current().should_stop()
+        before = signal.signal(signal.SIGTERM, lambda *_: print("my own"))
+        os.kill(os.getpid(), signal.SIGTERM)
+        threading.Event().wait(0.2)
+        signal.signal(signal.SIGTERM, before)
+        os.kill(os.getpid(), signal.SIGTERM)
+        threading.Event().wait(600)
+        """,
+        grace="0",
+    )
+    assert (code, log) == (143, "my own\n")
+
+
 def test_a_process_of_the_script_still_dies_of_sigterm(rank, tmp_path):
     code, log = run_script(
         rank,

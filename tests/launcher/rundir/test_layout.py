@@ -195,7 +195,6 @@ def test_of_runs_before_those_of_a_full_snapshot_nothing_is_removed(tmp_path):
     remove_unbegun(MemoryHistory(), tmp_path, "job", newest)
     assert old.run_dir.exists()
     assert not unbegun.run_dir.exists()
-    lock.release()
 
 
 def test_a_run_is_reopened_however_often_a_submit_dies_at_it(tmp_path):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 import textwrap
 
 import pytest
 
+from tests.factories import PYTHON
 from tests.worker.rank import Rank
 from zeusrun.metrics.seen import Ranks, describe_spawned, find_batch_size
 from zeusrun.sidecar.events import Observed, Spawned
@@ -198,7 +198,7 @@ for x in DataLoader(data, 10, num_workers=2): pass
 
 
 def test_an_interpreter_without_zeusrun_starts_as_before(tmp_path):
-    (tmp_path / "python").write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    (tmp_path / "python").write_text(f'#!/bin/sh\nexec {PYTHON} -S "$@"\n')
     (tmp_path / "python").chmod(0o755)
     (tmp_path / "script.py").write_text(f"""
 import multiprocessing
