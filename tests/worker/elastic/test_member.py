@@ -49,6 +49,9 @@ def build(tmp_path, monkeypatch):
     board.publish(Generation(1, (0, 1)))
     yield SimpleNamespace(board=board, member=make)
     stop.set()
+    for thread in threading.enumerate():
+        if thread.name == "zeusrun-beat":
+            thread.join()
     board.close()
 
 
