@@ -1,7 +1,7 @@
 """Import this before torch: then optimizers and DDP do without ``torch._dynamo``.
 
-They import it for two calls that mean nothing unless a model is compiled, and that takes each rank
-a second of CPU. Whoever asks for more gets the real module.
+They import it to keep it off their own code, which matters only where a model is compiled, and the
+import takes each rank a second of CPU. Whoever asks for anything else gets the real module.
 """
 
 import importlib
@@ -12,7 +12,6 @@ import types
 class _Dynamo(types.ModuleType):
     trace_rules = types.SimpleNamespace(clear_lru_cache=lambda: None)
     utils = types.SimpleNamespace(get_optimize_ddp_mode=lambda: "ddp_optimizer")
-
     graph_break = staticmethod(lambda: None)
 
     @staticmethod
@@ -26,4 +25,5 @@ class _Dynamo(types.ModuleType):
         return getattr(importlib.import_module(self.__name__), name)
 
 
-sys.modules["torch._dynamo"] = _Dynamo("torch._dynamo")
+if "torch" not in sys.modules:
+    sys.modules["torch._dynamo"] = _Dynamo("torch._dynamo")

@@ -7,6 +7,7 @@ first step is good, too.
 import sys
 import time
 
+import lean_torch  # noqa: F401
 import torch
 from torch.utils.tensorboard import SummaryWriter
 
