@@ -28,7 +28,7 @@ def end_digests(run_dir):
 
 
 def test_ranks_come_and_go_and_are_lost_while_the_others_train_on(zeusrun):
-    job = elastic_job(zeusrun, epochs=5000)
+    job = elastic_job(zeusrun, epochs=5000, args=["--pause-s", "0.05"])
     training = Training(zeusrun, job)
     first = [training.board.place(slot).pid for slot in (0, 1)]
     done = zeusrun("resize", "job", "3")
@@ -55,7 +55,7 @@ def test_ranks_come_and_go_and_are_lost_while_the_others_train_on(zeusrun):
 
 
 def test_an_unedited_script_changes_its_ranks_between_two_epochs(zeusrun):
-    args = ["--share", "${local_batch_size}", "--epochs", "5000"]
+    args = ["--share", "${local_batch_size}", "--epochs", "5000", "--pause-s", "0.05"]
     training = Training(
         zeusrun, elastic_job(zeusrun, "elastic_epochs.py", 5000, args=args, metrics=PRINTED)
     )
