@@ -9,6 +9,8 @@ import importlib
 
 import pytest
 
+import tests.children.lean_torch  # noqa: F401 - for its effect
+
 LARGE = {"lightning", "mlflow", "pytorch_lightning", "sklearn", "torch", "transformers"}
 IMPORTED = pytest.StashKey[set[str]]()  # those that collecting the tests has imported
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import subprocess
 import sys
@@ -22,13 +23,20 @@ def only_trial(result):
 
 def check_that_it_imports(library):
     """Skip the test if a library is missing, or does not fit the others here."""
+    if (why := _cannot_import(library)) is not None:
+        pytest.skip(why)
+
+
+@functools.cache  # some take seconds
+def _cannot_import(library):
     if importlib.util.find_spec(library) is None:
-        pytest.skip(f"{library} is not installed")
+        return f"{library} is not installed"
     done = subprocess.run(
         [sys.executable, "-c", f"import {library}"], capture_output=True, text=True, check=False
     )
     if done.returncode:
-        pytest.skip(f"{library} cannot be imported: {done.stderr.strip().splitlines()[-1]}")
+        return f"{library} cannot be imported: {done.stderr.strip().splitlines()[-1]}"
+    return None
 
 
 def wait_for(condition, seconds=300.0, what="it"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import subprocess
@@ -23,13 +24,15 @@ numbers = st.integers(0, 2**64 - 1)
 
 @pytest.fixture
 def board(tmp_path):
-    return Board(tmp_path, create=True)
+    with contextlib.closing(Board(tmp_path, create=True)) as board:
+        yield board
 
 
 @pytest.fixture(scope="module")
 def any_board(tmp_path_factory):
     """A board that the examples of a property test share."""
-    return Board(tmp_path_factory.mktemp("run"), create=True)
+    with contextlib.closing(Board(tmp_path_factory.mktemp("run"), create=True)) as board:
+        yield board
 
 
 def run_python(folder, text):

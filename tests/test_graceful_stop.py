@@ -40,31 +40,28 @@ def end(zeusrun, child):
     return child.returncode, trial, saved
 
 
-@pytest.mark.torchrun
-def test_a_preempted_training_ends_after_its_epoch_and_all_ranks_save(zeusrun, job):
-    child = start_and_wait(zeusrun, job())
+def preempt(zeusrun, child):
     child.send_signal(signal.SIGTERM)
-    ended, trial, saved = end(zeusrun, child)
-    assert (ended, trial["status"]) == (75, "PREEMPTED")
-    steps = trial["epochs"] * STEPS_AN_EPOCH
-    assert saved == [{"epochs": trial["epochs"], "life": 0, "steps": steps}] * 2
 
 
-@pytest.mark.long
-def test_so_does_a_cancelled_one(zeusrun, job):
-    child = start_and_wait(zeusrun, job())
+def cancel(zeusrun, child):
     assert zeusrun("cancel", "job-1-1").returncode == 0
-    ended, trial, saved = end(zeusrun, child)
-    assert (ended, trial["status"]) == (130, "CANCELLED")
-    steps = trial["epochs"] * STEPS_AN_EPOCH
-    assert saved == [{"epochs": trial["epochs"], "life": 0, "steps": steps}] * 2
 
 
-@pytest.mark.long
-def test_so_does_one_whose_time_is_over(zeusrun, job):
-    child = zeusrun.start("submit", job(timeout_s=45))
+@pytest.mark.parametrize(
+    ("stop", "expected", "changes"),
+    [
+        pytest.param(preempt, (75, "PREEMPTED"), {}, marks=pytest.mark.torchrun),
+        pytest.param(cancel, (130, "CANCELLED"), {}, marks=pytest.mark.long),
+        pytest.param(None, (124, "STOPPED"), {"timeout_s": 45}, marks=pytest.mark.long),
+    ],
+)
+def test_a_training_ends_after_its_epoch_and_all_ranks_save(zeusrun, job, stop, expected, changes):
+    child = start_and_wait(zeusrun, job(**changes))
+    if stop is not None:
+        stop(zeusrun, child)
     ended, trial, saved = end(zeusrun, child)
-    assert (ended, trial["status"]) == (124, "STOPPED")
+    assert (ended, trial["status"]) == expected
     steps = trial["epochs"] * STEPS_AN_EPOCH
     assert saved == [{"epochs": trial["epochs"], "life": 0, "steps": steps}] * 2
 

@@ -72,8 +72,8 @@ def test_the_choices_are_handed_to_a_script_that_has_no_argument_for_them(zeusru
     )
     said = done.stdout + done.stderr
     assert done.returncode == 0, said
-    assert "logs_only.py:11: batch size of each rank changed from 8 to 16" in said
-    assert "logs_only.py:13: learning rate changed from 0.125 to 0.25" in said
+    assert "logs_only.py:12: batch size of each rank changed from 8 to 16" in said
+    assert "logs_only.py:14: learning rate changed from 0.125 to 0.25" in said
     assert "seems never to reach" not in said
     (trial,) = zeusrun.history()
     assert trial["observed_batch_size"] == 32

@@ -142,6 +142,7 @@ def test_the_reader_follows_a_file_that_appears_and_grows(tmp_path):
     writer.write(reported(3))
     assert reader.read() == [reported(2), reported(3)]
     assert reader.warnings == []
+    writer.close()
 
 
 def test_a_torn_last_line_is_held_until_it_is_whole(tmp_path):

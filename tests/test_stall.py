@@ -25,7 +25,7 @@ def test_a_stall_is_told_with_the_place_of_every_rank_and_that_it_goes_on(zeusru
     (told,) = stalls(trial)
     stacks = Path(trial["run_dir"]) / "logs" / "stacks.txt"
     assert "no optimizer step for " in told
-    assert "hangs_on_rank_1.py:30; rank 1 is in wait_for_the_stacks, hangs_on_rank_1.py:1" in told
+    assert "hangs_on_rank_1.py:31; rank 1 is in wait_for_the_stacks, hangs_on_rank_1.py:1" in told
     assert told.endswith(f"The stacks are in {stacks}")
     text = stacks.read_text()
     assert text.index("\nrank 0:\n") < text.index("in backward\n") < text.index("\nrank 1:\n")

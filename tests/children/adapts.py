@@ -4,6 +4,7 @@ import os
 import sys
 import time
 
+import lean_torch  # noqa: F401
 import torch
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel

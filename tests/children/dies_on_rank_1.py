@@ -3,6 +3,7 @@
 import os
 import signal
 
+import lean_torch  # noqa: F401
 import torch
 from torch import distributed
 

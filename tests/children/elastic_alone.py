@@ -2,6 +2,7 @@
 
 import time
 
+import lean_torch  # noqa: F401
 import torch
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 

@@ -7,6 +7,7 @@ import os
 import time
 from pathlib import Path
 
+import lean_torch  # noqa: F401
 import torch
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel

@@ -7,6 +7,7 @@ it is 0.5 after 960 samples. With --print it is printed, else TensorBoard gets i
 import argparse
 import time
 
+import lean_torch  # noqa: F401
 import torch
 from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 from torch.utils.tensorboard import SummaryWriter

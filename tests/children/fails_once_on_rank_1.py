@@ -2,6 +2,7 @@
 
 import os
 
+import lean_torch  # noqa: F401
 from torch import distributed
 
 import zeusrun

@@ -3,6 +3,7 @@
 import os
 import time
 
+import lean_torch  # noqa: F401
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.tensorboard import SummaryWriter

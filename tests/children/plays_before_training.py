@@ -7,14 +7,17 @@ first step is good, too.
 import sys
 import time
 
+import lean_torch  # noqa: F401
 import torch
-from torch.utils.tensorboard import SummaryWriter
 
 how, steps = sys.argv[1], int(sys.argv[2])
 torch.set_num_threads(1)
 layer = torch.nn.Linear(4, 1)
 optimizer = torch.optim.SGD(layer.parameters(), lr=0.01)
-writer = SummaryWriter("tensorboard")
+if how == "tensorboard":
+    from torch.utils.tensorboard import SummaryWriter
+
+    writer = SummaryWriter("tensorboard")
 
 
 def say(accuracy):

@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 
+import lean_torch  # noqa: F401
 import torch
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel

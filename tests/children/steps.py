@@ -1,5 +1,6 @@
 """Takes ten optimizer steps an epoch with an optimizer whose step calls ``super().step()``."""
 
+import lean_torch  # noqa: F401
 import torch
 
 import zeusrun

@@ -2,6 +2,7 @@
 
 import os
 
+import lean_torch  # noqa: F401
 import torch
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel

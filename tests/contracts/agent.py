@@ -8,6 +8,7 @@ returns a ``Run`` of its own.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import signal
@@ -45,6 +46,18 @@ def sleep_for_ever():
         time.sleep(0.5)  # a signal just before it would wait for its end
 
 """
+TELLS_ALL = """
+tell("environment", dict(os.environ))
+tell("seen", [os.getcwd(), sys.stdin.read()])
+tell("argv", sys.argv[1:])
+tell("ids", [os.getpid(), os.getsid(0), os.getpgrp(), os.getppid()])
+"""
+ARGUMENTS = [
+    "--nnodes=7",
+    "--n",  # for argparse, it may begin several options of torchrun
+    "--rdzv-id",
+    *("a b", "", "'\"\\", "--", "-m", "$HOME", "${local_rank}"),
+]
 
 
 @dataclass
@@ -89,105 +102,99 @@ class AgentContract:
 
     threads_alone: str | None = None  # OMP_NUM_THREADS of a single rank
 
-    @pytest.fixture
-    def environment(self):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def environment(cls):
         """What the agent inherits."""
         return own_environment()
 
-    @pytest.fixture
-    def sections(self):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def sections(cls):
         """Sections of the job file that select the agent."""
         return {}
 
-    @pytest.fixture
-    def launch(self):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def launch(cls):
         """What starts an agent, or its parent."""
         return launch_process
 
+    @pytest.fixture(scope="class")
+    @classmethod
+    def start_in(cls, environment, launch, sections):
+        """A context in which ranks are started in a folder; they are ended with it."""
+        return functools.partial(starting, environment, launch, sections)
+
     @pytest.fixture
-    def start(self, environment, launch, sections, tmp_path):
+    def start(self, start_in, tmp_path):
         """Start ranks of a program, or of a child script; they are ended with the test."""
-        started = []
-
-        def run(program, ranks=1, parent=None, variables=(), **changes):
-            script = tmp_path / "script.py"
-            script.write_text(PROGRAM + dedent(program))
-            section = {"nproc_per_node": ranks, **changes.pop("launch", {})}
-            if sections and changes.get("instrument") is False:
-                pytest.skip("such a training needs the hooks")
-            target = {"script": str(script), **sections, **changes}
-            spec = load_job(tmp_path, launch=section, **target)
-            trial = build_trial(job="job", global_batch_size=32, world_size=ranks)
-            paths = create_run(tmp_path / "home", "job", trial.trial)
-            temporary = str(temporary_folder(tmp_path))
-            inherited = {**environment, "TMPDIR": temporary, **dict(variables)}
-            command = build_command(
-                spec,
-                trial,
-                paths,
-                find_torchrun(),
-                inherited,
-            )
-            with paths.torchrun_log.open("wb") as log:
-                argv = [*(parent or ()), *command.argv]
-                process = launch(argv, command.env, command.cwd, log)
-            started.append(Run(process, paths))
-            return started[-1]
-
-        yield run
-        for each in started:
-            left = survivors({"run_dir": str(each.paths.run_dir)})
-            for process in (each.process, *left):
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    process.kill()
-            each.process.wait()
+        with start_in(tmp_path) as start:
+            yield start
 
     # Launch
 
-    def test_every_rank_has_a_place_of_its_own(self, start):
-        names = ["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK"]
-        run = start(f"tell('place', [os.environ[name] for name in {names}])", ranks=2)
-        assert run.wait() == 0
-        assert run.told("place", 0) == ["0", "0", "2", "2", "0"]
-        assert run.told("place", 1) == ["1", "1", "2", "2", "0"]
+    @pytest.fixture(scope="class")
+    @classmethod
+    def launched(cls, start_in, tmp_path_factory):
+        """A run of two ranks that has ended; each has told what it was given."""
+        folder = tmp_path_factory.mktemp("launched")
+        (folder / "work").mkdir()
+        in_yaml = [word.replace("$", "$$") for word in ARGUMENTS]
+        with start_in(folder) as start:
+            run = start(
+                TELLS_ALL,
+                ranks=2,
+                args=in_yaml,
+                workdir=str(folder / "work"),
+                variables={"MINE": "ä = 1"},
+                launch={"max_restarts": 3},
+            )
+            assert run.wait() == 0
+            yield run
 
-    def test_every_rank_finds_the_others_and_its_run(self, start):
+    def test_every_rank_has_a_place_of_its_own(self, launched):
+        names = ["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK"]
+        places = [[launched.told("environment", rank)[name] for name in names] for rank in (0, 1)]
+        assert places == [["0", "0", "2", "2", "0"], ["1", "1", "2", "2", "0"]]
+
+    def test_every_rank_finds_the_others_and_its_run(self, launched):
         names = ["MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_MAX_RESTARTS"]
-        program = f"tell('meeting', [os.environ[name] for name in {names}])"
-        run = start(program, ranks=2, launch={"max_restarts": 3})
-        assert run.wait() == 0
-        address, port, run_id, max_restarts = run.told("meeting", 0)
-        assert run.told("meeting", 1) == run.told("meeting", 0)
+        first, second = (
+            [launched.told("environment", rank)[name] for name in names] for rank in (0, 1)
+        )
+        assert first == second
+        address, port, run_id, max_restarts = first
         assert address
         assert 0 < int(port) < 1 << 16
         assert (run_id, max_restarts) == ("job-1-1", "3")
 
-    def test_ranks_inherit_environment_and_working_directory_and_have_no_input(
-        self, start, tmp_path
-    ):
-        (tmp_path / "work").mkdir()
-        program = "tell('seen', [os.environ['MINE'], os.getcwd(), sys.stdin.read()])"
-        run = start(program, workdir=str(tmp_path / "work"), variables={"MINE": "ä = 1"})
-        assert run.wait() == 0
-        assert run.told("seen") == ["ä = 1", str(tmp_path / "work"), ""]
+    def test_ranks_inherit_environment_and_working_directory_and_have_no_input(self, launched):
+        assert launched.told("environment")["MINE"] == "ä = 1"
+        folder, typed = launched.told("seen")
+        assert (os.path.basename(folder), typed) == ("work", "")
 
-    def test_arguments_are_passed_as_they_are(self, start):
-        given = [
-            "--nnodes=7",
-            "--n",  # for argparse, it may begin several options of torchrun
-            "--rdzv-id",
-            "a b",
-            "",
-            "'\"\\",
-            "--",
-            "-m",
-            "$HOME",
-            "${local_rank}",
-        ]
-        in_yaml = [word.replace("$", "$$") for word in given]
-        run = start("tell('argv', sys.argv[1:])", args=in_yaml)
+    def test_arguments_are_passed_as_they_are(self, launched):
+        assert launched.told("argv") == ARGUMENTS
+
+    def test_every_rank_leads_a_session_and_the_agent_is_its_parent(self, launched):
+        for rank in (0, 1):
+            pid, session, group, parent = launched.told("ids", rank)
+            assert pid == session == group
+            assert parent == launched.process.pid
+
+    def test_one_of_several_ranks_has_one_thread(self, launched):
+        assert launched.told("environment")["OMP_NUM_THREADS"] == "1"
+
+    @pytest.mark.parametrize(("ranks", "given"), [(1, None), (2, "3")])
+    def test_a_rank_has_as_many_threads_as_it_is_given_and_alone_those_of_torch(
+        self, start, ranks, given
+    ):
+        variables = {} if given is None else {"OMP_NUM_THREADS": given}
+        program = "tell('threads', os.environ.get('OMP_NUM_THREADS'))"
+        run = start(program, ranks=ranks, variables=variables)
         assert run.wait() == 0
-        assert run.told("argv") == given
+        assert run.told("threads") == (given or self.threads_alone)
 
     def test_a_module_runs_as_main_with_its_arguments(self, start, tmp_path):
         (tmp_path / "trainer.py").write_text(
@@ -198,31 +205,6 @@ class AgentContract:
         assert run.wait() == 0
         assert run.told("main") == ["__main__", "trainer.py", ["--fast"]]
 
-    def test_every_rank_leads_a_session_and_the_agent_is_its_parent(self, start):
-        program = """
-            tell("ids", [os.getpid(), os.getsid(0), os.getpgrp(), os.getppid()])
-            wait_for("seen")
-        """
-        run = start(program, ranks=2)
-        for rank in (0, 1):
-            pid, session, group, parent = run.told("ids", rank)
-            assert pid == session == group
-            assert parent == run.process.pid
-            (run.paths.run_dir / f"seen-{rank}-0").touch()
-        assert run.wait() == 0
-
-    @pytest.mark.parametrize(
-        ("ranks", "given", "threads"), [(1, None, None), (2, None, "1"), (2, "3", "3")]
-    )
-    def test_several_ranks_have_one_thread_each_unless_told_otherwise(
-        self, start, ranks, given, threads
-    ):
-        variables = {} if given is None else {"OMP_NUM_THREADS": given}
-        program = "tell('threads', os.environ.get('OMP_NUM_THREADS'))"
-        run = start(program, ranks=ranks, variables=variables)
-        assert run.wait() == 0
-        assert run.told("threads") == (self.threads_alone if ranks == 1 else threads)
-
     def test_the_slowest_rank_is_waited_for(self, start):
         run = start("tell('pid', os.getpid()); rank and (wait_for('go'), tell('late', 1))", ranks=2)
         pid = run.told("pid", 0)
@@ -232,31 +214,6 @@ class AgentContract:
         assert run.told("late", 1) == 1
 
     # Failures
-
-    def test_a_rank_that_fails_ends_the_others_and_is_the_root_cause(self, start):
-        program = """
-            if rank == 1:
-                wait_for("ready", of=0)
-                sys.exit(7)
-            sleep_for_ever()
-        """
-        run = start(program, ranks=2)
-        pid = run.told("ready", 0)
-        assert run.wait() == 1
-        wait_for(lambda: has_ended(pid))
-        assert run.failure() == "rank 1: the script exited with code 7"
-
-    def test_others_are_asked_before_they_are_killed(self, start):
-        program = """
-            if rank == 1:
-                wait_for("ready", of=0)
-                sys.exit(7)
-            signal.signal(signal.SIGTERM, lambda *_: (tell("asked", 1), os._exit(0)))
-            sleep_for_ever()
-        """
-        run = start(program, ranks=2)
-        assert run.wait() == 1
-        assert run.told("asked") == 1
 
     @pytest.mark.long
     def test_a_rank_that_has_to_be_killed_after_a_failure_is_not_its_cause(self, start):
@@ -274,21 +231,32 @@ class AgentContract:
         assert f"Unable to shutdown process {pid}" in run.log
         assert run.failure() == "rank 1 exited with code 7"
 
-    def test_a_rank_that_a_signal_ends_is_named_with_it(self, start):
-        run = start("rank and os.kill(os.getpid(), signal.SIGKILL); sleep_for_ever()", ranks=2)
+    def test_a_rank_that_a_signal_ends_is_named_with_it_and_the_others_end(self, start):
+        program = """
+            if rank == 1:
+                wait_for("ready", of=0)
+                os.kill(os.getpid(), signal.SIGKILL)
+            sleep_for_ever()
+        """
+        run = start(program, ranks=2)
+        pid = run.told("ready", 0)
         assert run.wait() == 1
+        wait_for(lambda: has_ended(pid))
         assert run.failure().startswith("rank 1 was ended by SIGKILL")
 
-    def test_the_first_error_file_is_kept(self, start):
+    def test_the_others_are_asked_to_end_and_what_they_raise_then_is_not_the_cause(self, start):
         program = """
             if rank == 1:
                 wait_for("ready", of=0)
                 raise ValueError("the data of rank 1 is broken")
-            signal.signal(signal.SIGTERM, lambda *_: sys.exit("rank 1 is gone"))
+            signal.signal(
+                signal.SIGTERM, lambda *_: (tell("asked", 1), sys.exit("rank 1 is gone"))
+            )
             sleep_for_ever()
         """
         run = start(program, ranks=2)
         assert run.wait() == 1
+        assert run.told("asked") == 1
         reason = run.failure()
         assert reason.startswith("rank 1 at script.py:")
         assert reason.endswith("ValueError: the data of rank 1 is broken")
@@ -324,9 +292,9 @@ class AgentContract:
         assert run.failure(restarts=1) is None or "code 7" not in run.failure(restarts=1)
 
     def test_when_no_restart_is_left_the_last_failure_counts(self, start):
-        run = start("sys.exit(7 + restart)", launch={"max_restarts": 2})
+        run = start("sys.exit(7 + restart)", launch={"max_restarts": 1})
         assert run.wait() == 1
-        assert run.failure(restarts=2) == "rank 0: the script exited with code 9"
+        assert run.failure(restarts=1) == "rank 0: the script exited with code 8"
 
     # Signals
 
@@ -414,6 +382,39 @@ class AgentContract:
         assert run.wait() == 0, run.log + run.printed(0)
         assert run.printed(0).splitlines()[-1] == run.printed(1).splitlines()[-1]
         assert run.printed(0).endswith("life 1: 6 steps of 2 ranks\n")
+
+
+@contextlib.contextmanager
+def starting(environment, launch, sections, folder):
+    """Yield a function that starts ranks; they are ended with the block."""
+    started = []
+
+    def run(program, ranks=1, parent=None, variables=(), **changes):
+        script = folder / "script.py"
+        script.write_text(PROGRAM + dedent(program))
+        section = {"nproc_per_node": ranks, **changes.pop("launch", {})}
+        if sections and changes.get("instrument") is False:
+            pytest.skip("such a training needs the hooks")
+        spec = load_job(folder, launch=section, **{"script": str(script), **sections, **changes})
+        trial = build_trial(job="job", global_batch_size=32, world_size=ranks)
+        paths = create_run(folder / "home", "job", trial.trial)
+        inherited = {**environment, "TMPDIR": str(temporary_folder(folder)), **dict(variables)}
+        command = build_command(spec, trial, paths, find_torchrun(), inherited)
+        with paths.torchrun_log.open("wb") as log:
+            argv = [*(parent or ()), *command.argv]
+            process = launch(argv, command.env, command.cwd, log)
+        started.append(Run(process, paths))
+        return started[-1]
+
+    try:
+        yield run
+    finally:
+        for each in started:
+            left = survivors({"run_dir": str(each.paths.run_dir)})
+            for process in (each.process, *left):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+            each.process.wait()
 
 
 def own_environment():

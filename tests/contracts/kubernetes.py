@@ -37,11 +37,13 @@ WAIT_S = 120  # an image may have to be pulled
 class KubernetesContract:
     @pytest.fixture
     def core(self, image):
-        return library.client.CoreV1Api(self.connect())
+        with self.connect() as client:
+            yield library.client.CoreV1Api(client)
 
     @pytest.fixture
     def objects(self, image):
-        return library.client.CustomObjectsApi(self.connect())
+        with self.connect() as client:
+            yield library.client.CustomObjectsApi(client)
 
     @staticmethod
     def connect():

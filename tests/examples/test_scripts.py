@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import importlib.util
 import json
@@ -44,13 +45,16 @@ def train(tmp_path, monkeypatch, capsys):
     """Train one epoch with a script of torch alone, in this process; return what it prints."""
 
     def start(module, *arguments):
+        write = module.SummaryWriter
+        monkeypatch.setattr(module, "SummaryWriter", lambda *of: writers.enter_context(write(*of)))
         options = [*arguments, "--epochs", "1", "--log-dir", str(tmp_path / "logs")]
         monkeypatch.setattr(sys, "argv", ["train.py", *map(str, options)])
         module.main()
         assert list((tmp_path / "logs").iterdir())
         return capsys.readouterr().out
 
-    return start
+    with contextlib.ExitStack() as writers:
+        yield start
 
 
 def says(call, *parts):

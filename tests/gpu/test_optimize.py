@@ -142,16 +142,9 @@ def test_limits_are_as_found_before_the_training_has_taken_its_leave(zeusrun, ma
     assert process.poll() is None
 
 
-def test_after_sigkill_a_guard_restores_the_limits(zeusrun, machine, start):
-    process = start(job(zeusrun))
-    wait_for(changed(machine), what="a probe")
-    process.kill()
-    wait_for(as_found(machine), what="the limit found")
-    wait_for(lambda: not guards(zeusrun), what="the end of the guard")
-    assert not list((zeusrun.home / "gpus").glob("*.json"))
-
-
-def test_a_guard_that_died_alone_is_replaced(zeusrun, machine, start):
+def test_a_guard_that_died_alone_is_replaced_and_the_new_one_restores_after_a_sigkill(
+    zeusrun, machine, start
+):
     process = start(job(zeusrun))
     wait_for(changed(machine), what="a probe")
     (first,) = guards(zeusrun)
@@ -159,6 +152,7 @@ def test_a_guard_that_died_alone_is_replaced(zeusrun, machine, start):
     wait_for(lambda: [g for g in guards(zeusrun) if g != first], what="another guard")
     process.kill()
     wait_for(as_found(machine), what="the limit found")
+    wait_for(lambda: not guards(zeusrun), what="the end of the guard")
     assert not list((zeusrun.home / "gpus").glob("*.json"))
 
 

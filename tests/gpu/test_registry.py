@@ -188,6 +188,7 @@ def test_after_sigkill_of_the_launcher_the_guard_restores_the_limits(zeusrun, ve
     assert records(zeusrun) == []
 
 
+@pytest.mark.long  # the short tier opens such a device in the guard, and repairs limits of NVML
 def test_when_the_guard_dies_too_repair_restores_the_limits(zeusrun, vendor, held):
     (guard,) = guards(zeusrun)
     psutil.Process(held.pid).suspend()

@@ -95,8 +95,8 @@ def test_jobs_get_free_gpus_and_the_next_waits_in_order(zeusrun, start, machine)
     submits = zeusrun.home / "submits"
 
     def waiting():
-        found = json.loads(zeusrun("status", "--json").stdout)
-        return [each["job"] for each in found if each["trial"] is None]
+        tickets = [json.loads(path.read_text()) for path in sorted(submits.glob("*.json"))]
+        return [each["job"] for each in tickets if each["state"] == "waiting"]
 
     wait_for(lambda: waiting() == ["c"])
     fourth = start("d", "--wait", until_trains=False)

@@ -13,21 +13,17 @@ from tests.forks import torch_forks
 from zeusrun.launcher.processes.command import find_torchrun
 
 
-@pytest.fixture
-def forks():
-    return torch_forks()
-
-
 class TestTorchrun(AgentContract):
-    @pytest.fixture
-    def launch(self, forks):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def launch(cls):
         """Start torchrun as a fork that has imported torch, which takes it 1.6 s of CPU."""
         python = list(find_torchrun().argv)  # and its -c with a code
 
         def fork(argv, env, cwd, log):
             if argv[:3] != python:  # it has a parent of its own
                 return launch_process(argv, env, cwd, log)
-            return forks.start(argv[2], argv[3:], dict(env), cwd, log)
+            return torch_forks().start(argv[2], argv[3:], dict(env), cwd, log)
 
         return fork
 
@@ -35,14 +31,16 @@ class TestTorchrun(AgentContract):
 class TestElasticAgent(AgentContract):
     threads_alone = "1"  # it may get more ranks
 
-    @pytest.fixture
-    def sections(self):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def sections(cls):
         return {"elastic": {"min": 1, "max": 4, "losses": 0}}
 
 
 class TestFakeTorchrun(AgentContract):
-    @pytest.fixture
-    def environment(self):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def environment(cls):
         return with_fake_torchrun(own_environment())
 
     @pytest.mark.long

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -70,16 +72,29 @@ def paths(tmp_path):
     return RunPaths(runs_directory(tmp_path, "job") / "job-1-1")
 
 
+@pytest.fixture
+def begun(submission):
+    """Begin a trial of the submission with changes; its lease ends with the test."""
+    with contextlib.ExitStack() as stack:
+
+        def run(*made, **changes):
+            done = module.begin(replace(submission, **changes), made, print)
+            stack.callback(done.lease.release)
+            return done
+
+        yield run
+
+
 def runs(home):
     return sorted(path.name for path in runs_directory(home, "job").iterdir())
 
 
 def test_what_begins_while_a_submit_chooses_is_not_waited_for_and_the_choice_is_made_again(
-    submission, tmp_path
+    begun, submission, tmp_path
 ):
     other = TinyDBHistory(tmp_path / "history", lock_timeout_s=0.05)
     policy = Interrupted(submission.policy, "choose", lambda *_: begin(other, build_trial(1)))
-    done = module.begin(replace(submission, policy=policy), [], print)
+    done = begun(policy=policy)
     assert done.trial.trial == "job-2-1"
     assert policy.calls == 2
     assert other.trials("job") == [build_trial(1), done.trial]
@@ -87,7 +102,7 @@ def test_what_begins_while_a_submit_chooses_is_not_waited_for_and_the_choice_is_
 
 
 def test_the_lease_is_held_before_a_trial_is_stored_and_given_back_after_a_conflict(
-    submission, history, tmp_path, paths
+    begun, history, tmp_path, paths
 ):
     seen = []
 
@@ -96,7 +111,7 @@ def test_the_lease_is_held_before_a_trial_is_stored_and_given_back_after_a_confl
         begin(history, build_trial(1, 2))
 
     watched = Interrupted(history, "begin", overtake)
-    done = module.begin(replace(submission, history=watched), [], print)
+    done = begun(history=watched)
     ((name, lives, record),) = seen
     assert (name, lives, record["status"]) == ("job-1-1", True, "DISPATCHED")
     assert done.trial.trial == "job-2-1"
@@ -105,7 +120,7 @@ def test_the_lease_is_held_before_a_trial_is_stored_and_given_back_after_a_confl
 
 
 def test_a_submit_that_chose_the_same_trial_waits_until_the_other_one_has_begun_it(
-    submission, history, tmp_path, paths
+    begun, history, tmp_path, paths
 ):
     create_run(tmp_path, "job", "job-1-1")
     lock = RunLock(paths)
@@ -113,60 +128,56 @@ def test_a_submit_that_chose_the_same_trial_waits_until_the_other_one_has_begun_
 
     # Meanwhile others may choose: their run directories may be on another machine.
     watched = Interrupted(history, "leave_turn", lambda *_: begin(history, build_trial(1)))
-    done = module.begin(replace(submission, history=watched), [], print)
+    done = begun(history=watched)
     assert done.trial.trial == "job-2-1"
     assert runs(tmp_path) == ["job-1-1", "job-2-1"]
     lock.release()
 
 
 def test_a_submit_that_chose_the_same_trial_begins_it_if_the_other_one_does_not(
-    submission, history, tmp_path, paths
+    begun, history, tmp_path, paths
 ):
     create_run(tmp_path, "job", "job-1-1")
     lock = RunLock(paths)
     assert lock.acquire()
 
     watched = Interrupted(history, "leave_turn", lambda *_: lock.release())
-    done = module.begin(replace(submission, history=watched), [], print)
+    done = begun(history=watched)
     assert done.trial.trial == "job-1-1"
 
 
 def test_a_process_that_holds_a_lock_and_does_not_begin_is_named(
-    submission, tmp_path, paths, monkeypatch
+    begun, submission, tmp_path, paths, monkeypatch
 ):
     create_run(tmp_path, "job", "job-1-1")
     lock = RunLock(paths)
     assert lock.acquire()
     monkeypatch.setattr(module, "_LOCK_TIMEOUT_S", 0)
     with pytest.raises(BusyError, match=str(paths.lock)):
-        module.begin(submission, [], print)
+        begun()
     assert submission.history.trials("job") == []
     lock.release()
 
 
-def test_a_trial_goes_on_if_the_clean_up_after_its_begin_fails(submission, history, tmp_path):
+def test_a_trial_goes_on_if_the_clean_up_after_its_begin_fails(begun, history, tmp_path):
     paths = create_run(tmp_path, "job", "job-7-1")  # a submit died before it stored this trial
 
     def fail(_trial):
         raise HistoryError("the server does not respond")
 
-    done = module.begin(replace(submission, history=Interrupted(history, "find", fail)), [], print)
+    done = begun(history=Interrupted(history, "find", fail))
     assert history.trials("job") == [done.trial]
     assert not RunLock(paths).is_held()
 
 
-def test_a_trial_is_finished_if_what_follows_its_begin_is_interrupted(
-    submission, history, tmp_path
-):
+def test_a_trial_is_finished_if_what_follows_its_begin_is_interrupted(begun, history, tmp_path):
     create_run(tmp_path, "job", "job-7-1")
 
     def interrupt(_trial):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        module.begin(
-            replace(submission, history=Interrupted(history, "find", interrupt)), [], print
-        )
+        begun(history=Interrupted(history, "find", interrupt))
     (trial,) = history.trials("job")
     assert trial.status is TrialStatus.CANCELLED
 
@@ -223,49 +234,49 @@ def test_what_is_chosen_while_the_history_does_not_respond_has_no_number(submiss
 
 
 def test_what_a_submit_left_that_died_before_its_trial_was_stored_is_replaced(
-    submission, tmp_path, paths
+    begun, tmp_path, paths
 ):
     create_run(tmp_path, "job", "job-1-1")
     reserve_record(paths, build_trial(1))
     (paths.checkpoints / "old").touch()
     create_run(tmp_path, "job", "job-2-3")
-    done = module.begin(submission, [], print)
+    done = begun()
     assert done.trial.trial == "job-1-1"
     assert list(paths.checkpoints.iterdir()) == []
     assert runs(tmp_path) == ["job-1-1"]
 
 
-def test_a_number_is_not_used_twice_though_the_history_does_not_know_it(submission, tmp_path):
+def test_a_number_is_not_used_twice_though_the_history_does_not_know_it(begun, tmp_path):
     ran = create_run(tmp_path, "job", "job-7-1")
     ran.torchrun_log.touch()
-    assert module.begin(submission, [], print).trial.trial == "job-8-1"
+    assert begun().trial.trial == "job-8-1"
     assert ran.torchrun_log.exists()
 
 
-def test_a_run_that_the_history_does_not_know_is_not_overwritten(submission, tmp_path):
+def test_a_run_that_the_history_does_not_know_is_not_overwritten(begun, submission, tmp_path):
     ran = create_run(tmp_path, "job", "job-1-2")
     ran.torchrun_log.touch()
     for _ in range(2):
         with pytest.raises(HistoryError, match=r"job-1-2: File exists"):
-            module.begin(submission, [Attempt(build_trial(), replaced=True)], print)
+            begun(Attempt(build_trial(), replaced=True))
     assert ran.torchrun_log.exists()
     assert submission.history.trials("job") == []
 
 
-def test_a_link_in_the_place_of_a_run_directory_is_not_followed(submission, tmp_path):
+def test_a_link_in_the_place_of_a_run_directory_is_not_followed(begun, tmp_path):
     outside, runs = tmp_path / "outside", runs_directory(tmp_path, "job")
     outside.mkdir()
     runs.mkdir(parents=True)
     (runs / "job-1-2").symlink_to(outside)
     with pytest.raises(HistoryError, match="job-1-2: File exists"):
-        module.begin(submission, [Attempt(build_trial(), replaced=True)], print)
+        begun(Attempt(build_trial(), replaced=True))
     assert list(outside.iterdir()) == []
 
 
 def test_the_files_of_a_preempted_trial_stay_as_they_are_if_another_submit_comes_first(
-    submission, history, tmp_path
+    begun, history, tmp_path
 ):
-    first = module.begin(submission, [], print)
+    first = begun()
     first.paths.sidecar.write_text("of the first part")
     preempted = history.finish(first.trial.trial, PREEMPTED)
     write_record(first.paths, preempted)
@@ -278,27 +289,23 @@ def test_the_files_of_a_preempted_trial_stay_as_they_are_if_another_submit_comes
         )
 
     watched = Interrupted(history, "begin", overtake)
-    done = module.begin(replace(submission, history=watched), [], print)
+    done = begun(history=watched)
     assert done.trial.trial == "job-2-1"
     assert json.loads(first.paths.trial.read_text())["status"] == "PREEMPTED"
     assert first.paths.sidecar.read_text() == "of the first part"
     assert not RunLock(first.paths).is_held()
 
 
-def test_submits_at_once_all_get_through_with_numbers_of_their_own(submission, tmp_path):
-    start, done = threading.Barrier(10), []
+def test_submits_at_once_all_get_through_with_numbers_of_their_own(begun, submission, tmp_path):
+    start = threading.Barrier(10)
     policies = [Interrupted(submission.policy, "choose", lambda *_: None) for _ in range(10)]
 
     def submit():
         history = TinyDBHistory(tmp_path / "history")
-        own = replace(submission, history=history, policy=policies[start.wait()])
-        done.append(module.begin(own, [], print))
+        return begun(history=history, policy=policies[start.wait()])
 
-    threads = [threading.Thread(target=submit) for _ in range(10)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(10) as threads:
+        done = [each.result() for each in [threads.submit(submit) for _ in range(10)]]
     trials = submission.history.trials("job")
     assert [policy.calls for policy in policies] == [1] * 10  # nobody chose in vain
     assert [trial.recurrence for trial in trials] == list(range(1, 11))

@@ -40,17 +40,11 @@ from zeusrun.redaction import MASK, Mask
 from zeusrun.trial import CurvePoint, Outcome, TrialStatus
 
 
-@pytest.fixture(scope="module")
-def any_server(empty_sqlite):
-    with running(f"sqlite:///{empty_sqlite}") as server:
-        yield server
-
-
 @pytest.fixture
-def server(any_server, sqlite_url):
-    any_server.use(sqlite_url)
-    yield any_server
-    any_server.start()
+def server(sqlite_url):
+    with running(sqlite_url) as server:
+        yield server
+        server.history.close()
 
 
 @pytest.fixture

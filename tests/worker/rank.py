@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import zeusrun
+from tests.forks import torch_forks
 from zeusrun.metrics.base import SidecarReader
 from zeusrun.sidecar.step_clock import read_step_clock
 
@@ -61,36 +65,37 @@ class Rank:
         code = self.start(*arguments, cwd=cwd, **changes).wait(timeout=300)
         return code, self.log(changes.get("RANK", "0"))
 
-    def run_forked(self, forks, *arguments, **changes):
+    def run_forked(self, *arguments, cwd=None, **changes):
         """Run a script to its end in a fork that has imported torch."""
         environment = self.environment(**changes)
         argv = ["zeusrun.worker", *map(str, arguments)]
-        done = forks.run(argv, environment, self.run_dir)
+        done = torch_forks().run(argv, environment, cwd or self.run_dir)
         return done.returncode, self.log(changes.get("RANK", "0"))
 
-    def run_all(self, *arguments, world_size, cwd=None, **changes):
-        """Run that many ranks to their ends, all of them well; return what each printed."""
-        with socket.socket() as listener:
-            listener.bind(("127.0.0.1", 0))
-            port = str(listener.getsockname()[1])
+    def run_together(self, *arguments, world_size=2, cwd=None, **changes):
+        """Run that many ranks to their ends, each in a fork; return their codes and logs."""
         shared = {
             "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": port,
+            "MASTER_PORT": free_port(),
             "WORLD_SIZE": str(world_size),
             "LOCAL_WORLD_SIZE": str(world_size),
             "GROUP_RANK": "0",
             "TORCHELASTIC_RUN_ID": "job-1-1",
             "OMP_NUM_THREADS": "1",
+            **changes,
         }
-        started = [
-            self.start(
-                *arguments, cwd=cwd, **{**shared, "RANK": rank, "LOCAL_RANK": rank, **changes}
-            )
-            for rank in map(str, range(world_size))
-        ]
-        codes = [process.wait(timeout=300) for process in started]
-        logs = [self.log(str(rank)) for rank in range(world_size)]
-        assert codes == [0] * world_size, logs
+
+        def run(rank):
+            return self.run_forked(*arguments, cwd=cwd, RANK=rank, LOCAL_RANK=rank, **shared)
+
+        torch_forks()  # before the threads could make several
+        with ThreadPoolExecutor(world_size) as pool:
+            return tuple(zip(*pool.map(run, map(str, range(world_size))), strict=True))
+
+    def run_all(self, *arguments, **changes):
+        """Run ranks as ``run_together``, all of them well; return what each printed."""
+        codes, logs = self.run_together(*arguments, **changes)
+        assert not any(codes), logs
         return logs
 
     def log(self, rank="0"):
@@ -110,6 +115,14 @@ class Rank:
         events = reader.read(final=True)
         assert reader.warnings == []
         return events
+
+
+def free_port():
+    """Return a port below those that the kernel gives to other tests' sockets meanwhile."""
+    while True:
+        with suppress(OSError), socket.socket() as listener:
+            listener.bind(("127.0.0.1", random.randrange(20_000, 32_000)))
+            return str(listener.getsockname()[1])
 
 
 def run_plain(*arguments, cwd=None):

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import random
-import socket
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-
 import pytest
 
 from tests.factories import CHILDREN
-from tests.forks import torch_forks
-from tests.worker.rank import Rank
+from tests.worker.rank import Rank, free_port
 from zeusrun.sidecar.events import Ended
 
 AT_ONCE = 2
@@ -20,28 +14,13 @@ AT_ONCE = 2
 @pytest.mark.parametrize("how", ["file", "signal", "target"])
 def test_what_one_rank_learns_ends_both_after_the_same_epoch(tmp_path, how):
     ranks = Rank(tmp_path / "run")
-    told = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "WORLD_SIZE": "2"}
-
-    def run(rank):
-        told_rank = {"RANK": rank, "LOCAL_RANK": rank, "ZEUSRUN_MAX_EPOCHS": "6", **told}
-        return ranks.run_forked(torch_forks(), CHILDREN / "agrees.py", how, **told_rank)
-
-    with ThreadPoolExecutor(2) as pool:
-        codes = [code for code, _ in pool.map(run, ["0", "1"])]
+    codes, _ = ranks.run_together(CHILDREN / "agrees.py", how, ZEUSRUN_MAX_EPOCHS="6")
     # A SIGTERM that is not zeusrun's has cut the training short, however well the script took it.
     assert any(codes) == (how == "signal"), (codes, ranks.log())
     epochs = "epoch 1\nepoch 2\nepoch 3\nsaved True\n"
     assert [ranks.log("0"), ranks.log("1")] == [epochs, epochs]
     ends = [event for event in ranks.events if isinstance(event, Ended)]
     assert {end.grouped for end in ends} == {True}  # though they have left it by then
-
-
-def free_port():
-    """Return a port below those that the kernel gives to other tests' sockets meanwhile."""
-    while True:
-        with suppress(OSError), socket.socket() as listener:
-            listener.bind(("127.0.0.1", random.randrange(20_000, 32_000)))
-            return str(listener.getsockname()[1])
 
 
 @pytest.mark.parametrize("repeats", [1, pytest.param(8, marks=pytest.mark.long)])

@@ -340,7 +340,7 @@ def test_steps_of_every_kind_of_optimizer_count_once(rank, write):
             sound.step()
         print("after a failed one", steps() - before)
     """)
-    code, log = rank.run(script)
+    code, log = rank.run_forked(script)
     assert code == 0, log
     assert log.splitlines() == [
         "SGD 3",

@@ -116,6 +116,12 @@ class Board:
             os.close(descriptor)
         self._numbers = memoryview(self._map).cast("Q")
 
+    def close(self) -> None:
+        """Close it; the memory of a place that somebody has is freed with that place."""
+        self._numbers.release()
+        with contextlib.suppress(BufferError):
+            self._map.close()
+
     def place(self, slot: int) -> Place:
         """Return the state of a process."""
         return Place.from_buffer(self._map, 8 * _HEAD + slot * ctypes.sizeof(Place))

@@ -35,9 +35,11 @@ def free_port(family=socket.AF_INET, host="127.0.0.1"):
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     """The board and the port of a running endpoint."""
-    board = Board(tmp_path_factory.mktemp("run"), create=True)
     port = free_port()
-    with serve(f"127.0.0.1:{port}", board, ELASTIC, FIRST, stop):
+    with (
+        contextlib.closing(Board(tmp_path_factory.mktemp("run"), create=True)) as board,
+        serve(f"127.0.0.1:{port}", board, ELASTIC, FIRST, stop),
+    ):
         yield board, port
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -379,14 +380,28 @@ def test_a_launcher_that_nobody_answers_ends_with_its_input():
     assert done.stderr == b""
 
 
-def test_a_fan_out_that_does_not_end_is_killed():
-    process = FanOutProcess(["sh", "-c", "exec sleep 600"], 1)
+@pytest.fixture
+def fan_out():
+    """Start a fan-out; its pipes are closed with the test, as its caller does."""
+    with contextlib.ExitStack() as stack:
+
+        def start(*words, number=1):
+            process = FanOutProcess(words, number)
+            for descriptor in (process.reading, process.writing):
+                stack.callback(os.close, descriptor)
+            return process
+
+        yield start
+
+
+def test_a_fan_out_that_does_not_end_is_killed(fan_out):
+    process = fan_out("sh", "-c", "exec sleep 600")
     process.end(at_once=True)
     assert process._process.returncode == -9
 
 
-def test_how_it_ended_is_unknown_once_its_errors_are_closed():
-    process = FanOutProcess(["true"], 1)
+def test_how_it_ended_is_unknown_once_its_errors_are_closed(fan_out):
+    process = fan_out("true")
     process.end(at_once=False)
     assert process.explain_end() == ""
 
@@ -394,12 +409,10 @@ def test_how_it_ended_is_unknown_once_its_errors_are_closed():
 # The end
 
 
-def test_close_leaves_every_node(hosts):
+def test_close_leaves_every_node(hosts, fan_out):
     first, second = hosts.serve("b", 1), hosts.serve("c", 2)
-    process = FanOutProcess(["true"], 1)
-    cluster = Cluster(
-        RunOn(hosts=("a", "b", "c")), (first, second), [process, FanOutProcess(["true"], 2)]
-    )
+    processes = [fan_out("true", number=number) for number in (1, 2)]
+    cluster = Cluster(RunOn(hosts=("a", "b", "c")), (first, second), processes)
     cluster.watch()
     cluster.close()
     assert (first.lost, second.lost) == (None, None)

@@ -100,6 +100,7 @@ def begin(tmp_path):
             each.agent.send_signal(signal.SIGCONT)
             each.agent.terminate()
             each.agent.wait(60)
+        each.board.close()
 
 
 def test_an_order_before_the_ranks_train_is_rounded_once_it_is_known_that_they_share_a_batch(begin):

@@ -89,16 +89,16 @@ def test_the_terminal_is_left_to_others_once_the_run_has_ended(submit):
     assert submit("\n".join(line[4:] for line in held.splitlines()))[0] == "False\n"
 
 
-@pytest.mark.parametrize(
-    "script",
-    [
-        "import os\n_, width = os.popen('stty size', 'r').read().split()",
-        "import os\nsize = os.popen('stty size', 'r').read()\nrows, columns = size.split()",
-        "import os\ncolumns = os.get_terminal_size().columns",
-    ],
-    ids=["stty", "stty before", "get_terminal_size"],
+ASKS_FOR_SIZE = (
+    "import os\n_, width = os.popen('stty size', 'r').read().split()",
+    "import os\nsize = os.popen('stty size', 'r').read()\nrows, columns = size.split()",
+    "import os\ncolumns = os.get_terminal_size().columns",
 )
-@pytest.mark.parametrize("instrument", [True, False], ids=["hooked", "bare"])
+
+
+@pytest.mark.parametrize(
+    ("script", "instrument"), [*((each, True) for each in ASKS_FOR_SIZE), (ASKS_FOR_SIZE[1], False)]
+)
 def test_without_a_terminal_the_reason_says_what_the_script_lacks(zeusrun, script, instrument):
     (zeusrun.folder / "asks.py").write_text(script)
     job = zeusrun.job("asks.py", attempts=1, instrument=instrument)

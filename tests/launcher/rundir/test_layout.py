@@ -143,8 +143,10 @@ def test_a_lock_that_another_holds_is_not_waited_for(tmp_path):
 
 def test_looking_does_not_take_the_lock_away(tmp_path):
     paths = create_run(tmp_path, "job", "job-1-1")
-    assert not RunLock(paths).is_held()
-    assert RunLock(paths).acquire()
+    lock = RunLock(paths)
+    assert not lock.is_held()
+    assert lock.acquire()
+    lock.release()
 
 
 def test_a_launcher_that_was_killed_is_known_to_be_dead(tmp_path):
@@ -184,6 +186,7 @@ def test_a_run_that_never_began_is_removed_and_no_other_one(tmp_path):
     left = {path.name for path in runs_directory(tmp_path, "job").iterdir()}
     assert left == {paths.run_dir.name for paths in (known, held, began, stored)}
     assert not unbegun.run_dir.exists()
+    lock.release()
 
 
 def test_of_runs_before_those_of_a_full_snapshot_nothing_is_removed(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 
@@ -30,12 +31,19 @@ class TestRunLock(LeaseContract):
         return build_trial(1, run_dir=str(paths.run_dir))
 
     @pytest.fixture
-    def lease(self, trial):
-        return lease_of(trial)
+    def another(self, trial):
+        with contextlib.ExitStack() as stack:
+
+            def make():
+                lease = lease_of(trial)
+                stack.callback(lease.release)
+                return lease
+
+            yield make
 
     @pytest.fixture
-    def another(self, trial):
-        return lambda: lease_of(trial)
+    def lease(self, another):
+        return another()
 
     @pytest.fixture
     def launcher(self, trial):

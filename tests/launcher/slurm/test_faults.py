@@ -49,11 +49,11 @@ def test_slurm_is_asked_before_other_submits_have_to_wait(slurm, tmp_path, monke
     assert locked == [False]
 
 
-def test_ctrl_c_in_a_terminal_is_for_zeusrun_and_not_for_its_commands(slurm, tmp_path):
+def test_ctrl_c_in_a_terminal_is_for_zeusrun_and_not_for_its_commands(slurm, tmp_path, monkeypatch):
     sbatch = slurm.folder / "sbatch"
     sbatch.write_text("#!/bin/sh\nps -o pgid= -p $$ >pgid\necho Welcome\necho 12\n")
     (tmp_path / "script").write_text("#!/bin/sh\n")
-    os.chdir(tmp_path)
+    monkeypatch.chdir(tmp_path)
     assert submit_script(tmp_path / "script", [], tmp_path) == "slurm:12"
     assert int((tmp_path / "pgid").read_text()) != os.getpgrp()
 

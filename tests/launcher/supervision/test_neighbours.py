@@ -35,11 +35,12 @@ for epoch in run.epochs(default=2):
 @pytest.fixture
 def other(tmp_path):
     """Write the ticket of another submit, which lives; return its path."""
-    with subprocess.Popen(["sleep", "600"]) as process:
+    with subprocess.Popen(["sleep", "600"]) as process, contextlib.ExitStack() as stack:
 
         def write(**changes):
             with Tickets(tmp_path) as tickets:
                 held = tickets.take("other", "running")
+            stack.callback(held.release)
             record = {
                 "version": 1,
                 **held.ticket.to_json(),

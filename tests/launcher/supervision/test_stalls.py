@@ -323,7 +323,7 @@ def test_a_training_that_is_ending_has_not_stalled(start, ending):
     training = start()
     training.stopping = ending.pop("stopping", False)
     training.progress = replace(training.progress, **ending)
-    training.stand(700.0)
+    training.stand(100.0)
     assert (training.warned, training.noted) == ([], [])
 
 

@@ -70,7 +70,10 @@ def simulate(seed, noise_at, data=2000, decisions=40):
     return sizes
 
 
-@pytest.mark.parametrize(("data", "seeds"), [(500, 16), (2000, 4), (8000, 1)])
+@pytest.mark.parametrize(
+    ("data", "seeds"),
+    [(500, 4), (2000, 2), (8000, 1), pytest.param(500, 100, marks=pytest.mark.long)],  # more seeds
+)
 @pytest.mark.parametrize("noise", [50, 250, 400, 1000])  # with 8 samples a rank, 250 is the limit
 def test_a_constant_noise_scale_leaves_the_batch_size(data, seeds, noise):
     for seed in range(seeds):

@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import os
 import textwrap
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from tests.forks import torch_forks
 from tests.worker.rank import Rank
-from tests.worker.test_agreement import free_port
 from zeusrun.sidecar.events import Adapted, Observed
 
 PREAMBLE = """
@@ -82,12 +80,7 @@ SGD = "train(run.loader(data, 5), torch.optim.SGD(network.parameters(), 0.05), {
 
 
 @pytest.fixture
-def forks():
-    return torch_forks()
-
-
-@pytest.fixture
-def train(tmp_path, forks):
+def train(tmp_path):
     """Run ranks on a script and the plan of a job; return the run and what rank 0 printed."""
     rank = Rank(tmp_path / "run")
 
@@ -98,9 +91,6 @@ def train(tmp_path, forks):
         path.write_text(PREAMBLE + textwrap.dedent(script))
         (tmp_path / "mine.py").write_text(textwrap.dedent(policy))
         shared = {
-            "WORLD_SIZE": str(ranks),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": free_port(),
             "ZEUSRUN_BATCH_SIZE": str(batch_size),
             "ZEUSRUN_MAX_EPOCHS": "",
             **environment,
@@ -112,11 +102,7 @@ def train(tmp_path, forks):
             log.unlink()
         (rank.run_dir / "metrics.jsonl").unlink(missing_ok=True)
 
-        def run(number):
-            return rank.run_forked(forks, path, RANK=number, LOCAL_RANK=number, **shared)
-
-        with ThreadPoolExecutor(ranks) as pool:
-            codes, logs = zip(*pool.map(run, map(str, range(ranks))), strict=True)
+        codes, logs = rank.run_together(path, world_size=ranks, **shared)
         assert any(codes) == fails, logs
         return rank, logs[0].splitlines()
 
@@ -476,8 +462,8 @@ def test_data_that_the_ranks_cannot_share_are_refused(train):
 
 
 @pytest.mark.long  # it imports torch
-def test_a_loader_works_outside_zeusrun(tmp_path, forks):
+def test_a_loader_works_outside_zeusrun(tmp_path):
     (tmp_path / "script.py").write_text(PREAMBLE + SGD.format(epochs=1))
-    done = forks.run(["script"], {"PATH": os.environ["PATH"]}, tmp_path)
+    done = torch_forks().run(["script"], {"PATH": os.environ["PATH"]}, tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"1 {[5] * 20 + [3]} True")

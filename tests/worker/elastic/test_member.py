@@ -49,6 +49,10 @@ def build(tmp_path, monkeypatch):
     board.publish(Generation(1, (0, 1)))
     yield SimpleNamespace(board=board, member=make)
     stop.set()
+    for thread in threading.enumerate():
+        if thread.name == "zeusrun-beat":
+            thread.join()
+    board.close()
 
 
 def test_a_change_begins_after_the_same_step_on_every_rank(build):

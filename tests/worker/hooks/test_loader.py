@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import textwrap
 
 import pytest
 
 from tests.forks import torch_forks
-from tests.worker.rank import Rank, run_plain
+from tests.worker.rank import Rank
 from zeusrun.sidecar.events import Applied, Asked, Ended, Observed
 
 PREAMBLE = """
@@ -27,17 +28,12 @@ def step():
 
 
 @pytest.fixture
-def forks():
-    return torch_forks()
-
-
-@pytest.fixture
-def run(tmp_path, forks):
+def run(tmp_path):
     def start(script, **environment):
         path = tmp_path / "script.py"
         path.write_text(PREAMBLE + textwrap.dedent(script))
         rank = Rank(tmp_path / "run")
-        code, log = rank.run_forked(forks, path, **environment)
+        code, log = rank.run_forked(path, **environment)
         return rank, code, log
 
     return start
@@ -258,7 +254,9 @@ print(seen, float(layer.weight.sum()))
 def test_a_script_does_the_same_with_and_without_the_hooks(run, tmp_path):
     _, code, log = run(f"import torch; torch.manual_seed(1); data = None\n{PREAMBLE}{SAME}")
     assert code == 0, log
-    assert run_plain(tmp_path / "script.py") == (0, log)
+    plain = "import runpy, sys; runpy.run_path(sys.argv[1], run_name='__main__')"
+    done = torch_forks().run(["-c", plain, str(tmp_path / "script.py")], dict(os.environ), tmp_path)
+    assert (done.returncode, done.stderr + done.stdout) == (0, log)
 
 
 APPLY = {"ZEUSRUN_BATCH_SIZE": "32", "ZEUSRUN_GIVEN_BATCH_SIZE": "16"}

@@ -7,7 +7,6 @@ import textwrap
 import pytest
 
 from tests.factories import PYTHON
-from tests.forks import torch_forks
 from tests.worker.rank import Rank
 from zeusrun.metrics.seen import Ranks, describe_spawned, find_batch_size
 from zeusrun.sidecar.events import Observed, Spawned
@@ -41,7 +40,7 @@ def run(tmp_path):
         path = tmp_path / "script.py"
         path.write_text(PREAMBLE + textwrap.dedent(first) + GUARD + textwrap.indent(script, "    "))
         rank = Rank(tmp_path / "run")
-        code, log = rank.run_forked(torch_forks(), path, **changes) if forked else rank.run(path)
+        code, log = rank.run_forked(path, **changes) if forked else rank.run(path)
         assert code == 0, log
         return rank, log
 

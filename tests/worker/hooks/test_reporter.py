@@ -263,7 +263,9 @@ def test_a_full_disk_ends_no_training_under_w_error():
     environment = {"ZEUSRUN_TRIAL": "job-1-1", "ZEUSRUN_SIDECAR": "/dev/full"}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        WorkerEnvironment(environment).report(Reported(1.0, 1, {"accuracy": 0.5}))
+        worker = WorkerEnvironment(environment)
+        worker.report(Reported(1.0, 1, {"accuracy": 0.5}))
+    worker._writer.close()
 
 
 def test_the_groups_of_an_odd_optimizer_end_no_training():

@@ -7,7 +7,6 @@ import textwrap
 
 import pytest
 
-from tests.forks import torch_forks
 from tests.worker.rank import Rank
 from zeusrun.sidecar.events import Watched
 
@@ -40,19 +39,14 @@ WATCH = {"noise_scale": {"interval": 1}}
 
 
 @pytest.fixture
-def forks():
-    return torch_forks()
-
-
-@pytest.fixture
-def run(tmp_path, forks):
+def run(tmp_path):
     def start(script, watch=WATCH, **environment):
         path = tmp_path / "script.py"
         path.write_text(PREAMBLE + textwrap.dedent(script))
         rank = Rank(tmp_path / "run")
         if watch is not None:
             environment["ZEUSRUN_WATCH"] = json.dumps(watch)
-        code, log = rank.run_forked(forks, path, **environment)
+        code, log = rank.run_forked(path, **environment)
         assert code == 0, log
         return [event for event in rank.events if isinstance(event, Watched)]
 

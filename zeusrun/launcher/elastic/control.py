@@ -57,6 +57,7 @@ def control_ranks(
 
     stop = partial(ask_to_cancel, paths)
     with contextlib.ExitStack() as stack:
+        stack.callback(board.close)
         if elastic.listen is not None:
             stack.enter_context(serve(elastic.listen, board, elastic, trial.world_size, stop))
         yield advance

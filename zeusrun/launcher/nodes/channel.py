@@ -15,6 +15,7 @@ import json
 import math
 import os
 import secrets
+import select
 import struct
 import threading
 import time
@@ -22,7 +23,6 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from zeusrun.errors import LaunchError
-from zeusrun.launcher.processes.torchrun import is_readable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,7 +74,8 @@ class Authenticator:
 class Channel:
     """One end of a connection. ``send`` never waits: a thread writes, in order.
 
-    The descriptors belong to the channel. ``close`` closes them.
+    The descriptors belong to the channel. ``close`` closes them, also while another thread
+    receives: that thread gets the end.
     """
 
     def __init__(
@@ -85,6 +86,8 @@ class Channel:
         self._unsent: deque[bytes] = deque()
         self._changed = threading.Condition()
         self._closing = False
+        self._stop = os.eventfd(0, os.EFD_CLOEXEC)  # readable once nobody may wait any more
+        self._receiving = threading.Lock()
         self.backlog = 0  # bytes that are not written yet
         self.broken = False  # whether the other end is known to be gone
         self._thread = threading.Thread(target=self._write, name="zeusrun-channel", daemon=True)
@@ -108,7 +111,8 @@ class Channel:
 
     def receive(self) -> Message | None:
         """Wait for the next message; ``None`` at the end. Raises ``ChannelError`` for others."""
-        payload = receive_frame(self._reading)
+        with self._receiving:
+            payload = None if self._closing else receive_frame(self._reading, self._stop)
         if payload is None:
             self.broken = True
             return None
@@ -125,18 +129,19 @@ class Channel:
     def skip_noise(self) -> bool:
         """Read up to the mark of a node launcher; return false if the connection ends before."""
         seen = b""
-        while not seen.endswith(PREAMBLE):
-            part = _read_exactly(self._reading, 1)
-            if part is None or len(seen) > _MAX_NOISE_BYTES:
-                return False
-            seen += part
-        return True
+        with self._receiving:
+            while not (self._closing or seen.endswith(PREAMBLE)):
+                part = _read_exactly(self._reading, 1, self._stop)
+                if part is None or len(seen) > _MAX_NOISE_BYTES:
+                    return False
+                seen += part
+        return seen.endswith(PREAMBLE)
 
     def close(self) -> None:
         """Write what is not written yet, for a few seconds at most, and close the descriptors.
 
-        A thread may still read. Then the number becomes that of /dev/null, which has an end: the
-        next file that is opened could get the number of a closed one, and the thread its bytes.
+        Both threads leave them first: the next file that is opened could get the number of a
+        closed one, and a thread that still used it would read or write the bytes of that file.
         """
         with self._changed:
             if self._closing:
@@ -144,12 +149,11 @@ class Channel:
             self._closing = True
             self._changed.notify()
         self._thread.join(_JOIN_S)
-        null = os.open(os.devnull, os.O_RDWR)
-        for descriptor in {self._reading, self._writing}:
-            os.dup2(null, descriptor, inheritable=False)
-            if self.broken and not self._thread.is_alive():
+        os.eventfd_write(self._stop, 1)
+        self._thread.join()
+        with self._receiving:
+            for descriptor in {self._reading, self._writing, self._stop}:
                 os.close(descriptor)
-        os.close(null)
 
     def _write(self) -> None:
         with contextlib.suppress(OSError):  # the other end is gone
@@ -159,7 +163,8 @@ class Channel:
                     if not self._unsent:
                         return
                     frame = self._unsent.popleft()
-                write_all(self._writing, frame)
+                if not _write_until(self._writing, frame, self._stop):
+                    return
                 with self._changed:
                     self.backlog -= len(frame) - _LENGTH.size
 
@@ -170,25 +175,51 @@ def write_all(descriptor: int, data: bytes) -> None:
         data = data[os.write(descriptor, data) :]
 
 
-def receive_frame(descriptor: int) -> bytes | None:
-    """Return the payload of the next frame; ``None`` at the end of the connection."""
-    head = _read_exactly(descriptor, _LENGTH.size)
+def _write_until(descriptor: int, data: bytes, stop: int) -> bool:
+    """Write all bytes, and return true; false if ``stop`` becomes readable before."""
+    while data:
+        if not _wait_for(descriptor, select.POLLOUT, stop):
+            return False
+        # A pipe or socket that is ready takes so many bytes without a wait.
+        data = data[os.write(descriptor, data[: select.PIPE_BUF]) :]
+    return True
+
+
+def _wait_for(descriptor: int, event: int, stop: int | None, until_t: float = math.inf) -> bool:
+    """Wait until a descriptor is ready, or ended; false if ``stop`` is readable, or it is late."""
+    poll = select.poll()  # select would refuse descriptors from 1024 on
+    poll.register(descriptor, event)
+    if stop is not None:
+        poll.register(stop, select.POLLIN)
+    left_s = until_t - time.monotonic()
+    ready = poll.poll(None if left_s == math.inf else max(0.0, left_s) * 1000)
+    return bool(ready) and stop not in dict(ready)
+
+
+def receive_frame(descriptor: int, stop: int | None = None) -> bytes | None:
+    """Return the payload of the next frame.
+
+    ``None`` at the end of the connection, or once ``stop`` becomes readable.
+    """
+    head = _read_exactly(descriptor, _LENGTH.size, stop)
     if head is None:
         return None
     (length,) = _LENGTH.unpack(head)
     if length > _MAX_BYTES:
         raise ChannelError("the data received is not a zeusrun message")
-    return _read_exactly(descriptor, length)
+    return _read_exactly(descriptor, length, stop)
 
 
-def _read_exactly(descriptor: int, size: int, until_t: float = math.inf) -> bytes | None:
+def _read_exactly(
+    descriptor: int, size: int, stop: int | None = None, until_t: float = math.inf
+) -> bytes | None:
     parts, left = [], size
     while left:
-        if until_t < math.inf and not is_readable(descriptor, until_t - time.monotonic()):
+        if not _wait_for(descriptor, select.POLLIN, stop, until_t):
             return None
         try:
             part = os.read(descriptor, left)
-        except OSError:  # reset, or closed by this end
+        except OSError:  # reset
             return None
         if not part:
             return None
@@ -204,7 +235,7 @@ def authenticate(
     own = secrets.token_bytes(_NONCE_BYTES)
     write_all(descriptor, PREAMBLE + own)
     size, until_t = len(PREAMBLE) + _NONCE_BYTES, time.monotonic() + timeout_s
-    received = _read_exactly(descriptor, size, until_t) or b""
+    received = _read_exactly(descriptor, size, until_t=until_t) or b""
     if not received.startswith(PREAMBLE):
         raise ChannelError("the other end is not zeusrun")
     return Authenticator(token, own, received[len(PREAMBLE) :], head=head)

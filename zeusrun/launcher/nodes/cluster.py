@@ -249,12 +249,12 @@ def _wait_for_joins(
         wait_s = _PERSON_S if run_on.kubernetes is None else 3 * _PERSON_S
         until_t = time.monotonic() + wait_s
         while len(nodes) < len(hosts):
-            check_not_ended(spec.name, signals)
             for node in cluster.nodes:
                 node.ping()  # else it would leave after a minute
                 if node.lost is not None:
-                    del nodes[node.number]
+                    nodes.pop(node.number).close()
             cluster.nodes = tuple(nodes[each] for each in sorted(nodes))
+            check_not_ended(spec.name, signals)
             if time.monotonic() > until_t:
                 missing = [host.name for n, host in enumerate(hosts, 1) if n not in nodes]
                 raise LaunchError(

@@ -80,7 +80,8 @@ class NodeLauncher:
 
     def serve(self) -> bool:
         """Serve the head until it is done, gone or silent; return whether it used this host."""
-        threading.Thread(target=self._receive, name="zeusrun-head", daemon=True).start()
+        receiving = threading.Thread(target=self._receive, name="zeusrun-head", daemon=True)
+        receiving.start()
         with self._open, CaughtSignals() as signals:
             self._channel.send("hello", **_hello())
             told = 0
@@ -96,6 +97,7 @@ class NodeLauncher:
                 if self._run is not None and not self._run.advance(self._guard_limits()):
                     self._run = None
         self._channel.close()
+        receiving.join()
         return self._sampler is not None
 
     def _receive(self) -> None:

@@ -139,8 +139,9 @@ class RemoteNode:
         """Tell the node to end, and close the connection."""
         self._leaving = True
         self.channel.send("bye")
-        self._thread.join(_STALE_S)
+        self._thread.join(_STALE_S)  # for the last words of the node
         self.channel.close()
+        self._thread.join()
 
     def _read(self) -> None:
         problem = None

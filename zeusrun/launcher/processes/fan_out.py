@@ -49,6 +49,7 @@ class FanOutProcess:
                 start_new_session=True,
             )
         except OSError as error:
+            self._errors.close()
             raise LaunchError(
                 f"run_on.fan_out: {self._name} could not be started: {error.strerror}"
             ) from error

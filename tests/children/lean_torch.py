@@ -1,0 +1,29 @@
+"""Import this before torch: then optimizers and DDP do without ``torch._dynamo``.
+
+They import it to keep it off their own code, which matters only where a model is compiled, and the
+import takes each rank a second of CPU. Whoever asks for anything else gets the real module.
+"""
+
+import importlib
+import sys
+import types
+
+
+class _Dynamo(types.ModuleType):
+    trace_rules = types.SimpleNamespace(clear_lru_cache=lambda: None)
+    utils = types.SimpleNamespace(get_optimize_ddp_mode=lambda: "ddp_optimizer")
+    graph_break = staticmethod(lambda: None)
+
+    @staticmethod
+    def disable(function=None, recursive=True, **_):
+        return (lambda each: each) if function is None else function
+
+    def __getattr__(self, name):
+        if name.startswith("__") and name != "__path__":
+            raise AttributeError(name)
+        sys.modules.pop(self.__name__, None)
+        return getattr(importlib.import_module(self.__name__), name)
+
+
+if "torch" not in sys.modules:
+    sys.modules["torch._dynamo"] = _Dynamo("torch._dynamo")
