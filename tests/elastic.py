@@ -106,7 +106,7 @@ class Training:
 
     def end(self):
         """Wait for the end; return the exit code and what people see."""
-        shown = self.submit.communicate(timeout=150)[0]
+        shown = self.submit.communicate(timeout=300)[0]
         self.board.close()
         return self.submit.returncode, shown
 

@@ -24,6 +24,8 @@ CHILDREN = ROOT / "tests" / "children"
 FAKE_TORCHRUN = ROOT / "tests" / "fake_torchrun"
 PYTHON = shlex.quote(sys.executable)
 """This Python, for a command of a shell: its path may contain spaces."""
+AS_SSH = """env HOST={host} sh -c 'eval "exec $*"' sh"""
+"""A fan-out that runs the words here, as ssh does there: it joins them for a shell."""
 _CALM = f"""
 import runpy, sys
 sys.path.append({str(ROOT)!r})

@@ -156,10 +156,10 @@ class Host:
     def close(self):
         """Kill everything on the host and wait until it is gone."""
         self._holder.stdin.close()
-        self._holder.wait(timeout=20)
+        self._holder.wait(timeout=300)
         self._holder.stdout.close()
         for child in self._started:
-            child.wait(timeout=20)
+            child.wait(timeout=300)
             for stream in (child.stdin, child.stdout, child.stderr):
                 if stream is not None:
                     with suppress(BrokenPipeError):

@@ -73,27 +73,27 @@ BUDGETS: Mapping[str, int] = {
     "adapt": 882,
     "analysis": 1_019,
     "commands": 2_936,
-    "elastic": 1_584,
+    "elastic": 1_589,
     "export": 430,
     "gpu and energy": 2_324,
     "history": 980,
     "hooks": 1_477,
-    "hosts": 1_782,
+    "hosts": 1_805,
     "jobfile": 3_168,
     "kubernetes": 1_019,
-    "launcher": 5_831,
+    "launcher": 5_832,
     "maintenance": 929,
     "metrics": 1_772,
-    "policies": 3_057,
+    "policies": 3_058,
     "report": 1_703,
     "schedule": 1_030,
-    "server": 4_699,
+    "server": 4_700,
     "shared histories": 1_870,
     "simulate": 1_440,
     "slurm": 679,
     "sync": 1_012,
-    "values": 1_566,
-    "view": 2_163,
+    "values": 1_568,
+    "view": 2_165,
     "watch": 884,
     "worker": 1_160,
 }
@@ -130,7 +130,7 @@ class Loaded(NamedTuple):
 
 
 WALK_BUDGET = Walk(files=103, stops=387, returns=284)
-LOADED_BUDGET = Loaded(modules=197, lines=23_845)
+LOADED_BUDGET = Loaded(modules=197, lines=23_856)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

@@ -166,7 +166,7 @@ class _Daemon:
         """Kill the daemon and everything that came from it; wait until they are gone."""
         with suppress(BrokenPipeError):
             self._holder.stdin.close()
-        self._holder.wait(timeout=20)
+        self._holder.wait(timeout=300)
         self._holder.stdout.close()
 
 

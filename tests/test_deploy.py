@@ -150,13 +150,13 @@ def test_the_server_of_the_docs_needs_no_torch_and_a_submit_says_what_to_install
         wait_for(lambda: answers(url), what="the page")
     finally:
         served.terminate()
-        assert served.wait(30) == 0
+        assert served.wait(300) == 0
         served.stdout.close()
 
 
 def answers(url):
     try:
-        with urllib.request.urlopen(url, timeout=10) as answer:
+        with urllib.request.urlopen(url, timeout=300) as answer:
             return answer.status == 200
     except OSError:
         return False
@@ -255,4 +255,4 @@ def test_the_commands_of_the_dockerfile_make_a_server_that_answers(tmp_path):
             urllib.request.urlopen(f"http://127.0.0.1:{port}/")
     finally:
         served.terminate()
-        assert served.wait(30) == 0
+        assert served.wait(300) == 0

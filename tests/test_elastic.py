@@ -80,7 +80,7 @@ def test_a_killed_rank_of_an_unedited_script_restarts_all_from_the_checkpoint(ze
     training = Training(
         zeusrun, elastic_job(zeusrun, "elastic_epochs.py", 20, args=args, metrics=PRINTED)
     )
-    wait_for(lambda: training.board.place(0).epoch > 3, 120)
+    wait_for(lambda: training.board.place(0).epoch > 3)
     training.kill(1)
     training.end_missed()
     (trial,) = zeusrun.history()
@@ -107,7 +107,7 @@ def test_whatever_happens_to_ranks_the_training_is_whole(zeusrun, given, seed):
             training.kill(chance.randrange(ranks))
             kills += 1
             if ranks == 2:  # after another one, none would be left
-                wait_for(lambda before=before: training.board.newest != before, 60)
+                wait_for(lambda before=before: training.board.newest != before)
                 training.wait_for_ranks()
         else:
             ranks = chance.randint(1, 4)
@@ -129,7 +129,7 @@ def test_whatever_happens_to_ranks_the_training_is_whole(zeusrun, given, seed):
 def test_a_rank_lost_in_a_collective_outside_of_a_step_lets_all_start_again(zeusrun):
     args = ["--epochs", "3", "--evaluates"]
     training = Training(zeusrun, elastic_job(zeusrun, epochs=3, args=args))
-    wait_for((training.run_dir / "evaluates").exists, 120)
+    wait_for((training.run_dir / "evaluates").exists)
     training.kill(1)
     shown = training.end_missed()
     assert "all ranks start again" in shown
@@ -169,10 +169,10 @@ def test_a_rank_that_is_killed_before_it_leaves_an_unedited_script_is_a_lost_one
     args += ["--epochs", "6", "--pause-s", "0.2"]  # an epoch takes four seconds
     job = elastic_job(zeusrun, "elastic_epochs.py", 6, args=args, metrics=PRINTED)
     training = Training(zeusrun, job)
-    wait_for(lambda: training.board.place(0).epoch > 2, 120)
+    wait_for(lambda: training.board.place(0).epoch > 2)
     leaver = training.board.place(1).pid
     training.resize(1)
-    wait_for(lambda: training.members == (0,), 60)
+    wait_for(lambda: training.members == (0,))
     os.kill(leaver, signal.SIGKILL)
     training.end_missed()
     assert check_epochs(training) == (6, 1)
@@ -224,7 +224,7 @@ def test_a_script_that_trains_alone_cannot_change_and_says_so(zeusrun):
     given = {"metrics": PRINTED, "elastic": {"max": 2}, "launch": {"nproc_per_node": 1}}
     submit = zeusrun.start("submit", elastic_job(zeusrun, "elastic_alone.py", 3, **given))
     log = zeusrun.run_dir() / "logs" / "rank0.log"
-    wait_for(lambda: log.exists() and "epoch: 1" in log.read_text(), 120)
+    wait_for(lambda: log.exists() and "epoch: 1" in log.read_text())
     done = zeusrun("resize", "job", "2")
     assert done.returncode == 2
     assert "the ranks of job-1-1 cannot change: zeusrun show job-1-1  says why" in done.stderr
@@ -239,7 +239,7 @@ def test_fewer_ranks_than_may_go_on_start_again_at_once(zeusrun):
     training.wait_for_steps()
     training.kill(1)
     begun_t = time.monotonic()
-    wait_for(lambda: "2 processes have started" in training.log.partition("again")[2], 60)
+    wait_for(lambda: "2 processes have started" in training.log.partition("again")[2])
     assert time.monotonic() - begun_t < 8
     assert zeusrun("cancel", "job").returncode == 0
     assert training.end()[0] == 130
@@ -316,7 +316,7 @@ def test_ranks_are_added_as_long_as_they_pay_and_what_was_measured_is_kept(zeusr
     elastic = {"max": 3, "provision": {"by": "throughput", "every": 10}}
     training = Training(zeusrun, elastic_job(zeusrun, epochs=5000, elastic=elastic))
     table = training.run_dir / "elastic" / "provision.csv"
-    wait_for(lambda: table.exists() and len(table.read_text().splitlines()) == 3, 120)
+    wait_for(lambda: table.exists() and len(table.read_text().splitlines()) == 3)
     head, two, three = (line.split(",") for line in table.read_text().splitlines())
     assert (head, two[0], three[0]) == (["ranks", "samples_per_second"], "2", "3")
     stays = float(three[1]) >= (1 + 1 / 9) * float(two[1])
@@ -334,7 +334,7 @@ def test_the_endpoint_resizes_and_stops(zeusrun):
 
     def call(method, path, body=None):
         request = urllib.request.Request(f"http://{listen}{path}", body, method=method)
-        return urllib.request.urlopen(request, timeout=20).status
+        return urllib.request.urlopen(request, timeout=300).status
 
     assert call("PUT", "/config", b'{"size": 3}') == 202
     training.wait_for_ranks(3)

@@ -74,7 +74,7 @@ class Pair:
             self.zeusrun.argv(*arguments),
             cwd=self.zeusrun.folder,
             env={**self.zeusrun.environment, **env},
-            timeout=90,
+            timeout=300,
         )
 
     def start(self, *arguments, on="a", **env):
@@ -121,7 +121,7 @@ class Pair:
 
     def end(self, child):
         """Wait for a submit; return its exit code, its trial and what people saw."""
-        child.wait(90)
+        child.wait(300)
         return child.returncode, self.zeusrun.history()[0], self.seen(child)
 
     def events(self, trial="job-1-1"):
@@ -413,7 +413,7 @@ def test_a_host_joins_by_hand_with_the_right_token_and_its_own_secrets(pair):
     joined = pair.start("join", endpoint, on="b", HF_TOKEN="another secret", **token)
     code, trial, seen = pair.end(child)
     assert (code, trial["status"]) == (0, "REACHED"), seen
-    assert joined.wait(60) == 0
+    assert joined.wait(300) == 0
     logs = Path(trial["run_dir"]) / "logs"
     assert f"secret of {len(SECRET)}" in (logs / "rank0.log").read_text()
     assert f"secret of {len('another secret')}" in (logs / "rank1.log").read_text()
@@ -427,9 +427,9 @@ def test_a_host_that_joins_without_a_secret_is_refused(pair):
     child = pair.start("submit", job, HF_TOKEN=SECRET, **token)
     endpoint = pair.wait_until_seen(child, r"zeusrun join (10\.77\.0\.1:\d+)")[1]
     joined = pair.start("join", endpoint, on="b", **token)
-    assert child.wait(90) == 5, pair.seen(child)
+    assert child.wait(300) == 5, pair.seen(child)
     assert "host b: HF_TOKEN is not set" in " ".join(pair.seen(child).split())
-    joined.wait(60)
+    joined.wait(300)
     pair.check_that_b_is_empty()
 
 
@@ -449,7 +449,7 @@ def test_a_killed_head_leaves_no_process_and_the_next_submit_records_it(pair):
     job = pair.job(None)
     child = pair.start_and_wait(job)
     child.kill()
-    child.wait(60)
+    child.wait(300)
     pair.wait_until_b_is_empty()
     (pair.zeusrun.folder / "enough").touch()
     code, result, seen = pair.submit(job)
@@ -483,7 +483,7 @@ def test_a_secret_is_in_no_argument_list_and_in_no_file_of_another_host(apart):
         assert "rank1.log" in [path.name for path in files]
         assert not any(SECRET.encode() in path.read_bytes() for path in files)
         child.terminate()
-        child.wait(60)
+        child.wait(300)
     finally:
         over.set()
         looks.join()

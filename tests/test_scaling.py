@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from tests.factories import ROOT
+from tests.factories import AS_SSH, ROOT
 
 PROGRAM = ROOT / "benchmarks" / "scaling.py"
 
@@ -54,7 +54,7 @@ def test_what_cannot_be_compared_is_refused():
 @pytest.mark.torchrun
 def test_trainings_on_one_node_and_on_two_are_compared(tmp_path):
     command = [sys.executable, str(PROGRAM), "--configurations", "1x1", "2x1", "--steps", "10"]
-    hosts = ["--hosts", "localhost,b", "--nic", "lo", "--fan-out", "env HOST={host}"]
+    hosts = ["--hosts", "localhost,b", "--nic", "lo", "--fan-out", AS_SSH]
     files = ["--csv", str(tmp_path / "scaling.csv")]
     done = subprocess.run(
         [*command, "--repeats", "1", "--batch-size", "16", *hosts, *files],

@@ -256,7 +256,7 @@ def test_cancel_stops_a_running_job_which_saves_first(slurm, how):
 def test_cancel_takes_a_job_out_of_the_queue(full, how):
     slurm = full
     child = slurm.follow("submit", slurm.job())
-    wait_for(lambda: "is queued (" in slurm.seen(child), 30)
+    wait_for(lambda: "is queued (" in slurm.seen(child))
     name = {"job": "job", "slurm": f"slurm:{slurm.running_id(1)}"}[how]
     assert "is cancelled" in slurm.text("cancel", name)
     code, seen = slurm.end(child)
@@ -269,7 +269,7 @@ def test_cancel_takes_a_job_out_of_the_queue(full, how):
 def test_cancel_ends_a_job_that_is_just_starting(slurm):
     job = slurm.job(run_on={"setup": "touch starts; sleep 30"})
     child = slurm.follow("submit", job)
-    wait_for((slurm.zeusrun.folder / "starts").exists, 30)
+    wait_for((slurm.zeusrun.folder / "starts").exists)
     (ticket,) = slurm.status()
     assert ticket["allocation"] == f"slurm:{slurm.running_id()}"
     assert f"{ticket['allocation']} runs on n1" in slurm.text("status")
@@ -307,7 +307,7 @@ def test_a_job_file_that_has_become_invalid_is_told(full):
     slurm = full
     job = slurm.job()
     child = slurm.follow("submit", job)
-    wait_for(lambda: "is queued" in slurm.seen(child), 30)
+    wait_for(lambda: "is queued" in slurm.seen(child))
     job.write_text(job.read_text() + "colour: red\n")
     slurm.free()
     code, seen = slurm.end(child)
@@ -332,7 +332,7 @@ def test_ctrl_c_ends_the_training(slurm):
 def test_ctrl_c_takes_a_job_out_of_the_queue(full):
     slurm = full
     child = slurm.follow("submit", slurm.job())
-    wait_for(lambda: "is queued (" in slurm.seen(child), 30)
+    wait_for(lambda: "is queued (" in slurm.seen(child))
     child.send_signal(signal.SIGINT)
     code, seen = slurm.end(child)
     assert code == 130, seen
@@ -353,7 +353,7 @@ def test_a_second_ctrl_c_ends_a_training_at_once_that_does_not_stop(slurm):
     child = slurm.follow("submit", job)
     slurm.wait_for_reports(1, child=child)
     child.send_signal(signal.SIGINT)
-    wait_for(lambda: "not yet" in slurm.seen(child), 30)
+    wait_for(lambda: "not yet" in slurm.seen(child))
     child.send_signal(signal.SIGINT)
     code, seen = slurm.end(child)
     assert (code, slurm.trial()["status"]) == (130, "CANCELLED"), seen
@@ -371,7 +371,7 @@ def test_a_follower_that_is_ended_leaves_the_training(slurm, number, code):
     assert re.search(r"slurm:\d+ goes on without this process", seen)
     slurm.wait_for_reports(2)
     slurm.enough()
-    wait_for(lambda: slurm.trial()["status"] == "REACHED", 60)
+    wait_for(lambda: slurm.trial()["status"] == "REACHED")
 
 
 @pytest.mark.long
@@ -417,7 +417,7 @@ def test_the_lines_of_the_job_file_reach_the_ranks(slurm):
 def test_rerun_of_a_run_goes_to_slurm_again(slurm):
     slurm.enough()
     slurm.queue(slurm.job(), "--batch-size", "64")
-    wait_for(lambda: slurm.tickets() == [], 60)
+    wait_for(lambda: slurm.tickets() == [])
     code, seen = slurm.end(slurm.follow("rerun", "job-1-1"))
     assert code == 0, seen
     first, second = slurm.trials()
@@ -544,7 +544,7 @@ def test_a_job_that_is_preempted_before_its_first_epoch_begins_anew(slurm):
     script = slurm.zeusrun.folder / "early.py"
     script.write_text("import time\nopen('up', 'w').close()\ntime.sleep(600)\n")
     child = slurm.follow("submit", slurm.job(script=str(script)))
-    wait_for((slurm.zeusrun.folder / "up").exists, 60)
+    wait_for((slurm.zeusrun.folder / "up").exists)
     job_id = slurm.running_id()
     urgent = preempt(slurm)
     slurm.cluster.wait_for(job_id, "PENDING")
@@ -602,7 +602,7 @@ def test_a_node_that_falls_silent_is_found_by_slurm_and_the_trial_goes_on(slurm)
     slurm.cluster.kill_node("n1", noticed=False)
     slurm.text("repair")
     assert slurm.trial()["status"] == "DISPATCHED"
-    wait_for(lambda: slurm.cluster.field(job_id, "Restarts") == "1", 120)
+    wait_for(lambda: slurm.cluster.field(job_id, "Restarts") == "1")
     slurm.cluster.hasten(job_id)
     check_continued(slurm, child, job_id)
 
@@ -612,7 +612,7 @@ def test_a_controller_that_does_not_respond_ends_nothing(full):
     slurm = full
     job = slurm.job()
     child = slurm.follow("submit", job)
-    wait_for(lambda: "is queued (" in slurm.seen(child), 30)
+    wait_for(lambda: "is queued (" in slurm.seen(child))
     controller = psutil.Process(slurm.cluster.slurmctld_pid)
     controller.suspend()
     try:
@@ -638,7 +638,7 @@ def test_a_submit_from_a_job_of_slurm_is_a_job_of_its_own(slurm):
     environment = slurm.zeusrun.environment
     outer = slurm.cluster.do("sbatch", "--parsable", *options, input=script, env=environment)
     slurm.cluster.wait_for(outer, "COMPLETED")
-    wait_for(lambda: slurm.trials() and slurm.tickets() == [], 60)
+    wait_for(lambda: slurm.trials() and slurm.tickets() == [])
     trial = slurm.trial()
     assert (trial["status"], trial["world_size"]) == ("REACHED", 1), slurm.output()
     assert trial["allocation"] == f"slurm:{int(outer) + 1}"
@@ -694,7 +694,7 @@ def test_a_job_whose_node_died_continues_its_trial_and_no_other_submit_takes_it(
     slurm.enough()
     code, seen = slurm.end(child)
     assert code == 0, seen
-    wait_for(lambda: slurm.tickets() == [], 60)
+    wait_for(lambda: slurm.tickets() == [])
     trials = {each["trial"]: each for each in slurm.trials()}
     assert {each["status"] for each in trials.values()} == {"REACHED"}
     assert [trials[name]["preemptions"] for name in sorted(trials)] == [1, 0, 0]
@@ -761,7 +761,7 @@ def test_overlap_queue_waits_for_the_first_and_skips_the_third(slurm):
     assert len(slurm.trials()) == 1
     slurm.enough()
     assert slurm.end(first)[0] == 0
-    wait_for(lambda: slurm.tickets() == [], 90)
+    wait_for(lambda: slurm.tickets() == [])
     assert [each["status"] for each in slurm.trials()] == ["REACHED", "REACHED"]
 
 
@@ -790,7 +790,7 @@ def test_overlap_replace_takes_a_job_out_of_the_queue(full):
     slurm.cluster.wait_for(first, "CANCELLED")
     slurm.enough()
     slurm.free()
-    wait_for(lambda: slurm.tickets() == [], 60)
+    wait_for(lambda: slurm.tickets() == [])
     assert slurm.trial()["allocation"] == f"slurm:{second}"
 
 
@@ -798,11 +798,11 @@ def test_overlap_replace_takes_a_job_out_of_the_queue(full):
 def test_overlap_allow_runs_two_jobs_at_once(slurm):
     job = slurm.job()
     both = [slurm.queue(job) for _ in range(2)]
-    wait_for(lambda: len(slurm.trials()) == 2, 60)
+    wait_for(lambda: len(slurm.trials()) == 2)
     for job_id in both:
         slurm.cluster.wait_for(job_id, "RUNNING")
     slurm.enough()
-    wait_for(lambda: slurm.tickets() == [], 60)
+    wait_for(lambda: slurm.tickets() == [])
     assert {each["status"] for each in slurm.trials()} == {"REACHED"}
 
 
@@ -894,7 +894,7 @@ def test_a_schedule_submits_to_slurm_and_records_how_it_ended(slurm, target, cod
         (record,) = json.loads(slurm.text("schedule", "list", "--json"))
         return [each["exit_code"] for each in record["firings"] if each["result"] == "ended"]
 
-    assert wait_for(ended, 90) == [code]
+    assert wait_for(ended) == [code]
     (trial,) = slurm.trials()
     log = (zeusrun.home / "schedules" / "job.log").read_text()
     assert f"· {trial['allocation']} " in log

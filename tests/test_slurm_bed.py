@@ -56,7 +56,7 @@ def sleepers(slurm, node):
 def start_on_both(slurm, then="exit"):
     script = f"echo ${{SLURM_RESTART_COUNT-0}} >> out; srun sleep 600; {then}"
     job = slurm.submit(script, "--nodes=2")
-    wait_for(lambda: all(sleepers(slurm, node) for node in NODES), 60)
+    wait_for(lambda: all(sleepers(slurm, node) for node in NODES))
     return job
 
 
@@ -74,7 +74,7 @@ def test_a_requeued_job_runs_again_on_all_nodes(slurm_cluster):
     job = start_on_both(slurm)
     slurm.do("scontrol", "requeue", job)
     slurm.hasten(job)
-    wait_for(lambda: output(slurm) == ["0", "1"], 60)
+    wait_for(lambda: output(slurm) == ["0", "1"])
     assert (slurm.state(job), slurm.field(job, "Restarts")) == ("RUNNING", "1")
 
 
@@ -86,7 +86,7 @@ def test_a_job_whose_node_dies_runs_again_once_the_node_is_back(slurm_cluster):
     slurm.kill_node("n2")
     assert all(map(has_ended, lost))
     slurm.wait_for(job, "PENDING")
-    wait_for(lambda: slurm.node_pids("n1") == [slurm.slurmd_pid("n1")], 60)
+    wait_for(lambda: slurm.node_pids("n1") == [slurm.slurmd_pid("n1")])
     slurm.start_node("n2")
     slurm.hasten(job)
     slurm.wait_for(job, "RUNNING")
@@ -98,11 +98,11 @@ def test_a_job_goes_on_without_slurmd_and_a_new_one_finds_it(slurm_cluster):
     slurm = slurm_cluster
     job = start_on_both(slurm)
     os.kill(slurm.slurmd_pid("n2"), signal.SIGKILL)
-    wait_for(lambda: has_ended(slurm.slurmd_pid("n2")), 60)
+    wait_for(lambda: has_ended(slurm.slurmd_pid("n2")))
     assert sleepers(slurm, "n2")
     slurm.start_node("n2")
     slurm.do("scancel", job)
-    wait_for(slurm.nodes_idle, 60)
+    wait_for(slurm.nodes_idle)
     assert not sleepers(slurm, "n2")
     assert slurm.state(job) == "CANCELLED"
 
@@ -111,7 +111,7 @@ def test_a_job_goes_on_without_slurmd_and_a_new_one_finds_it(slurm_cluster):
 def test_accounting_knows_jobs_and_no_job_is_left_for_the_next_test(slurm_dbd):
     job = slurm_dbd.submit("exit 3")
     ask = ["sacct", "-j", job, "--allocations", "--noheader", "--parsable2"]
-    wait_for(lambda: slurm_dbd.do(*ask, "--format=State,ExitCode") == "FAILED|3:0", 60)
+    wait_for(lambda: slurm_dbd.do(*ask, "--format=State,ExitCode") == "FAILED|3:0")
     start_on_both(slurm_dbd)
     slurm_dbd.kill_node("n1")
     slurm_dbd.clear()
@@ -128,7 +128,7 @@ def test_slurm_finds_a_dead_node_and_starts_a_requeued_job_by_itself(slurm_clust
     slurm.kill_node("n1", noticed=False)
     slurm.wait_for(job, "PENDING", timeout_s=120)
     slurm.start_node("n1")
-    wait_for(lambda: output(slurm) == ["0", "1"], 60)
+    wait_for(lambda: output(slurm) == ["0", "1"])
 
 
 @pytest.mark.long
@@ -137,7 +137,7 @@ def test_a_job_of_a_higher_partition_preempts_and_the_other_runs_again(slurm_clu
     job = start_on_both(slurm, then="sleep 600")  # a job that ends by itself is not requeued
     urgent = slurm.submit("true", "--nodes=2", "--exclusive", "--partition=urgent")
     slurm.wait_for(urgent, "COMPLETED")
-    wait_for(lambda: output(slurm) == ["0", "1"], 60)
+    wait_for(lambda: output(slurm) == ["0", "1"])
     assert slurm.field(job, "Restarts") == "1"
 
 
@@ -170,5 +170,5 @@ def test_nothing_is_left_when_the_test_is_killed(tmp_path, killed):
         owner.kill()
     if killed != "the test":  # only the next cluster can end what is left
         sweep()
-    wait_for(lambda: all(has_ended(int(pid)) for pid in pids), 60)
-    wait_for(lambda: not Path(private).exists(), 60)
+    wait_for(lambda: all(has_ended(int(pid)) for pid in pids))
+    wait_for(lambda: not Path(private).exists())

@@ -97,7 +97,7 @@ def comparable(case, seen):
 def test_a_submit_leaves_what_python_leaves(name, zeusrun, places):
     case, place = named(name), places("plain")
     place.fill(case)
-    code = start_plain(case, place).wait(60)
+    code = start_plain(case, place).wait(300)
     plain = comparable(case, place.look(case, code))
     assert submit(zeusrun, case, places("submit")) == plain
 

@@ -365,7 +365,7 @@ def interrupt():
         owner = getattr(signal.getsignal(signal.SIGINT), "__self__", None)
         return isinstance(owner, CaughtSignals)
 
-    wait_for(is_caught, 20)
+    wait_for(is_caught)
     os.kill(os.getpid(), signal.SIGINT)
 
 
@@ -392,7 +392,7 @@ def test_ctrl_c_twice_waits_for_nothing(submit, inside, later):
 
     def again(pod):
         interrupt()
-        wait_for(lambda: "asked" in fake.log(pod), 20)
+        wait_for(lambda: "asked" in fake.log(pod))
         interrupt()
 
     later(lambda: until_ready(fake), again)
@@ -442,7 +442,7 @@ class TestWords:
 
     def test_of_one_that_waits(self, cli, queued, crowded, monkeypatch):
         fake, name = queued()
-        wait_for(lambda: condition_of_pod(fake), 20)
+        wait_for(lambda: condition_of_pod(fake))
         why = f"{name} is queued (Unschedulable: {crowded.unschedulable_message})"
         assert why in self.status(cli, monkeypatch)
         (record,) = json.loads(cli("status", "--json")[1])
@@ -466,7 +466,7 @@ class TestWords:
 
     def test_of_one_that_runs(self, cli, queued, monkeypatch):
         fake, name = queued()
-        wait_for(lambda: until_ready(fake), 20)
+        wait_for(lambda: until_ready(fake))
         assert f"{name} runs on node-1" in self.status(cli, monkeypatch)
         assert cli("logs", name) == (0, "ready\n", f"zeusrun: {name} runs on node-1\n")
         code, _, errors = cli("show", name)
@@ -517,7 +517,7 @@ class TestWords:
 
     def test_of_a_run_that_goes_on_and_of_one_that_was_preempted(self, cli, queued, record):
         fake, name = queued()
-        wait_for(lambda: until_ready(fake), 20)
+        wait_for(lambda: until_ready(fake))
         record(1, PREEMPTED, allocation=name)
         code, out, _ = cli("cancel", "job")
         assert (code, out.startswith("job-1-1 is CANCELLED: cancelled by")) == (0, True)

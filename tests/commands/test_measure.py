@@ -275,7 +275,9 @@ def test_a_signal_goes_to_the_command_and_what_was_measured_is_reported(zeusrun,
 
 def test_ctrl_c_on_a_terminal_reaches_the_command_once(zeusrun):
     program, *arguments = zeusrun.argv("measure", "--", *PYTHON, COUNTS.replace("{name}", "SIGINT"))
-    child = pexpect.spawn(program, arguments, env=zeusrun.environment, encoding="utf-8", timeout=30)
+    child = pexpect.spawn(
+        program, arguments, env=zeusrun.environment, encoding="utf-8", timeout=300
+    )
     child.expect("ready")
     child.sendintr()
     child.expect("told 1")
@@ -287,7 +289,9 @@ def test_ctrl_c_on_a_terminal_reaches_the_command_once(zeusrun):
 
 def test_ctrl_c_that_ends_the_command_is_reported_as_a_shell_has_it(zeusrun):
     program, *arguments = zeusrun.argv("measure", "--", "sleep", "60")
-    child = pexpect.spawn(program, arguments, env=zeusrun.environment, encoding="utf-8", timeout=30)
+    child = pexpect.spawn(
+        program, arguments, env=zeusrun.environment, encoding="utf-8", timeout=300
+    )
     while "sleep" not in {p.name() for p in children(child.pid)}:
         pass
     child.sendintr()
@@ -321,7 +325,9 @@ def test_ctrl_c_reaches_a_command_that_has_left_our_process_group(zeusrun, wrapp
     program, *arguments = zeusrun.argv(
         "measure", "--", *wrapper.split(), *PYTHON, COUNTS.replace("{name}", "SIGINT")
     )
-    child = pexpect.spawn(program, arguments, env=zeusrun.environment, encoding="utf-8", timeout=30)
+    child = pexpect.spawn(
+        program, arguments, env=zeusrun.environment, encoding="utf-8", timeout=300
+    )
     child.expect("ready")
     child.sendintr()
     child.expect(r"told \d")  # timeout passes it on twice
@@ -341,7 +347,7 @@ def test_a_terminal_that_closes_reaches_the_command_of_a_session_leader(zeusrun,
     # The shell becomes zeusrun, which so leads the session, as under `ssh -t` and in a tmux pane.
     arguments = ["-c", f"exec {command} > {result}"]
     child = pexpect.spawn(
-        "/bin/sh", arguments, env=zeusrun.environment, encoding="utf-8", timeout=30
+        "/bin/sh", arguments, env=zeusrun.environment, encoding="utf-8", timeout=300
     )
     while not (result.exists() and "ready" in result.read_text()):
         time.sleep(0.01)

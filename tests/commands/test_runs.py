@@ -455,14 +455,14 @@ def test_logs_f_goes_on_until_the_trial_ends(followed):
     assert child.stdout.readline() == "[rank1] two\n"
     assert child.poll() is None
     lock.release()
-    out, _ = child.communicate(timeout=30)
+    out, _ = child.communicate(timeout=300)
     assert (child.returncode, out) == (0, "")
 
 
 def test_logs_f_ends_with_ctrl_c_and_without_a_traceback(followed):
     _, _, child = followed
     child.send_signal(signal.SIGINT)
-    out, _ = child.communicate(timeout=30)
+    out, _ = child.communicate(timeout=300)
     assert child.returncode == 130
     assert "Traceback" not in out
 
@@ -518,7 +518,7 @@ def test_cancel_stops_a_trial_gently_and_waits_for_its_end(zeusrun, running):
     assert done.returncode == 0, done.stderr
     assert "job-1-1 is asked to stop, within 2 s" in done.stdout
     assert "job-1-1 is CANCELLED: cancelled by 'zeusrun cancel'" in done.stdout
-    seen, _ = child.communicate(timeout=30)
+    seen, _ = child.communicate(timeout=300)
     assert child.returncode == 128 + signal.SIGINT
     seen = " ".join(seen.split())
     assert "another zeusrun process has asked for it: the training ends within 2 s" in seen
@@ -539,7 +539,7 @@ def test_cancel_now_does_not_wait_for_the_grace(zeusrun, running):
     child = running(launch={"grace_period_s": 600})
     done = zeusrun("cancel", "job", "--now", "--json")
     assert json.loads(done.stdout)["status"] == "CANCELLED"
-    child.communicate(timeout=30)
+    child.communicate(timeout=300)
     assert survivors({"run_dir": str(zeusrun.run_dir())}) == []
 
 

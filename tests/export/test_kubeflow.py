@@ -198,10 +198,10 @@ def test_a_training_is_reported_from_its_start_to_its_end(reporter, posts):
         reporter.take(Noted("before"))
         advance(reporter, 7)  # of no trial
         reporter.take(TrialStarts(trial, None))
-        wait_for(lambda: posts.epochs() == [None], 20)
+        wait_for(lambda: posts.epochs() == [None])
         for epochs in (1, 2):
             advance(reporter, epochs)
-            wait_for(lambda n=epochs: posts.epochs()[-1] == n, 20)
+            wait_for(lambda n=epochs: posts.epochs()[-1] == n)
         reporter.take(TrialEnded(trial.finish(DONE), replaced=False))
     assert posts.epochs() == [None, 1, 2, 2]
     last = posts.found[-1][1]["trainerStatus"]
@@ -215,7 +215,7 @@ def test_many_events_are_few_posts_and_nothing_new_is_none(reporter, posts):
         reporter.take(TrialStarts(build_trial(), None))
         for epochs in range(1, 1000):
             advance(reporter, epochs)
-        wait_for(lambda: 999 in posts.epochs(), 20)
+        wait_for(lambda: 999 in posts.epochs())
         found = posts.epochs()
         time.sleep(0.25)
     assert posts.epochs() == found
@@ -235,7 +235,7 @@ def test_a_renewed_token_is_read_again(reporter, posts):
     reporter, token = reporter
     with reporter:
         reporter.take(TrialStarts(build_trial(), None))
-        wait_for(posts.epochs, 20)
+        wait_for(posts.epochs)
         token.write_text("second")
         advance(reporter, 1)
     assert [bearer for bearer, _ in posts.found] == ["Bearer first", "Bearer second"]
@@ -246,14 +246,14 @@ def test_a_server_that_refuses_a_state_gets_the_next_one(reporter, posts):
     with reporter:
         posts.code = 422
         reporter.take(TrialStarts(build_trial(), None))
-        wait_for(posts.epochs, 20)
+        wait_for(posts.epochs)
         token.unlink()
         advance(reporter, 1)
         time.sleep(0.25)
         token.write_text("again")
         posts.code = 200
         advance(reporter, 2)
-        wait_for(lambda: posts.epochs() == [None, 2], 20)
+        wait_for(lambda: posts.epochs() == [None, 2])
 
 
 def test_a_server_that_is_dead_disturbs_nothing(reporter, posts):

@@ -151,7 +151,7 @@ class Container:
         self._order(b"K")
 
     def join(self):
-        self.thread.join(20)
+        self.thread.join(300)
         if self.thread.is_alive():
             raise RuntimeError(f"{self.pod['metadata']['name']} outlives SIGKILL")
 

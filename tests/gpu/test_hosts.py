@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.factories import AS_SSH
+
 pytestmark = pytest.mark.torchrun
 BATCH_SIZE = {"default": 64, "candidates": [32, 64]}
 
@@ -18,7 +20,7 @@ def submit(zeusrun, plain_library):
     def run(other, **changes):
         """Run a job here and on a host b, whose driver shows ``other``."""
         machine = f"clock_ms=-1 serial={secrets.randbelow(10**7)}"
-        fan_out = f"env HOST={{host}} FAKE_NVML='clock_ms=-1 {other}'"
+        fan_out = f"env FAKE_NVML='clock_ms=-1 {other}' {AS_SSH}"
         run_on = {"hosts": ["localhost", "b"], "nic": "lo", "fan_out": fan_out}
         job = zeusrun.job(
             run_on=run_on, batch_size=BATCH_SIZE, args=["--epoch-s", "0.5"], **changes

@@ -128,7 +128,7 @@ def test_after_sigterm_the_limits_are_as_found(zeusrun, machine, start):
     process = start(job(zeusrun))
     wait_for(changed(machine), what="a probe")
     process.send_signal(signal.SIGTERM)
-    assert process.wait(30) == 75
+    assert process.wait(300) == 75
     assert machine.limit_w(0) == FOUND_W
     assert not list((zeusrun.home / "gpus").glob("*.json"))
 

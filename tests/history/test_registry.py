@@ -51,7 +51,7 @@ def test_two_that_open_a_history_for_the_first_time_do_not_disturb_each_other(
 
     def write_together(*arguments, **options):
         write(*arguments, **options)
-        both.wait(60)
+        both.wait(300)
 
     write = private._write
     monkeypatch.setattr(private, "_write", write_together)

@@ -121,7 +121,7 @@ def test_of_two_processes_started_for_one_occurrence_one_runs_it(schedules, nigh
         assert schedules.read("digits").firings[0].result == "waiting"
         begun()
         ran.append(1)
-        go.wait(30)
+        go.wait(300)
         return 0
 
     threads = [threading.Thread(target=fire, args=(schedules, "digits", AT, run)) for _ in range(5)]

@@ -68,7 +68,7 @@ class Server:
         own = {} if body is None else {"Content-Type": "application/json"}
         own |= {} if token is None else {"Authorization": f"Bearer {token}"}
         own |= {name.replace("_", "-"): value for name, value in headers.items()}
-        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)) as line:
+        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)) as line:
             line.request(method, path, content, own)
             answer = line.getresponse()
             found = {name.lower(): value for name, value in answer.getheaders()}
@@ -84,7 +84,7 @@ class Server:
 
     def connect(self):
         """Return a socket, for what no HTTP client sends."""
-        return socket.create_connection(("127.0.0.1", self.port), timeout=30)
+        return socket.create_connection(("127.0.0.1", self.port), timeout=300)
 
     def version(self, job, token=None):
         return self.get(f"/api/v1/jobs/{job}/trials?last=0", token).json["version"]
@@ -159,7 +159,7 @@ def serving(**values):
     finally:
         _running.remove(server)
         server.should_exit = True
-        thread.join(30)
+        thread.join(300)
         assert not thread.is_alive()
 
 

@@ -64,7 +64,9 @@ class Https:
         self.context = ssl.create_default_context(cafile=certificate[0])
 
     def connect(self):
-        return http.client.HTTPSConnection("127.0.0.1", self.port, context=self.context, timeout=20)
+        return http.client.HTTPSConnection(
+            "127.0.0.1", self.port, context=self.context, timeout=300
+        )
 
     def ask(self, method, path, body=None, token=None, raw=None, **own):
         headers = {"Content-Type": "application/json", **own}
@@ -300,7 +302,7 @@ def test_an_https_server_that_says_nothing_is_left(certificate, monkeypatch):
         with closing(HttpHistory(url)) as history:
             with pytest.raises(UnavailableError, match="took too long"):
                 history._ask("GET", "/jobs", dict, limit_s=0.3)
-            assert ended.wait(10)  # its connection is closed
+            assert ended.wait(300)  # its connection is closed
 
 
 def test_nginx_refuses_large_bodies(behind_nginx):

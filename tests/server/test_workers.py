@@ -41,7 +41,7 @@ def ports(zeusrun, postgres_url):
     yield [port for _, port, _ in servers]
     for child, _, _ in servers:
         child.send_signal(signal.SIGTERM)
-    assert [child.wait(30) for child, _, _ in servers] == [0, 0]
+    assert [child.wait(300) for child, _, _ in servers] == [0, 0]
 
 
 def at_once(count, do):
@@ -94,9 +94,9 @@ def test_every_worker_notices_new_and_revoked_tokens_in_time(ports, history):
         }  # each on a connection of its own: any worker takes it
 
     text, token = create_token(history.engine, "*", can_write=False)
-    wait_for(lambda: (ask(None), ask(text)) == ({401}, {200}), seconds=30)
+    wait_for(lambda: (ask(None), ask(text)) == ({401}, {200}))
     revoke_token(history.engine, token.id)
-    wait_for(lambda: ask(text) == {401}, seconds=30)
+    wait_for(lambda: ask(text) == {401})
 
 
 def test_a_lease_that_expires_is_one_change(ports, history):
@@ -153,7 +153,7 @@ def check_outages(zeusrun, database):
     begin_next(history, "3" * 32)
     history.close()
     child.send_signal(signal.SIGTERM)
-    assert child.wait(30) == 0
+    assert child.wait(300) == 0
     log = child.stdout.read()
     assert "does not respond" in log
     assert "read-only" in log

@@ -459,7 +459,7 @@ def test_an_event_loop_of_the_script_keeps_hearing_of_its_signals(rank, tmp_path
             asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, heard.set)
             zeusrun.current().should_stop()
             os.kill(os.getpid(), signal.SIGUSR1)
-            await asyncio.wait_for(heard.wait(), 60)
+            await asyncio.wait_for(heard.wait(), 300)
             print("heard")
         asyncio.run(main())
         """,

@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from zeusrun.files.private import open_regular
+from zeusrun.files.private import open_for_reading
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -90,11 +90,11 @@ def read_power(path: Path, points: int) -> PowerTrace | None:
     put anything in the place of the file.
     """
     try:
-        file = open_regular(path)
+        descriptor = open_for_reading(path)
     except (OSError, ValueError):  # there is none, or it cannot have this name
         return None
     try:
-        with file:
+        with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor
             size = os.fstat(file.fileno()).st_size
             whole = size <= _WHOLE_BYTES
             pieces = _read_whole(file, points) if whole else _read_pieces(file, size, points)

@@ -17,7 +17,7 @@ import os
 import stat
 from contextlib import suppress
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from zeusrun.errors import HistoryError, ZeusrunError
 
@@ -58,15 +58,9 @@ def open_for_reading(path: Path | str) -> int:
     raise missing
 
 
-def open_regular(path: Path | str) -> BinaryIO:
-    """Return a regular file as ``open_for_reading`` does; a directory raises, too."""
-    # An opener: ``open`` does not close a descriptor that it is given and refuses.
-    return open(path, "rb", opener=lambda name, _: open_for_reading(name))
-
-
 def read_file(path: Path | str, max_bytes: int) -> bytes:
     """Return at most ``max_bytes`` from the beginning of a regular file."""
-    with open_regular(path) as file:
+    with open(open_for_reading(path), "rb") as file:
         return file.read(max_bytes)
 
 

@@ -106,7 +106,7 @@ class RunOn(Section):
     )
     fan_out: Annotated[str, AfterValidator(_check_fan_out)] | None = Field(
         None,
-        description="Command that runs the words after it on {host}; join: start nothing. null: "
+        description="Command that runs the words after it on {host}, quoted for a shell; join: start nothing. null: "
         f"{SSH}; in Slurm, srun; in Kubernetes, join.",
     )
     heartbeat_s: float = Field(

@@ -113,7 +113,7 @@ def test_of_two_that_use_a_code_at_once_one_gets_a_token(history):
 
         def use(host, code=code, both=both):
             with closing(SqlHistory(history.engine.url.render_as_string(False))) as own:
-                both.wait(60)
+                both.wait(300)
                 return redeem_code(own.engine, code, host)
 
         with ThreadPoolExecutor(2) as pool:

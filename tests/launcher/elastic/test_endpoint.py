@@ -53,7 +53,7 @@ def board(server):
 
 
 def request(port, method, path, body=None, *, headers=None, host="127.0.0.1"):
-    with contextlib.closing(http.client.HTTPConnection(host, port, timeout=30)) as connection:
+    with contextlib.closing(http.client.HTTPConnection(host, port, timeout=300)) as connection:
         connection.request(method, path, body, headers or {})
         answer = connection.getresponse()
         assert answer.headers["Content-Type"] == "application/json"

@@ -224,7 +224,7 @@ def test_closing_it_early_ends_its_thread(told):
     before = threading.active_count()
     told((RUNS, [ONE]))
     with PodOutput(NAME) as source:
-        wait_for(lambda: source.read_lines() == ["one"], 20)
+        wait_for(lambda: source.read_lines() == ["one"])
     assert source.has_ended()
     assert threading.active_count() == before
 
@@ -350,15 +350,15 @@ class TestStandIn:
     def test_from_the_queue_to_the_end(self, used_cluster, follow):
         used_cluster.schedulable = False
         with follow("echo one; sleep 0.1; echo two") as source:
-            wait_for(lambda: "Insufficient" in (source.read_job().cause or ""), 20)
+            wait_for(lambda: "Insufficient" in (source.read_job().cause or ""))
             used_cluster.schedulable = True
-            wait_for(source.has_ended, 20)
+            wait_for(source.has_ended)
         assert source.read_lines(final=True) == ["one", "two"]
         assert (source.job.state, source.job.pod.exit_code) == ("Complete", 0)
 
     def test_a_pod_that_is_silent(self, follow):
         with follow("echo one; sleep 0.7; echo two") as source:
-            wait_for(source.has_ended, 20)
+            wait_for(source.has_ended)
         assert source.read_lines(final=True) == ["one", "two"]
 
     def test_connections_that_are_dropped(self, used_cluster, follow):
@@ -367,9 +367,9 @@ class TestStandIn:
             lines = []
             for _ in range(3):
                 before = len(lines)
-                wait_for(lambda n=before: lines.extend(source.read_lines()) or len(lines) > n, 20)
+                wait_for(lambda n=before: lines.extend(source.read_lines()) or len(lines) > n)
                 used_cluster.drop_connections()
-            wait_for(source.has_ended, 20)
+            wait_for(source.has_ended)
         assert [*lines, *source.read_lines(final=True)] == list("123456")
 
     def test_two_pods_and_an_end(self, used_cluster, follow):
@@ -382,14 +382,14 @@ class TestStandIn:
                 names = [each for each in lines if each != "bye"]
                 return len(names) == number and names[-1]
 
-            return wait_for(look, 20)
+            return wait_for(look)
 
         with follow(script) as source:
             for number in (1, 2):
                 used_cluster.evict(await_pod(number))
             await_pod(3)
             cancel_job(source.name)
-            wait_for(source.has_ended, 20)
+            wait_for(source.has_ended)
         lines += source.read_lines(final=True)
         pods = used_cluster.ran()
         assert [each for each in lines if each != "bye"] == pods

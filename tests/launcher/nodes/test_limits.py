@@ -44,7 +44,7 @@ class Machine:
 
     def kill(self):
         os.kill(self.process._process.pid, signal.SIGKILL)  # env has become it
-        wait_for(lambda: self.node.lost, 60.0)
+        wait_for(lambda: self.node.lost)
 
 
 @pytest.fixture
@@ -133,8 +133,8 @@ def test_if_the_head_dies_each_launcher_restores_its_limits(own, holder, b):
     with JoinedLimits(holder, [b.node.limits], "optimize") as limits:
         limits.hold(watts(150.0), "job-1-1")
         os.close(b.process.writing)
-        wait_for(lambda: b.limits_w() == {FOUND_W}, 60.0)
-        wait_for(lambda: b.node.lost, 60.0)
+        wait_for(lambda: b.limits_w() == {FOUND_W})
+        wait_for(lambda: b.node.lost)
         b.node.channel._writing = os.open(os.devnull, os.O_WRONLY)
 
 

@@ -60,7 +60,7 @@ def test_messages_for_another_node_are_ignored(hosts):
     write_all(node.channel._writing, frame(json.dumps({"kind": "bye", "node": 2}).encode()))
     before_t = node.heard_t
     node.ping()
-    wait_for(lambda: node.heard_t > before_t, 30.0)
+    wait_for(lambda: node.heard_t > before_t)
     assert node._answers == {}
     assert node.lost is None
 
@@ -80,7 +80,7 @@ def test_a_wrong_interface_is_refused_before_anything_starts(hosts, tmp_path):
 
 def test_readings_come_ten_times_a_second(node):
     first = node.devices[0].read().t
-    wait_for(lambda: node.devices[0].read().t > first, 30.0)
+    wait_for(lambda: node.devices[0].read().t > first)
 
 
 def test_nothing_starts_before_it_is_prepared(hosts, paths):
@@ -98,7 +98,7 @@ def test_ranks_are_run_and_what_they_write_is_copied(node, paths, torchrun):
     for rank in (0, 1):
         assert f"epoch 5 of rank {rank}\nthe end\n" in paths.rank_log(rank).read_text()
     assert not paths.torchrun_log.exists()
-    wait_for(lambda: not paths.of_node(1).run_dir.exists(), 30.0)
+    wait_for(lambda: not paths.of_node(1).run_dir.exists())
 
 
 def test_a_failure_there_is_told_with_its_record(node, paths, torchrun):
@@ -152,7 +152,7 @@ def begin(node, paths, env):
     asked = command(paths, node, "well.py", "--epoch-s", 0, "--epochs", 500, "--gain", 0, env=env)
     node.start(asked, paths, 5.0)
     node.wait_until_started()
-    wait_for(lambda: paths.sidecar.exists() and b"reported" in paths.sidecar.read_bytes(), 60.0)
+    wait_for(lambda: paths.sidecar.exists() and b"reported" in paths.sidecar.read_bytes())
 
 
 def test_a_stop_ends_the_ranks_gracefully(node, paths, torchrun):
@@ -207,12 +207,12 @@ def test_if_the_head_is_silent_the_ranks_may_save_first(hosts, paths, tmp_path, 
     assert again["ranks"] == 1
     end = node.finish()
     assert end.code == 0  # each has ended after its epoch
-    wait_for(lambda: node.lost, 30.0)  # the launcher has left, too
+    wait_for(lambda: node.lost)  # the launcher has left, too
 
 
 def test_a_signal_to_the_launcher_is_passed_to_the_head(node, hosts):
     os.kill(os.getpid(), signal.SIGUSR1)
-    wait_for(lambda: node.signals, 30.0)
+    wait_for(lambda: node.signals)
     assert [*node.signals] == [signal.SIGUSR1]
 
 
@@ -220,7 +220,7 @@ def test_a_signal_to_the_launcher_is_passed_to_the_head(node, hosts):
 def test_a_launcher_that_waits_for_a_run_ends_at_a_signal(hosts, number):
     node = hosts.serve()
     os.kill(os.getpid(), number)
-    wait_for(lambda: node.lost, 30.0)
+    wait_for(lambda: node.lost)
     assert [*node.signals] == [number]
 
 

@@ -112,7 +112,7 @@ def test_garbage_of_a_node_loses_the_host_and_says_why(hosts):
     node, own = hosts.play()
     own._unsent.append(b"\0\0\0\2[]")
     own.send("pong")
-    wait_for(lambda: node.lost, 30.0)
+    wait_for(lambda: node.lost)
     assert node.lost.endswith("(the data received is not a zeusrun message)")
 
 
@@ -171,7 +171,7 @@ def test_a_host_that_does_not_answer_is_lost_and_one_that_does_is_not(hosts):
     assert silent.wait_for_hello(30.0)
     cluster = Cluster(run_on(0.3), (answers, silent))
     cluster.watch()
-    wait_for(lambda: silent.lost, 30.0)
+    wait_for(lambda: silent.lost)
     assert silent.lost == "host c is lost: it has not answered for 0 s (run_on.heartbeat_s)"
     time.sleep(0.1)  # the other was not heard for longer, but for its answers
     cluster._ended.set()
@@ -201,7 +201,7 @@ def pong(node, own, *, offset_s, there_s=0.0, back_s=0.0):
     own_t = time.monotonic() + offset_s
     time.sleep(back_s)
     own.send("pong", t=asked["t"], own_t=own_t)
-    wait_for(lambda: len(node._pings) > before, 30.0)
+    wait_for(lambda: len(node._pings) > before)
 
 
 @pytest.mark.parametrize("offset_s", [1000.0, -1000.0])
@@ -285,7 +285,7 @@ def test_step_clocks_come_as_they_were_read(hosts):
     counts = {2: [there.steps, there.first_step_t, *there.place]}
     said = {"states": {"2": "running"}, "all_live": False, "oom_kills": 1, "shared": True}
     own.send("state", counts=counts, limits={}, **said)
-    here = wait_for(lambda: node.counts.get(2), 30.0)
+    here = wait_for(lambda: node.counts.get(2))
     assert here == StepCount(
         7, pytest.approx(t, abs=0.05), pytest.approx(t + 5.0, abs=0.05), 224, 3, 1
     )
@@ -361,7 +361,7 @@ def test_nor_is_a_stop_waited_for_longer_than_the_grace(hosts, paths, monkeypatc
         node.stop(level)
     assert node._until_t == math.inf  # a script that was asked may save for long
     begun_t = time.monotonic()
-    wait_for(lambda: (node.stop(StopLevel.TERMINATE), node.lost)[1], 30.0)
+    wait_for(lambda: (node.stop(StopLevel.TERMINATE), node.lost)[1])
     assert time.monotonic() - begun_t > 0.1
     assert node.lost == "host b is lost: its ranks did not end"
     assert not node.is_running
@@ -383,8 +383,8 @@ def test_a_file_that_cannot_be_copied_is_told_and_the_rest_is_copied(hosts, path
     own_node_started(node, own, paths)
     own.send("file", name="../trial.json", data="x")
     own.send("file", name="logs/rank1.log", data="\xff")
-    wait_for(paths.rank_log(1).exists, 30.0)
-    assert wait_for(paths.rank_log(1).read_bytes, 30.0) == b"\xff"
+    wait_for(paths.rank_log(1).exists)
+    assert wait_for(paths.rank_log(1).read_bytes) == b"\xff"
     assert [*node.notices] == ["../trial.json is incomplete: Invalid argument"]
     assert not (paths.run_dir.parent / "trial.json").exists()
 

@@ -55,7 +55,7 @@ def start(tmp_path):
     for process in started:
         process.stdin.close()
         process.stdout.close()
-        process.wait(30)
+        process.wait(300)
 
 
 def start_daemon(send, tmp_path):
@@ -93,7 +93,7 @@ def test_at_the_end_of_its_input_it_kills_all_that_is_left(start, tmp_path, prog
         lambda: {each.pid for each in psutil.Process(watchdog.pid).children(recursive=True)}
     )
     watchdog.stdin.close()
-    assert watchdog.wait(30) == 0
+    assert watchdog.wait(300) == 0
     assert has_ended(daemon)
     assert all(map(has_ended, everybody))
 

@@ -66,15 +66,15 @@ def test_following_gives_lines_as_they_come_until_the_launcher_is_gone(paths):
         thread.start()
         log.write("one\n")
         log.flush()
-        assert first.wait(30)
+        assert first.wait(300)
         assert thread.is_alive()
         log.write("two\n")
         log.flush()
-        assert rest.wait(30)
+        assert rest.wait(300)
         log.write("no newline")
         log.flush()
         lock.release()
-        thread.join(30)
+        thread.join(300)
     assert not thread.is_alive()
     assert seen == [(0, "one"), (0, "two"), (0, "no newline")]
 

@@ -177,7 +177,7 @@ def test_what_a_dead_launcher_left_running_is_ended(paths, history):
     )
     assert orphan.stdout.readline() == b"up\n"
     recover_lost(history, "job", NOW, home_of(paths))
-    orphan.communicate(timeout=30)
+    orphan.communicate(timeout=300)
     assert not psutil.pid_exists(orphan.pid)
 
 

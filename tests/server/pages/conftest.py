@@ -31,7 +31,7 @@ def serve(store, **settings):
 
 def fetch(port, path, method="GET", **headers):
     """Request a path; return the status, the headers and the text."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
     try:
         connection.request(
             method, path, headers={name.replace("_", "-"): text for name, text in headers.items()}

@@ -390,13 +390,13 @@ def test_launchers_do_not_wait_for_pages(store, monkeypatch):
 
     def wait(*_):
         waiting.release()
-        assert go_on.wait(30)
+        assert go_on.wait(300)
         raise UnavailableError
 
     monkeypatch.setattr(survey, "list_heads", wait)
     with serve(store) as port, ThreadPoolExecutor(20) as pool:
         asked = [pool.submit(fetch, port, "/") for _ in range(20)]
-        assert all(waiting.acquire(timeout=10) for _ in range(4))
+        assert all(waiting.acquire(timeout=300) for _ in range(4))
         assert fetch(port, "/api/v1/jobs").status == 200
         assert not waiting.acquire(blocking=False)
         go_on.set()

@@ -324,7 +324,7 @@ def case_a_pair_answers_no_stranger_and_ends_with_its_model():
     gc.collect()
     threads = [each for each in threading.enumerate() if each.name == "zeusrun-pairs"]
     for thread in threads:
-        thread.join(15)
+        thread.join(300)
         assert not thread.is_alive()
 
 

@@ -7,7 +7,7 @@ import re
 import time
 from typing import TYPE_CHECKING
 
-from zeusrun.files.private import open_regular
+from zeusrun.files.private import open_for_reading
 from zeusrun.files.tail import LineTail
 from zeusrun.plain_text import plain_text, storable_text, type_over
 from zeusrun.redaction import Mask
@@ -49,7 +49,7 @@ def _shown(line: str) -> str:
 def read_end(path: Path, mask: Mask = _NO_MASK) -> str:
     """Return the last 64 kB of a log, without secrets; nothing if it cannot be read."""
     try:
-        with open_regular(path) as file:
+        with open(open_for_reading(path), "rb") as file:  # noqa: PTH123 - a descriptor
             cut = file.seek(0, os.SEEK_END) - _END_BYTES
             file.seek(max(0, cut))
             text = file.read().decode(errors="replace")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from zeusrun.files.private import open_regular
+from zeusrun.files.private import open_for_reading
 from zeusrun.launcher.processes.descendants import find_started_ranks
 from zeusrun.launcher.processes.torchrun import TICK_S, ProcessExit, StopLevel, TorchrunProcess
 from zeusrun.launcher.rundir.failure import count_oom_kills
@@ -382,7 +382,7 @@ def _size_of(path: Path) -> int:
 def read_stack(path: Path, offset: int) -> str:
     """Return what a rank wrote after ``offset``; empty if the file cannot be read."""
     try:
-        with open_regular(path) as file:
+        with open(open_for_reading(path), "rb") as file:  # noqa: PTH123 - a descriptor
             file.seek(offset)
             return file.read(_MAX_BYTES).decode(errors="replace")
     except OSError:
