@@ -106,8 +106,8 @@ class RunOn(Section):
     )
     fan_out: Annotated[str, AfterValidator(_check_fan_out)] | None = Field(
         None,
-        description="Command that runs the words after it on {host}, quoted for a shell; join: start nothing. null: "
-        f"{SSH}; in Slurm, srun; in Kubernetes, join.",
+        description="Command that runs the words after it on {host}, quoted for a shell; join: "
+        f"start nothing. null: {SSH}; in Slurm, srun; in Kubernetes, join.",
     )
     heartbeat_s: float = Field(
         15, ge=2, description="Seconds without an answer after which a host counts as lost."
