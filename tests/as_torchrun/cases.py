@@ -339,10 +339,13 @@ SHORT = frozenset(
     exceptions-recursion excepthooks-shows excepthooks-raises
     streams-tee streams-closed
     interpreter-safe_path
-    vandals-patches vandals-has_no_descriptors torch_ends
+    vandals-patches vandals-has_no_descriptors
     """.split()  # noqa: SIM905 - one name a line would take a page
 )
-"""The cases of the short tier, which stand for the others."""
+"""The cases of the short tier, which stand for the others.
+
+Not ``torch_ends``: endings with torch are those of ``tests/worker/test_ending.py``.
+"""
 
 TORCH = (
     script("torch_ends", needs=("torch",)),
