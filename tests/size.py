@@ -86,7 +86,7 @@ BUDGETS: Mapping[str, int] = {
     "metrics": 1_772,
     "policies": 3_058,
     "report": 1_703,
-    "schedule": 1_030,
+    "schedule": 1_040,
     "server": 4_700,
     "shared histories": 1_870,
     "simulate": 1_440,

@@ -424,6 +424,37 @@ def test_a_job_without_a_schedule_is_told_which_have_one(schedules, nightly):
         schedules.read("digit")
 
 
+def test_a_process_that_has_not_begun_is_not_started_again_while_it_lives(schedules, nightly):
+    nightly(rules=Rules(Timetable("0 2 * * *", "UTC"), catch_up="once"))
+    begun = {("digits", AT)}
+    found = [
+        tick(schedules, AT + 60 * minute, begun if minute else set()).due for minute in range(2)
+    ]
+    assert [[occurrence for _, occurrence in due] for due in found] == [[AT], []]
+    assert [occurrence for _, occurrence in tick(schedules, AT + 120).due] == [AT]  # it has died
+
+
+def test_the_daemon_tells_what_it_has_begun(schedules, nightly, monkeypatch):
+    due, seen = nightly(cursor=Cursor(AT, AT)), []
+
+    class Lives:
+        def poll(self):
+            return None if len(seen) < 2 else 0
+
+    def start(_schedules, _now, _show, begun):
+        seen.append(set(begun))
+        return [(due, Lives())] if len(seen) == 1 else []
+
+    def end_after_the_second():
+        if len(seen) == 2:
+            signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr("zeusrun.schedule.tick.start_due", start)
+    monkeypatch.setattr("zeusrun.schedule.tick.PERIOD_S", 1e-9)
+    run_daemon(schedules, lambda _: None, end_after_the_second)
+    assert seen == [set(), {("digits", AT)}]
+
+
 class Decides:
     """A process that has decided a start, and has ended."""
 

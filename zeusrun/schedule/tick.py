@@ -19,7 +19,7 @@ from zeusrun.schedule.occurrence import is_dead, start_occurrence
 from zeusrun.schedule.store import UNDERWAY, Occurrence
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from zeusrun.launcher.processes.programs import Detached
     from zeusrun.schedule.store import Schedule, Schedules
@@ -44,7 +44,8 @@ def run_daemon(
         with CaughtSignals() as signals:
             while not signals.received:
                 now = read_clock()
-                for schedule, process in start_due(schedules, now, show):
+                begun = {(each.job, each.cursor.pending) for each, _ in running}
+                for schedule, process in start_due(schedules, now, show, begun):
                     _show_start(schedules, schedule, now, show)
                     running.append((schedule, process))
                 then()
@@ -93,10 +94,17 @@ def _has_ended(
 
 
 def start_due(
-    schedules: Schedules, now: float, show: Callable[[str], None]
+    schedules: Schedules,
+    now: float,
+    show: Callable[[str], None],
+    begun: Collection[tuple[str, float | None]] = (),
 ) -> list[tuple[Schedule, Detached]]:
-    """Start what is due, each in a process of its own; return the processes."""
-    ticked = tick(schedules, now)
+    """Start what is due, each in a process of its own; return the processes.
+
+    ``begun`` are jobs and occurrences whose processes run: such a process may need more than a
+    minute until it holds the lock that shows it.
+    """
+    ticked = tick(schedules, now, begun)
     started = []
     for schedule, occurrence in ticked.due:
         try:
@@ -127,7 +135,9 @@ class Ticked:
     messages: tuple[str, ...]  # for the user: cron mails them; the next tick does not repeat them
 
 
-def tick(schedules: Schedules, now: float) -> Ticked:
+def tick(
+    schedules: Schedules, now: float, begun: Collection[tuple[str, float | None]] = ()
+) -> Ticked:
     """Decide what is due at a Unix second; the decisions are on disk when this returns."""
     with contextlib.suppress(OSError):  # the folder is missing while nothing is scheduled
         write_file(schedules.heartbeat, b"")
@@ -138,7 +148,7 @@ def tick(schedules: Schedules, now: float) -> Ticked:
             with schedules.hold(job) as found:
                 if found is None:
                     continue  # it has just been removed
-                dead = partial(is_dead, schedules, job)
+                dead = partial(_is_dead, schedules, job, begun)
                 schedule, occurrence, ended = _decide(found, now, dead)
                 if schedule != found:
                     schedules.write(schedule)
@@ -148,6 +158,12 @@ def tick(schedules: Schedules, now: float) -> Ticked:
         except ZeusrunError as error:
             messages += _once_a_day(schedules, str(error), now)
     return Ticked(tuple(due), tuple(messages))
+
+
+def _is_dead(
+    schedules: Schedules, job: str, begun: Collection[tuple[str, float | None]], occurrence: float
+) -> bool:
+    return (job, occurrence) not in begun and is_dead(schedules, job, occurrence)
 
 
 def _once_a_day(schedules: Schedules, text: str, now: float) -> list[str]:
