@@ -2,6 +2,9 @@
 
 They import it to keep it off their own code, which matters only where a model is compiled, and the
 import takes each rank a second of CPU. Whoever asks for anything else gets the real module.
+
+Only for ranks that zeusrun starts, whose end is its own. Others end as Python does, and then it
+matters what keeps a model alive until the end: without ``torch._dynamo``, gloo may abort.
 """
 
 import importlib

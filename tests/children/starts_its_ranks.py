@@ -6,8 +6,6 @@ import subprocess
 import sys
 import time
 
-import lean_torch  # noqa: F401
-
 
 def train(rank, group):
     import torch

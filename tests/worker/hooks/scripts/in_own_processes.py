@@ -9,10 +9,6 @@ import runpy
 import socket
 import subprocess
 import sys
-from pathlib import Path
-
-sys.path.append(str(Path(__file__).parents[3] / "children"))
-import lean_torch  # noqa: F401 - for the ranks that are spawned
 
 
 def environment(number, port):
