@@ -51,6 +51,7 @@ def acknowledged(lines, word):
     return [line.split()[1] for line in lines if line.startswith(word)]
 
 
+# More processes only repeat what two do, and each takes half a second of CPU to start.
 @pytest.mark.parametrize(
     ("processes", "count"), [(2, 25), pytest.param(8, 4, marks=pytest.mark.long)]
 )
