@@ -87,13 +87,13 @@ BUDGETS: Mapping[str, int] = {
     "policies": 3_057,
     "report": 1_703,
     "schedule": 1_030,
-    "server": 4_699,
+    "server": 4_700,
     "shared histories": 1_870,
     "simulate": 1_440,
     "slurm": 679,
     "sync": 1_012,
-    "values": 1_566,
-    "view": 2_163,
+    "values": 1_568,
+    "view": 2_165,
     "watch": 884,
     "worker": 1_160,
 }
@@ -130,7 +130,7 @@ class Loaded(NamedTuple):
 
 
 WALK_BUDGET = Walk(files=103, stops=387, returns=284)
-LOADED_BUDGET = Loaded(modules=197, lines=23_845)
+LOADED_BUDGET = Loaded(modules=197, lines=23_849)
 
 
 def count_code(text: str, tree: ast.Module) -> int:
