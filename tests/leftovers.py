@@ -123,16 +123,16 @@ class State:
 
     def find_left(self) -> list[str]:
         """Return what is different now, a line each."""
-        left = self._differences()
-        if not left:
-            return left
-        gc.collect()  # what only a cycle of references kept
         until_t = time.monotonic() + _ENDING_S
-        while (left := self._differences()) and time.monotonic() < until_t:
-            if not any(each.startswith(("thread", "child")) for each in left):
+        left = self._differences()
+        while left:
+            gc.collect()  # what only a cycle of references keeps
+            left = self._differences()
+            ending = any(each.startswith(("thread", "child")) for each in left)
+            if not ending or time.monotonic() > until_t:
                 break
-            time.sleep(0.02)
-            _starts.looked = -1  # they may have ended
+            time.sleep(0.05)
+            _starts.looked = -1  # children may have ended
         return left
 
     def _differences(self) -> list[str]:
