@@ -232,7 +232,7 @@ def test_the_scale_of_the_loss_is_removed(run):
     assert scaled == pytest.approx(plain, rel=1e-3)
 
 
-def test_models_that_come_and_go_have_numbers_of_their_own(run):
+def test_models_that_come_and_go_have_numbers_of_their_own_and_keep_their_last_values(run):
     events = run(
         """
         for _ in range(3):
@@ -241,4 +241,6 @@ def test_models_that_come_and_go_have_numbers_of_their_own(run):
             train(model, epochs=2)
         """
     )
-    assert {event.model for event in events} == {0, 1, 2}
+    last = {event.model: event.values for event in events}
+    assert last.keys() == {0, 1, 2}
+    assert all("noise_scale_low" in values for values in last.values())

@@ -174,6 +174,7 @@ class WatchedModels:
         self._has_reported = False  # that a model is sharded
         self._has_matched = False  # whether an optimizer had parameters of a model
         self._models: weakref.WeakKeyDictionary[Any, WatchedModel] = weakref.WeakKeyDictionary()
+        self._gone: list[WatchedModel] = []  # of modules that have been freed
 
     def attach(self, ddp: Any) -> None:
         """Watch a ``DistributedDataParallel``; if it cannot be watched, it stays unchanged."""
@@ -210,6 +211,8 @@ class WatchedModels:
     def _begin(self, module: Any, measure: Callable[[WatchedModel], Any]) -> None:
         """Add a model, with what begins to measure it, or says in a sentence why it cannot be."""
         model = self._models[module] = self._new_model(module.parameters())
+        # A script in a function frees its model before the process ends, perhaps at any allocation.
+        weakref.finalize(module, self._gone.append, model).atexit = False
         try:
             found = measure(model)
         except Exception as error:  # noqa: BLE001 - another version of torch
@@ -324,7 +327,7 @@ class WatchedModels:
 
     def flush(self) -> None:
         """Record the last values, at the end of the script."""
-        for model in self._models.values():
+        for model in (*self._models.values(), *self._gone):
             if model.watch is not None:
                 with contextlib.suppress(Exception):  # the process group may be gone
                     model.watch.flush()
