@@ -6,6 +6,7 @@ variable that one of them leaves shows much later, in another test, if it shows 
 
 from __future__ import annotations
 
+import _signal
 import gc
 import os
 import signal
@@ -18,13 +19,15 @@ from dataclasses import dataclass, field
 import psutil
 
 _ENDING_S = 20.0  # for threads and children that are ending; a limit against hangs
-_OF_PYTEST = {"PYTEST_CURRENT_TEST"}
+_OF_PYTEST = {b"PYTEST_CURRENT_TEST"}
 # What libraries keep from their first use on, once in a process.
 _VARIABLES_OF_LIBRARIES = {  # torch and scikit-learn set them
-    *("KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK", "TORCHINDUCTOR_CACHE_DIR"),
+    *(b"KMP_DUPLICATE_LIB_OK", b"KMP_INIT_AT_FORK", b"TORCHINDUCTOR_CACHE_DIR"),
 }
 _FILES_OF_LIBRARIES = (".ttf",)  # matplotlib's fonts
 _THREADS_OF_LIBRARIES = ("tqdm_monitor", "TMonitor", "AnyIO worker thread")
+
+_NUMBERS = [int(number) for number in signal.valid_signals()]
 
 shared_descriptors: set[int] = set()
 """Those that the tests of a worker share, such as the connection to a fork server."""
@@ -58,22 +61,25 @@ _starts = _Starts()
 sys.addaudithook(_starts)
 
 
-def _descriptors() -> dict[int, str]:
-    found = {}
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            found[int(name)] = os.readlink(f"/proc/self/fd/{name}")
-        except OSError:
-            continue  # that of the listing itself
-    return {
-        each: target
-        for each, target in found.items()
-        if each not in shared_descriptors and not target.endswith(_FILES_OF_LIBRARIES)
-    }
+def _descriptors() -> set[int]:
+    found = {int(name) for name in os.listdir("/proc/self/fd")}
+    free = os.open(os.devnull, os.O_RDONLY)  # the number that the listing itself had
+    os.close(free)
+    return found - shared_descriptors - {free}
 
 
-def _handlers() -> dict[int, object]:
-    return {number: signal.getsignal(number) for number in signal.valid_signals()}
+def _describe(descriptor: int) -> str | None:
+    """Return what a descriptor is of; ``None`` if it is closed, or a library keeps it."""
+    try:
+        target = os.readlink(f"/proc/self/fd/{descriptor}")
+    except OSError:
+        return None
+    return None if target.endswith(_FILES_OF_LIBRARIES) else f"descriptor {descriptor}: {target}"
+
+
+def _handlers() -> list[object]:
+    # Not signal.getsignal: looking for an enum for each takes a millisecond.
+    return [_signal.getsignal(number) for number in _NUMBERS]
 
 
 def _wakeup_descriptor() -> int:
@@ -102,23 +108,25 @@ def _threads() -> set[threading.Thread]:
     }
 
 
-def _environment() -> dict[str, str]:
-    ignored = _OF_PYTEST | _VARIABLES_OF_LIBRARIES
-    return {name: value for name, value in os.environ.items() if name not in ignored}
+def _environment() -> dict[bytes, bytes]:
+    kept = dict(os.environ._data)  # undecoded: os.environ takes ten times as long
+    for name in _OF_PYTEST | _VARIABLES_OF_LIBRARIES:
+        kept.pop(name, None)
+    return kept
 
 
 @dataclass
 class State:
     """What belongs to this process, at one moment."""
 
-    handlers: dict[int, object] = field(default_factory=_handlers)
-    blocked: set[int] = field(default_factory=lambda: signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+    handlers: list[object] = field(default_factory=_handlers)
+    blocked: set[int] = field(default_factory=lambda: _signal.pthread_sigmask(signal.SIG_BLOCK, ()))
     wakeup: int = field(default_factory=_wakeup_descriptor)
     umask: int = field(default_factory=_umask)
     folder: str | None = field(default_factory=_folder)
-    environment: dict[str, str] = field(default_factory=_environment)
+    environment: dict[bytes, bytes] = field(default_factory=_environment)
     threads: set[threading.Thread] = field(default_factory=_threads)
-    descriptors: dict[int, str] = field(default_factory=_descriptors)
+    descriptors: set[int] = field(default_factory=_descriptors)
     children: frozenset[psutil.Process] = field(default_factory=_starts.find_children)
 
     def find_left(self) -> list[str]:
@@ -138,23 +146,19 @@ class State:
     def _differences(self) -> list[str]:
         now = State()
         left = [
-            f"handler of {signal.Signals(number).name if number in set(signal.Signals) else number}"
-            f": {now.handlers[number]}"
-            for number, handler in self.handlers.items()
-            if now.handlers[number] != handler
+            f"handler of signal {number}: {after}"
+            for number, before, after in zip(_NUMBERS, self.handlers, now.handlers, strict=True)
+            if before != after
         ]
         for name in ("blocked", "wakeup", "umask", "folder"):
             before, after = getattr(self, name), getattr(now, name)
             if before != after:
                 left.append(f"{name}: {after}, was {before}")
-        for name in sorted(self.environment.keys() | now.environment.keys()):
-            before, after = self.environment.get(name), now.environment.get(name)
-            if before != after:
-                left.append(f"variable {name}: {after!r}, was {before!r}")
+        if self.environment != now.environment:
+            for name in sorted(self.environment.keys() | now.environment.keys()):
+                before, after = self.environment.get(name), now.environment.get(name)
+                if before != after:
+                    left.append(f"variable {name}: {after!r}, was {before!r}")
         left += [f"thread: {each.name}" for each in now.threads - self.threads if each.is_alive()]
-        left += [
-            f"descriptor {number}: {target}"
-            for number, target in now.descriptors.items()
-            if self.descriptors.get(number) != target
-        ]
+        left += filter(None, map(_describe, sorted(now.descriptors - self.descriptors)))
         return left + [f"child: {each}" for each in now.children - self.children]
