@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 import psutil
 
 _ENDING_S = 20.0  # for threads and children that are ending; a limit against hangs
+_CLOSING_S = 5.0  # for descriptors that a thread of a library closes
 _OF_PYTEST = {b"PYTEST_CURRENT_TEST"}
 # What libraries keep from their first use on, once in a process.
 _VARIABLES_OF_LIBRARIES = {  # torch and scikit-learn set them
@@ -131,13 +132,15 @@ class State:
 
     def find_left(self) -> list[str]:
         """Return what is different now, a line each."""
-        until_t = time.monotonic() + _ENDING_S
+        began_t = time.monotonic()
         left = self._differences()
         while left:
             gc.collect()  # what only a cycle of references keeps
             left = self._differences()
             ending = any(each.startswith(("thread", "child")) for each in left)
-            if not ending or time.monotonic() > until_t:
+            closing = any(each.startswith("descriptor") for each in left)
+            limit_s = _ENDING_S if ending else _CLOSING_S if closing else 0.0
+            if time.monotonic() - began_t > limit_s:
                 break
             time.sleep(0.05)
             _starts.looked = -1  # children may have ended

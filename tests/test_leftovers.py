@@ -25,7 +25,7 @@ LEAVES = {
 _PROGRAM = """
 import json, os, signal, subprocess, sys, threading
 from tests import leftovers
-leftovers._ENDING_S = 0.1
+leftovers._ENDING_S = leftovers._CLOSING_S = 0.1
 for code in json.loads(sys.argv[1]):
     child = os.fork()
     if child == 0:
