@@ -94,7 +94,7 @@ BUDGETS: Mapping[str, int] = {
     "sync": 1_012,
     "values": 1_568,
     "view": 2_165,
-    "watch": 886,
+    "watch": 893,
     "worker": 1_160,
 }
 """Lines of code that a part may have; the whole is their sum."""

@@ -235,10 +235,16 @@ def test_the_scale_of_the_loss_is_removed(run):
 def test_models_that_come_and_go_have_numbers_of_their_own_and_keep_their_last_values(run):
     events = run(
         """
-        for _ in range(3):
+        import gc
+
+        def train_one():
             model = normed()
             zeusrun.watch(model)
             train(model, epochs=2)
+
+        for _ in range(3):
+            train_one()
+            gc.collect()
         """
     )
     last = {event.model: event.values for event in events}

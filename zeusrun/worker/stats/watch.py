@@ -211,7 +211,7 @@ class WatchedModels:
     def _begin(self, module: Any, measure: Callable[[WatchedModel], Any]) -> None:
         """Add a model, with what begins to measure it, or says in a sentence why it cannot be."""
         model = self._models[module] = self._new_model(module.parameters())
-        # A script in a function frees its model before the process ends, perhaps at any allocation.
+        # The callback only appends: the garbage collector may run it while an event is written.
         weakref.finalize(module, self._gone.append, model).atexit = False
         try:
             found = measure(model)
@@ -296,6 +296,7 @@ class WatchedModels:
 
     def after_step(self, optimizer: Any) -> None:
         """Begin another optimizer step."""
+        self._finish_gone()
         if not self._count:
             self._steps += 1
             if self._steps == _MAX_STEPS:
@@ -327,11 +328,20 @@ class WatchedModels:
 
     def flush(self) -> None:
         """Record the last values, at the end of the script."""
-        for model in (*self._models.values(), *self._gone):
-            if model.watch is not None:
-                with contextlib.suppress(Exception):  # the process group may be gone
-                    model.watch.flush()
-            model.finish()
+        for model in self._models.values():
+            _finish(model)
+        self._finish_gone()
+
+    def _finish_gone(self) -> None:
+        while self._gone:
+            _finish(self._gone.pop())
+
+
+def _finish(model: WatchedModel) -> None:
+    if model.watch is not None:
+        with contextlib.suppress(Exception):  # the process group may be gone
+            model.watch.flush()
+    model.finish()
 
 
 def _has_sharded(optimizer: Any) -> bool:
