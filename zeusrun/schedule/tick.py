@@ -101,8 +101,8 @@ def start_due(
 ) -> list[tuple[Schedule, Detached]]:
     """Start what is due, each in a process of its own; return the processes.
 
-    ``begun`` are jobs and occurrences whose processes run: such a process may need more than a
-    minute until it holds the lock that shows it.
+    ``begun``: jobs and occurrences whose processes run. A process may need more than a minute
+    before it takes the lock of its occurrence.
     """
     ticked = tick(schedules, now, begun)
     started = []

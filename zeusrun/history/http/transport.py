@@ -124,7 +124,7 @@ class Transport:
                 return self._exchange(method, path, headers, body, until_t)
         except exceptions.HTTPError as error:
             explained = self._explain(error)
-        # Raised here it has no context, which would keep the socket as long as somebody keeps it.
+        # Raised outside the handler: as its context, the other error would keep the socket open.
         raise explained
 
     def _exchange(
