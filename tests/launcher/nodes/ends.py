@@ -77,7 +77,8 @@ class Hosts:
     ):
         """Return a node whose launcher is a process, and that process."""
         variables = [f"{key}={value}" for key, value in env.items()]
-        process = FanOutProcess([*words, "env", f"HOST={name}", *variables], number)
+        shell = ["sh", "-c", 'eval "exec $*"', "sh"]  # as ssh joins the words for one
+        process = FanOutProcess([*words, "env", f"HOST={name}", *variables, *shell], number)
         node = RemoteNode(
             number,
             name,

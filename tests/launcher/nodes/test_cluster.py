@@ -356,7 +356,7 @@ def test_what_listens_there_must_be_zeusrun(cli, monkeypatch):
 
 def test_a_fan_out_may_print_before_and_gets_only_a_number_and_its_own_session(hosts):
     node, process = hosts.start(
-        number=4, words=["sh", "-c", 'echo "Welcome $USER"; eval "exec $*"', "sh"]
+        number=4, words=["sh", "-c", 'echo "Welcome $USER"; exec "$@"', "sh"]
     )
     child = process._process
     words = Path(f"/proc/{child.pid}/cmdline").read_bytes().split(b"\0")
