@@ -20,7 +20,7 @@ if arguments.see:
         if name.startswith("ZEUSRUN_"):
             print(f"{name}={os.environ[name]}")
 for epoch in run.epochs(default=arguments.epochs):
-    busy_until_s = time.process_time() + 0.03  # or no energy could be estimated
+    busy_until_s = time.process_time() + 0.012  # a tick of 10 ms, or no energy could be estimated
     while time.process_time() < busy_until_s:
         pass
     time.sleep(arguments.epoch_s)
