@@ -42,6 +42,8 @@ if __name__ == "__main__":
         ranks = [subprocess.Popen(command, env={**os.environ, **place}) for place in places]
         print("the ranks ended with", [rank.wait() for rank in ranks])
     else:
+        if how == "fork":  # once for both
+            import torch.utils.tensorboard  # noqa: F401
         context = multiprocessing.get_context(how)
         ranks = [context.Process(target=train, args=(rank, group)) for rank in (0, 1)]
         for rank in ranks:
