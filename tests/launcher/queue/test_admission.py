@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
-from tests.factories import begin, build_trial
+from tests.factories import begin, build_trial, load_job
 from tests.history.memory import MemoryHistory
 from zeusrun.errors import BusyError, ExitCode
 from zeusrun.launcher.queue import admission
-from zeusrun.launcher.queue.admission import GpuWish, Queue, check_not_ended, read_wish
+from zeusrun.launcher.queue.admission import (
+    GpuWish,
+    Queue,
+    admitted,
+    check_not_ended,
+    end_allocated,
+    read_wish,
+)
 from zeusrun.launcher.queue.tickets import Tickets
+from zeusrun.launcher.request import Request
 from zeusrun.launcher.rundir.layout import create_run, read_cancel
 from zeusrun.launcher.rundir.record import Live, write_live
 from zeusrun.reasons import ReasonCode
@@ -132,6 +142,10 @@ def test_a_submit_that_replaces_others_asks_for_the_end_of_what_they_run(queue, 
         begin(queue.history, trial)
         write_live(paths, Live(trial, pid, "host", "2026-01-01T00:00:00Z"))
         runs.append(paths)
+    begin(queue.history, build_trial(3, run_dir="elsewhere"))
+    begin(
+        queue.history, build_trial(4, run_dir=str(create_run(tmp_path, "job", "job-4-1").run_dir))
+    )
     queue.step = older.release
     queue.wait_for_turn(held, "replace")
     assert [read_cancel(paths) for paths in runs] == [(1, ReasonCode.REPLACED), None]
@@ -140,17 +154,28 @@ def test_a_submit_that_replaces_others_asks_for_the_end_of_what_they_run(queue, 
 
 
 def test_gpus_that_are_taken_are_waited_for_only_if_the_user_wants_to(queue, take):
-    other = take("other", gpus=("GPU-1",))
-    held, wish = take(), GpuWish(("GPU-1", "GPU-2"))
+    other, wish = take("other", gpus=("GPU-1",)), GpuWish(("GPU-1", "GPU-2"))
+    held, _ = take(gpus=wish.pool), take("third", gpus=("GPU-3",), replaces=True)
     with pytest.raises(
-        BusyError, match=r"its GPUs are taken by process .*; `zeusrun submit --wait`"
+        BusyError,
+        match=r"its GPUs are taken by process \d+ of other since \S+ \S+; `zeusrun submit --wait`",
     ):
         queue.take_gpus(held, wish, wait=False)
+    assert held.ticket.state == "running"
     other.write(holds=True)
     with pytest.raises(BusyError, match="2 of 2 GPUs are not free: process"):
         queue.take_gpus(held, GpuWish(wish.pool, 2), wait=False)
-    queue.step = other.release
+    seen = []
+
+    def step():
+        files = held._tickets.path(held.ticket.number).stat().st_ino
+        seen.append((files, held.ticket.state, held.ticket.gpus))
+        assert len(seen) < 2 or other.release() is None
+
+    queue.step = step
     assert queue.take_gpus(held, wish, wait=True) == wish.pool
+    assert {each[1:] for each in seen} == {("waiting", wish.pool)}
+    assert seen[0] == seen[1]  # it is not written again
     ticket = held.ticket
     assert (ticket.state, ticket.gpus, ticket.holds, ticket.on_cpu) == (
         *("running", wish.pool, True, False),
@@ -196,3 +221,65 @@ def test_the_gpus_that_a_job_wants_are_those_of_its_ranks(
     spec = {"launch": SimpleNamespace(**{"gpus": "own", **launch}), "elastic": None, "run_on": None}
     assert read_wish(SimpleNamespace(**{**spec, **changes}), {}) == wish
     assert (counts, tuple(closed)) == (asked, wish.pool)
+
+
+@pytest.mark.parametrize("count", [None, 1])
+def test_a_submit_has_its_gpus_and_its_ticket_while_it_runs(
+    queue, take, tmp_path, monkeypatch, count
+):
+    wish = GpuWish(("GPU-1", "GPU-2"), count)
+    monkeypatch.setattr(admission, "read_wish", lambda *_: wish)
+    older, wanted = take(), []
+
+    def step():
+        wanted.append(Tickets(tmp_path).present()[-1].gpus)
+        older.release()
+
+    queue.step = step
+    job = load_job(tmp_path), tmp_path, queue.history
+    given = {"signals": [], "show": queue.show, "request": Request(overlap="queue")}
+    with admitted(*job, **given) as gpus:
+        (ticket,) = Tickets(tmp_path).present()
+    assert (gpus, wanted) == ((None, [wish.pool]) if count is None else (("GPU-1",), [()]))
+    assert (ticket.gpus, ticket.holds) == (wish.pool[:count], True)
+    assert Tickets(tmp_path).present() == []
+    own = take()
+    with admitted(*job, **given, ticket=own):
+        pass
+    assert Tickets(tmp_path).present() == [own.ticket]  # whose holder releases it
+
+
+def test_submits_in_a_scheduler_are_ended_once_by_the_one_that_replaces_them(queue, take, slurm):
+    older, held = take(allocation=slurm.put("1")), take(state="waiting", replaces=True)
+    steps = iter([lambda: None, older.release])
+    queue.step = lambda: next(steps)()  # noqa: PLW0108 - another one each time
+    queue.wait_for_turn(held, "replace")
+    assert queue.shown[0].startswith("job is already running (slurm:1 since ")
+    waits = replace(older.ticket, state="queued", allocation=slurm.put("2", "PENDING"))
+    end_allocated([waits, held.ticket])
+    assert [call[1:] for call in slurm.calls("scancel")] == [
+        ["--signal=INT", "--batch", "1"],
+        ["2"],
+    ]
+
+
+@pytest.mark.parametrize("waits", [True, False])
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_ticket_is_left_to_a_job_elsewhere_or_released_if_there_is_none(
+    queue, take, tmp_path, waits, fails
+):
+    older, paths = take(), create_run(tmp_path, "job", "job-1-1")
+    trial = build_trial(run_dir=str(paths.run_dir))
+    begin(queue.history, trial)
+    write_live(paths, Live(trial, older.ticket.pid, "host", "2026-01-01T00:00:00Z"))
+    queue.step = older.release
+    undone = []
+    with contextlib.suppress(OSError), queue.hold_elsewhere("replace", waits=waits) as it:
+        held, before, undo = it
+        undo.callback(undone.append, "undone")
+        assert list(before) == ([] if waits else [older.ticket])
+        assert read_cancel(paths) == (1, ReasonCode.REPLACED)
+        if fails:
+            raise OSError
+    assert undone == ["undone"] * fails
+    assert held._tickets.path(held.ticket.number).exists() is not fails

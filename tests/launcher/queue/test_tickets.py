@@ -17,7 +17,10 @@ from tests.factories import build_trial
 from zeusrun.errors import HistoryError
 from zeusrun.launcher import schedulers
 from zeusrun.launcher.queue.tickets import Tickets, find_waiting, read_waiting
+from zeusrun.reasons import ReasonCode
 from zeusrun.trial import TrialStatus
+
+LOST = TrialStatus.LOST
 
 
 def test_tickets_are_numbered_in_order_and_gone_when_they_are_let_go(tmp_path):
@@ -89,7 +92,9 @@ def test_a_home_that_cannot_be_written_is_told(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "damage", [None, {"job": 7}, {"gpus": [["a"]]}, {"version": None}], ids=str
+    "damage",
+    [None, {"job": 7}, {"gpus": ["a", ["b"]]}, {"version": None}, {"host": "h" * (64 << 10)}],
+    ids=lambda damage: str(damage)[:20],
 )
 def test_a_damaged_ticket_keeps_nobody_from_coming(tmp_path, damage):
     tickets = Tickets(tmp_path)
@@ -97,6 +102,7 @@ def test_a_damaged_ticket_keeps_nobody_from_coming(tmp_path, damage):
         held = tickets.take("a", "running")
         path = tmp_path / "submits" / "1.json"
         whole = json.loads(path.read_text())
+        assert (whole["version"], whole["host"]) == (1, platform.node())
         path.write_text("{" if damage is None else json.dumps({**whole, **damage}))
         assert tickets.present() == []
         other = tickets.take("b")
@@ -301,8 +307,10 @@ def test_a_trial_waits_while_its_job_may_run_again(slurm):
     slurm.put("4", "PENDING")
     preempted = trial(2, TrialStatus.PREEMPTED)
     final = trial(4, TrialStatus.REACHED)
+    slurm.put("6", "PENDING")
+    expired = replace(trial(6, LOST), reason_code=ReasonCode.LEASE_EXPIRED)
     trials = [trial(1), preempted, trial(3), final, build_trial(5)]
-    assert find_waiting(trials) == {"slurm:1", "slurm:2"}
+    assert find_waiting([*trials, expired]) == {"slurm:1", "slurm:2", "slurm:6"}
     assert find_waiting(trials, "slurm:2") == {"slurm:1"}
     assert find_waiting([]) == find_waiting([build_trial()]) == set()
 

@@ -131,7 +131,7 @@ def read_wish(spec: JobSpec, environment: Mapping[str, str]) -> GpuWish:
     pool = tuple(gpu.uuid for gpu in gpus)
     for gpu in gpus:
         gpu.close()
-    return GpuWish(pool, min(ranks or 0, len(pool)) if chooses else None)
+    return GpuWish(pool, len(pool[:ranks]) if chooses else None)
 
 
 def choose_gpus(wish: GpuWish, own: Ticket, present: Sequence[Ticket]) -> tuple[str, ...] | None:

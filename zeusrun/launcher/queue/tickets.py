@@ -163,7 +163,7 @@ class Tickets:
         # The lock first: a number whose ticket still exists is not given to another submit.
         for path in (self.lock_path(number), self.path(number)):
             with contextlib.suppress(OSError):
-                path.unlink(missing_ok=True)
+                path.unlink()
 
     def path(self, number: int) -> Path:
         """Return the file of a ticket."""
