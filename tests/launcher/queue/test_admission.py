@@ -249,18 +249,20 @@ def test_a_submit_has_its_gpus_and_its_ticket_while_it_runs(
     assert Tickets(tmp_path).present() == [own.ticket]  # whose holder releases it
 
 
-def test_submits_in_a_scheduler_are_ended_once_by_the_one_that_replaces_them(queue, take, slurm):
-    older, held = take(allocation=slurm.put("1")), take(state="waiting", replaces=True)
+def test_submits_in_a_scheduler_are_ended_once_by_the_one_that_replaces_them(
+    queue, take, monkeypatch
+):
+    ended = []
+    for name in ("interrupt_job", "cancel_job"):
+        monkeypatch.setattr(admission, name, lambda job, name=name: ended.append((name, job)))
+    older, held = take(allocation="slurm:1"), take(state="waiting", replaces=True)
     steps = iter([lambda: None, older.release])
     queue.step = lambda: next(steps)()  # noqa: PLW0108 - another one each time
     queue.wait_for_turn(held, "replace")
     assert queue.shown[0].startswith("job is already running (slurm:1 since ")
-    waits = replace(older.ticket, state="queued", allocation=slurm.put("2", "PENDING"))
+    waits = replace(older.ticket, state="queued", allocation="slurm:2")
     end_allocated([waits, held.ticket])
-    assert [call[1:] for call in slurm.calls("scancel")] == [
-        ["--signal=INT", "--batch", "1"],
-        ["2"],
-    ]
+    assert ended == [("interrupt_job", "slurm:1"), ("cancel_job", "slurm:2")]
 
 
 @pytest.mark.parametrize("waits", [True, False])
