@@ -16,11 +16,12 @@ from zeusrun.bandit.registry import create_policy
 from zeusrun.errors import DeviceError, ExitCode, LaunchError
 from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.launcher import devices
-from zeusrun.launcher.context import Submission
+from zeusrun.launcher.context import Submission, _own_trials
 from zeusrun.launcher.devices import resolve_world_size
-from zeusrun.launcher.processes.command import find_torchrun
+from zeusrun.launcher.processes.command import Place, find_torchrun
 from zeusrun.launcher.processes.torchrun import check_descriptors
 from zeusrun.launcher.rundir.layout import RunPaths, create_run
+from zeusrun.launcher.rundir.record import write_record
 from zeusrun.trial import EnergySource, Hardware, HostShare, TrialStatus
 
 
@@ -125,6 +126,7 @@ CPU = device(None, None, 65.0, EnergySource.ESTIMATED)
         ((A100, A100), "A100", (800.0, 300.0), True),
         ((A100, H100), "A100 + H100", (1100.0, None), True),  # no common limit
         ((A100, device(max_power_w=None)), "A100", (None, 300.0), True),
+        ((A100, device(source=EnergySource.ESTIMATED)), "A100", (800.0, 300.0), False),
         ((CPU,), None, (65.0, None), False),
         ((), None, (None, None), None),
     ],
@@ -160,6 +162,38 @@ def test_a_choice_sees_the_other_hosts_and_the_allocation(submission):
     assert (found.allocation, found.time_left_s, found.hardware.host_count) == ("slurm:7", 60.0, 2)
     assert found.hosts == (HostShare("a", 2), HostShare("b", 2))
     assert many.own_ranks == 2
+    assert replace(many, planned=found, cluster=None).measure() is found
+
+
+def test_the_launcher_of_another_host_adds_its_own_torchrun_and_environment(submission):
+    given = replace(submission, environment={"A": "1"})
+    trial, paths = build_trial(), RunPaths(submission.home / "job-1-1")
+    (only,) = given.commands(trial, paths)
+    assert "--nproc-per-node=1" in only.argv
+    cluster = SimpleNamespace(places=lambda: [Place(2, 0, 2), Place(2, 1, 2)])
+    own, other = replace(given, cluster=cluster).commands(trial, paths)
+    assert own.argv[: len(given.torchrun.argv)] == given.torchrun.argv
+    assert other.argv[0] == "--nnodes=2"
+    assert (own.env["A"], "A" in other.env) == ("1", False)
+    assert other.env["ZEUSRUN_HOME"] == str(given.home)
+
+
+def test_devices_and_the_launchers_of_other_hosts_are_closed(submission):
+    closed = []
+    parts = [SimpleNamespace(close=lambda n=n: closed.append(n)) for n in range(3)]
+    replace(submission, devices=parts[:2]).close()
+    replace(submission, devices=parts[:2], cluster=parts[2]).close()
+    assert closed == [0, 1, 2, 0, 1]
+
+
+def test_of_a_shared_history_a_machine_continues_what_it_has_files_of(submission, ran, monkeypatch):
+    monkeypatch.setattr(submission.history, "is_shared", lambda _job: True, raising=False)
+    cut = replace(ran(4, PREEMPTED), host="b")
+    write_record(RunPaths(Path(cut.run_dir)), cut)
+    mine = [replace(ran(1), host=None), replace(ran(2), host="a"), cut]
+    theirs = [replace(ran(3), host="b"), replace(build_trial(5).finish(PREEMPTED), host="a")]
+    found = _own_trials(submission.history, submission.home, "a", [*mine, *theirs])
+    assert found == mine
 
 
 def test_runs_that_began_after_the_newest_known_one_are_those_that_the_history_lacks(
@@ -167,8 +201,11 @@ def test_runs_that_began_after_the_newest_known_one_are_those_that_the_history_l
 ):
     ran(3)
     trials = [ran(1), ran(2)]
-    for number in (4, 12):
+    assert submission.read_moment([]).unrecorded == ()
+    for number in (1, 2, 4, 12):
         create_run(submission.home, "job", f"job-{number}-1").torchrun_log.touch()
+    create_run(submission.home, "job", "job-offline-1a2b3c4d").torchrun_log.touch()
+    assert submission.read_moment([]).unrecorded[-1] == (1, "job-1-1")
     moment = submission.read_moment(trials)
     assert moment.unrecorded == ((12, "job-12-1"), (4, "job-4-1"))
     assert (moment.preempted, moment.has_files) == (None, False)
@@ -180,6 +217,11 @@ def test_a_preempted_trial_has_its_files_if_its_job_file_is_among_them(submissio
         moment = submission.read_moment([cut])
         assert (moment.preempted, moment.has_files) == (cut, has_files)
         RunPaths(Path(cut.run_dir)).job_copy.touch()
+
+
+def test_a_scheduler_is_asked_for_the_jobs_of_preempted_trials_alone(submission, slurm):
+    submission.read_moment([build_trial(allocation=slurm.put("1"))])
+    assert slurm.calls() == []
 
 
 @pytest.fixture
@@ -217,5 +259,8 @@ def test_a_run_whose_files_are_gone_or_that_ended_before_its_first_epoch_shows_n
     early = replace(REACHED, status=TrialStatus.FAILED, epochs=None, curve=())
     assert resumes(submission, [ran(3, early)]) is None
     assert resumes(submission, [ran(4, replace(early, time_s=None))]) is None
+    assert resumes(submission, [ran(3, early), ran(7)]) is False
     assert resumes(submission, [build_trial(5)]) is None  # it runs
+    assert resumes(submission, [ran(8, PREEMPTED).resume("2026-01-02T00:00:00Z")]) is None
+    assert resumes(submission, [build_trial(9).finish(REACHED)]) is None  # its files are elsewhere
     assert resumes(submission, [ran(6, replace(PREEMPTED, epochs=None, curve=()))]) is False

@@ -11,15 +11,18 @@ import pytest
 
 from tests.factories import REACHED, begin, build_trial, load_job
 from tests.history.memory import MemoryHistory
-from zeusrun.choice.choose import Attempt
+from zeusrun.choice.choose import Attempt, NothingLeft
 from zeusrun.choice.problem import Forced
 from zeusrun.errors import DeviceError, ExitCode
 from zeusrun.launcher import recurrence
+from zeusrun.launcher.attempt import AttemptResult
+from zeusrun.launcher.context import Submission
 from zeusrun.launcher.events import Noted, Warned
 from zeusrun.launcher.recurrence import SubmitResult, _attempts_before, _may_go_on, exit_code
 from zeusrun.launcher.request import Request
 from zeusrun.launcher.supervision.stopping import StopOrder
 from zeusrun.reasons import ReasonCode
+from zeusrun.redaction import MASK
 from zeusrun.trial import TrialStatus
 
 
@@ -71,7 +74,9 @@ def test_the_attempts_before_a_preempted_one_are_those_of_its_recurrence():
     assert [(each.trial.trial, each.replaced) for each in found] == [
         *(("job-2-1", True), ("job-2-2", False)),
     ]
-    assert _attempts_before(submission, history.find("job-2-1")) == []
+    (first,) = _attempts_before(submission, history.find("job-2-2"))
+    assert first.trial.trial == "job-2-1"
+    assert _attempts_before(SimpleNamespace(), history.find("job-2-1")) == []  # reads nothing
 
 
 def test_a_result_counts_the_attempts_that_could_reach_the_target():
@@ -158,8 +163,52 @@ def test_the_limits_of_all_hosts_are_held_together(tmp_path, monkeypatch, mode, 
     assert limits.parts == (own, [node.limits], mode) if joined else limits is own
 
 
+MISSED = TrialStatus.MISSED
+
+
+@pytest.mark.parametrize(
+    ("ends", "signals", "found"),
+    [
+        ([TrialStatus.REACHED, None], [], (1, ExitCode.REACHED)),
+        ([MISSED, TrialStatus.REACHED], [], (2, ExitCode.REACHED)),
+        ([MISSED, None], [], (1, ExitCode.TARGET_MISSED)),  # nothing is left
+        ([MISSED, MISSED], [signal.SIGINT], (1, 128 + signal.SIGINT)),
+    ],
+)
+def test_a_submit_makes_attempts_with_the_secrets_and_limits_of_its_job(
+    tmp_path, monkeypatch, ends, signals, found
+):
+    holder, said, given = Holder(), [], []
+    monkeypatch.setattr(recurrence, "open_limits", lambda *_: holder)
+    monkeypatch.setattr(recurrence, "clean_up", lambda *_: said.append("cleans up"))
+
+    def run(submission, made, _emit, caught):
+        given.append((submission, [each.trial.attempt for each in made]))
+        caught.received += signals
+        status = ends[len(given) - 1]
+        if status is None:
+            return NothingLeft("nothing is left")
+        return AttemptResult(build_trial(attempt=len(given), status=status), None)
+
+    monkeypatch.setattr(recurrence.attempt, "run", run)
+    spec = load_job(tmp_path, env={"API_KEY": MASK}, attempts=2)
+    submission = Submission(
+        spec=spec, history=MemoryHistory(), policy=None, devices=(), world_size=1, torchrun=None,
+        home=tmp_path, environment={"API_KEY": "1234"},
+        cluster=SimpleNamespace(remarks=["GPUs differ"], nodes=()),
+    )  # fmt: skip
+    result = recurrence.submit(submission, said.append)
+    assert (len(result.trials), result.exit_code, result.recurrence) == (*found, 1)
+    assert said[0] == "cleans up"
+    assert Warned("GPUs differ") in said
+    assert (said[-1] == Warned("nothing is left")) is (len(given) > found[0])
+    assert {each.spec.env["API_KEY"] for each, _ in given} == {"1234"}
+    assert {each.limits for each, _ in given} == {holder}
+    assert [made for _, made in given] == [[], [1]][: len(given)]
+
+
 def test_a_batch_size_of_the_user_is_forced_with_its_reason():
-    assert Request().forced is None
+    assert (Request().forced, Request().ticket) == (None, 0)  # tickets count from 1
     assert Request(batch_size=16).forced == Forced(16, "chosen by --batch-size")
 
 
@@ -180,7 +229,7 @@ PREEMPTED, CANCELLED = TrialStatus.PREEMPTED, TrialStatus.CANCELLED
         (CANCELLED, ReasonCode.CANCELLED, ReasonCode.CANCELLED, [TERM], 143),  # scancel
         (CANCELLED, ReasonCode.CANCELLED, ReasonCode.CANCELLED, [INT], 130),  # zeusrun cancel
         (CANCELLED, ReasonCode.REPLACED, ReasonCode.REPLACED, [INT], 75),
-        (CANCELLED, ReasonCode.SIGNAL, ReasonCode.SIGNAL, [INT], 130),
+        (CANCELLED, ReasonCode.SIGNAL, ReasonCode.SIGNAL, [INT, TERM], 130),
         (CANCELLED, ReasonCode.SIGNAL, ReasonCode.SIGNAL, [HUP], 129),
         # on this machine: SIGTERM is a preemption also if the ranks were faster to fail
         (PREEMPTED, ReasonCode.PREEMPTED, ReasonCode.PREEMPTED, [TERM], 75),

@@ -32,6 +32,7 @@ UNSEEN = replace(SEEN, steps=None, step_times_s=())
         # of a continued trial, only the epochs of this part show the duration
         (replace(SEEN, earlier=(1,), curve=CURVE[1:]), 4.0, (11.0, 4.0, False)),
         (replace(SEEN, earlier=(1, 2)), 4.0, None),
+        (replace(SEEN, curve=()), 4.0, None),
         (replace(SEEN, step_times_s=()), 4.0, None),
         (replace(SEEN, training_t=None), 4.0, None),
         (replace(SEEN, counted=True), 4.0, None),  # numbers of reports, not epochs

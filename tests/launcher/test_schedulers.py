@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -148,6 +150,23 @@ def test_a_job_that_ends_is_waited_for(slurm, cluster):
     end_job(slurm.put("1"), 10.0)
     assert find_ended([POD, "slurm:1"]) == {POD, "slurm:1"}
     assert slurm.calls("scancel") == [["scancel", "1"]]
+
+
+def test_a_job_has_its_grace_period_to_end(cluster, monkeypatch):
+    now_s = [0.0]
+    monkeypatch.setattr(
+        schedulers,
+        "time",
+        SimpleNamespace(
+            monotonic=lambda: now_s[0],
+            sleep=lambda _s: now_s.append(now_s.pop() + 10.0),
+        ),
+    )
+    cluster.cancels = False
+    cluster.jobs = {POD: replace(RUNNING, pod=SimpleNamespace(grace_s=25.0))}
+    with pytest.raises(LaunchError, match="does not end"):
+        end_job(POD, 15.0)
+    assert now_s == [50.0]  # not at 40 s, when both have just passed
 
 
 @pytest.mark.parametrize(

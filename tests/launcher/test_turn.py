@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -77,6 +78,44 @@ def test_the_place_of_a_submit_that_waits_is_shown(monkeypatch):
     with held(history, shown) as turn:
         turn.wait()
     assert shown == ["waits for its turn to choose a batch size: 3 of 3"]
+
+
+@pytest.mark.parametrize(
+    ("ahead", "answers_s", "pause_s"),
+    [(1, 0.001, 0.02), (3, 0.001, 0.06), (3, 0.4, 2.4), (3, 9.0, turns.TURN_S / 2)],
+)
+def test_who_waits_asks_less_often_the_more_are_ahead_and_the_slower_the_answers(
+    monkeypatch, ahead, answers_s, pause_s
+):
+    history, shown, pauses, now_s = Watched(), [], [], [0.0]
+    monkeypatch.setattr(
+        module, "time", SimpleNamespace(monotonic=lambda: now_s[0], sleep=pauses.append)
+    )
+    for _ in range(ahead):
+        MemoryHistory.ask_turn(history, "job")
+
+    def first(count):
+        now_s[0] += answers_s
+        if count == 4:
+            for number in range(1, ahead + 1):
+                history.leave_turn("job", number)
+
+    history.first = first
+    with held(history, shown) as turn:
+        turn.wait()
+    assert pauses == pytest.approx([0.02 * ahead, pause_s, pause_s])
+    assert len(shown) == {0.001: 0, 0.4: 1, 9.0: 2}[answers_s]  # after 1 s, then every 10 s
+
+
+@pytest.mark.parametrize(("number", "is_over"), [(1, True), (0, False)])
+def test_what_has_begun_or_was_given_back_is_not_renewed(number, is_over):
+    history = Watched()
+    turn, waits = held(history), iter([False, True])
+    turn._turn = Turn(number)
+    turn._over = SimpleNamespace(wait=lambda _s: next(waits), is_set=lambda: is_over)
+    turn._renew()
+    assert history.asked == []
+    assert module._RENEW_S * 5 == turns.TURN_S  # some may fail
 
 
 def test_a_signal_ends_the_wait_and_gives_the_turn_back():
