@@ -321,6 +321,7 @@ def observed(samples, rates=(), rank=0):
         pytest.param(
             [observed(None, (0.01, 0.2))], {"learning_rate": 0.2}, [], id="one of its groups"
         ),
+        pytest.param([observed(None, (0.20000001,))], {"learning_rate": 0.2}, [], id="rounded"),
         pytest.param(
             [Hooked(101.0, "transformers", "99.1", "AttributeError: gone")],
             {},

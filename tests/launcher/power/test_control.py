@@ -11,9 +11,11 @@ from tests.bandit.scripts import problem
 from tests.gpu.power_limits.test_holder import NoGuard
 from tests.gpu.simulated import SimulatedDevice
 from zeusrun.errors import DeviceError
+from zeusrun.files.home import limits_directory
 from zeusrun.gpu.power_limits.holder import LimitHolder
+from zeusrun.gpu.power_limits.original_limits import LimitRecord, write_record
 from zeusrun.launcher.power import control as limits_module
-from zeusrun.launcher.power.control import LimitControl
+from zeusrun.launcher.power.control import LimitControl, held_by, open_limits
 from zeusrun.lever import power_lever
 from zeusrun.sidecar.step_clock import StepCount
 from zeusrun.trial import PowerPoint
@@ -29,7 +31,8 @@ class Running:
         uuid = f"GPU-{secrets.token_hex(4)}"  # locks are the machine's
         self.device = SimulatedDevice(lambda: self.now_t, uuid=uuid, demand_w=400.0)
         self.guard = NoGuard()
-        self.holder = LimitHolder([self.device], tmp_path, self.start_guard)
+        self.home = tmp_path
+        self.holder = LimitHolder([self.device], limits_directory(tmp_path), self.start_guard)
         self.warnings = []
         monkeypatch.setattr(limits_module, "time", SimpleNamespace(monotonic=lambda: self.now_t))
         self.fixed_w = fixed_w
@@ -192,3 +195,53 @@ def test_a_limit_that_was_put_back_is_not_shown_as_held(running):
     assert running.control.held == power_lever(PROBED_W)
     running.control.restore()
     assert running.control.held is None
+
+
+def test_which_trial_holds_a_limit_is_told_and_whether_its_launcher_is_dead(running):
+    uuid = running.device.uuid
+    assert held_by(running.home, uuid) is None
+    running.train(4.0)
+    assert held_by(running.home, uuid) == "job-1-1"
+    running.control.restore()
+    assert held_by(running.home, uuid) is None
+    for host, told in (("b", "job-2-1"), (None, "job-2-1, dead: `zeusrun repair`")):
+        where = {} if host is None else {"host": host, "boot_id": None}
+        record = LimitRecord(f"{uuid}-x", 300.0, "job-2-1", **where)
+        write_record(limits_directory(running.home), record)
+        assert held_by(running.home, record.uuid) == told
+
+
+def test_limits_are_opened_if_they_may_change_and_a_device_has_one(running):
+    cpu, gpu = SimpleNamespace(is_gpu=False), running.device
+    modes = [("optimize", [cpu, gpu]), ("observe", [gpu]), ("fixed", [cpu]), ("fixed", [])]
+    found = [open_limits(mode, devices, running.home, {}) for mode, devices in modes]
+    assert [isinstance(each, LimitHolder) for each in found] == [True, False, False, False]
+
+
+@pytest.mark.parametrize(
+    ("others", "in_force"),
+    [([], True), ([None], True), ([200.0], False), ([300.0, 200.0], False), (["lost"], None)],
+)
+def test_a_limit_is_in_force_if_no_gpu_has_another(running, others, in_force):
+    def answer(limit):
+        if limit == "lost":
+            raise DeviceError("it does not answer")
+        return limit
+
+    gpus = [SimpleNamespace(power_limit_w=lambda limit=limit: answer(limit)) for limit in others]
+    running.control._gpus = [SimpleNamespace(), running.device, *gpus]
+    assert running.control._is_in_force(power_lever(300.0)) is in_force
+
+
+def test_without_gpus_the_speed_check_alone_is_reported_and_nothing_is_held(running):
+    running.holder = running.device = None
+    control = running.control = running.attempt(300.0)
+    control._measures = False  # as it is without GPUs
+    control.begin()
+    running.train(4.0)
+    control.restore()
+    checked = PowerPoint(200.0, 50.0, 150.0)
+    assert [control.report(each).profile for each in (None, checked)] == [(), (checked,)]
+    assert control.stepped_under == {power_lever(300.0)}
+    control.held = power_lever(PROBED_W)
+    assert control.stepped_under == {power_lever(PROBED_W)}
