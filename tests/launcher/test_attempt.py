@@ -9,9 +9,9 @@ import pytest
 
 from tests.factories import PREEMPTED, REACHED, begin, build_trial, load_job
 from tests.history.memory import MemoryHistory
-from zeusrun.choice.choose import Attempt
+from zeusrun.choice.choose import Attempt, NothingLeft
 from zeusrun.errors import HistoryError, LaunchError
-from zeusrun.launcher import attempt
+from zeusrun.launcher import attempt, heartbeat
 from zeusrun.launcher.attempt import (
     AttemptResult,
     _announce,
@@ -21,8 +21,9 @@ from zeusrun.launcher.attempt import (
     _record,
 )
 from zeusrun.launcher.events import Noted, TrialEnded, Warned
-from zeusrun.launcher.rundir.layout import create_run
+from zeusrun.launcher.rundir.layout import ask_to_cancel, create_run, read_cancel
 from zeusrun.launcher.rundir.ownership import RunLock
+from zeusrun.launcher.rundir.record import Live, write_live
 from zeusrun.launcher.supervision.stopping import StopOrder
 from zeusrun.reasons import ReasonCode
 from zeusrun.redaction import Mask
@@ -59,6 +60,7 @@ def test_a_preempted_trial_that_cannot_be_started_again_can_still_be_continued_l
     found = history.find(trial.trial)
     assert found.status is status
     assert found.reason == "zeusrun could not run it: torchrun is not installed"
+    assert found.reason_code is ReasonCode.LAUNCHER_FAILED
 
 
 def announced(folder, trial, made=(), **changes):
@@ -204,3 +206,80 @@ def test_the_lease_is_held_until_the_attempt_ends_however_it_ends(tmp_path, erro
     except KeyboardInterrupt:
         assert error is not None
     assert not RunLock(paths).is_held()
+
+
+def test_where_nothing_is_left_to_try_no_attempt_is_made(monkeypatch):
+    monkeypatch.setattr(attempt, "begin", lambda *_: NothingLeft("because"))
+    given = SimpleNamespace(received=())
+    assert attempt.run(None, (), None, given) == NothingLeft("because")
+
+
+class Heard(MemoryHistory):
+    """A shared history of which a test says what it does with a heartbeat."""
+
+    def __init__(self, *answers):
+        super().__init__()
+        self.answers, self.lives, self.traces = list(answers), [], []
+
+    def address(self, job):
+        return f"there/{job}"
+
+    def renew(self, trial, live=None):
+        self.lives.append(live)
+        answer = self.answers.pop(0)
+        return {}[answer] if isinstance(answer, str) else answer
+
+    def keep_trace(self, trial, trace):
+        self.traces.append((trial, trace))
+
+
+@pytest.fixture
+def beating(tmp_path):
+    """A function that returns a heartbeat of a trial over a history, and the files of the trial."""
+
+    def make(history):
+        paths, trial = create_run(tmp_path, "job", "job-1-1"), build_trial()
+        facts = {"spec": load_job(tmp_path), "host": "a", "describe_machine": dict}
+        submission = SimpleNamespace(history=history, environment={}, **facts)
+        begun = SimpleNamespace(trial=trial, paths=paths, mask=Mask(()))
+        return heartbeat.HeartbeatThread(submission, begun), paths
+
+    return make
+
+
+def test_a_heartbeat_that_failed_is_sent_again_sooner(beating):
+    thread, _ = beating(Heard(False, "it fails", False))
+    waits = []
+    thread._ended = SimpleNamespace(wait=lambda s: waits.append(s) or len(waits) == 4)
+    thread._run()
+    usual_s = heartbeat.HEARTBEAT_S
+    assert waits == [usual_s, usual_s, heartbeat._AGAIN_S, usual_s]
+    assert usual_s > heartbeat._AGAIN_S
+
+
+def test_a_heartbeat_carries_the_state_of_its_own_trial_and_asks_for_its_end_once(beating):
+    history = Heard(False, True, True)
+    thread, paths = beating(history)
+    other = Live(build_trial(2), 1, "a", "2026-01-01T00:00:00Z")
+    write_live(paths, other)
+    thread._beat()
+    assert read_cancel(paths) is None
+    write_live(paths, replace(other, trial=build_trial()))
+    thread._beat()
+    assert read_cancel(paths) == (1, ReasonCode.CANCELLED)
+    ask_to_cancel(paths, at_once=True)
+    thread._beat()
+    assert read_cancel(paths) == (2, ReasonCode.CANCELLED)
+    assert [live and live["log"] for live in history.lives] == [None, [], []]
+
+
+def test_the_power_of_a_trial_is_kept_in_a_shared_history_if_there_is_any(tmp_path, monkeypatch):
+    trace = SimpleNamespace(to_json=lambda: {"spans": []})
+    history, paths = Heard(), create_run(tmp_path, "job", "job-1-1")
+    heartbeat.keep_power(history, build_trial(), paths)
+    monkeypatch.setattr(heartbeat, "read_power", lambda *_: trace)
+    heartbeat.keep_power(history, build_trial(), paths)
+    assert history.traces == [(build_trial().uuid, {"spans": []})]
+    monkeypatch.setattr(history, "address", lambda _job: None)
+    heartbeat.keep_power(history, build_trial(), paths)
+    assert len(history.traces) == 1

@@ -23,7 +23,7 @@ from zeusrun.launcher.processes.command import find_torchrun
 from zeusrun.launcher.rundir.layout import RunPaths, create_run
 from zeusrun.launcher.rundir.ownership import RunLock
 from zeusrun.launcher.rundir.record import reserve_record, write_record
-from zeusrun.trial import TrialStatus
+from zeusrun.trial import HostShare, TrialStatus
 
 
 class Interrupted:
@@ -170,7 +170,16 @@ def test_a_trial_goes_on_if_the_clean_up_after_its_begin_fails(begun, history, t
     assert not RunLock(paths).is_held()
 
 
-def test_a_trial_is_finished_if_what_follows_its_begin_is_interrupted(begun, history, tmp_path):
+@pytest.mark.parametrize("continued", [False, True])
+def test_a_trial_is_finished_if_what_follows_its_begin_is_interrupted(
+    begun, history, tmp_path, continued
+):
+    begin(history, build_trial(1))
+    status = TrialStatus.CANCELLED
+    if continued:
+        first, status = begun(), TrialStatus.PREEMPTED
+        write_record(first.paths, history.finish(first.trial.trial, PREEMPTED))
+        first.lease.release()
     create_run(tmp_path, "job", "job-7-1")
 
     def interrupt(_trial):
@@ -178,8 +187,9 @@ def test_a_trial_is_finished_if_what_follows_its_begin_is_interrupted(begun, his
 
     with pytest.raises(KeyboardInterrupt):
         begun(history=Interrupted(history, "find", interrupt))
-    (trial,) = history.trials("job")
-    assert trial.status is TrialStatus.CANCELLED
+    other, trial = history.trials("job")
+    assert (other, trial.status) == (build_trial(1), status)
+    assert trial.preemptions == continued
 
 
 class Clock:
@@ -223,9 +233,26 @@ def test_a_plan_takes_no_snapshot_because_a_shared_history_then_delivers(submiss
     def fail(*_arguments):
         raise AssertionError("a plan writes nothing")
 
-    trial, _, _ = module.plan(replace(submission, history=Interrupted(history, "snapshot", fail)))
-    assert trial.trial == "job-1-1"
+    hosts = (HostShare("a", 1), HostShare("b", 1))
+    given = replace(submission, planned=replace(submission.measure(), hosts=hosts))
+    trial, _, notes = module.plan(replace(given, history=Interrupted(history, "snapshot", fail)))
+    assert (trial.trial, notes) == ("job-1-1", ("host b starts its part",))
     assert history.trials("job") == []
+    begin(history, trial)
+    history.finish(trial.trial, PREEMPTED)
+    assert "its run directory is gone" in module.plan(submission)[2][0]
+
+
+def test_an_attempt_that_began_offline_is_followed_once_it_has_its_number(begun, history):
+    known, unknown = "a" * 32, "b" * 32
+    begin(history, build_trial(1, uuid=known))
+    made = [
+        Attempt(build_trial(trial=f"job-offline-{uuid[:8]}", uuid=uuid), replaced=True)
+        for uuid in (known, unknown)
+    ]
+    assert begun(made[0]).trial.trial == "job-1-2"
+    with pytest.raises(AttributeError, match="NothingLeft"):
+        begun(*made)
 
 
 def test_what_is_chosen_while_the_history_does_not_respond_has_no_number(submission):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -23,7 +24,7 @@ from zeusrun.launcher.recover import (
 )
 from zeusrun.launcher.rundir.layout import create_run
 from zeusrun.launcher.rundir.ownership import RunLock
-from zeusrun.launcher.rundir.record import Live, write_live, write_record
+from zeusrun.launcher.rundir.record import Live, read_outcome, write_live, write_record
 from zeusrun.launcher.supervision.outcome import cost_with_earlier
 from zeusrun.maintenance.repair import find_and_repair
 from zeusrun.maintenance.running import read_running
@@ -330,6 +331,7 @@ def test_a_killed_run_of_many_epochs_has_one_thinned_curve_of_what_was_read_and_
     [
         (9.0, 1, 0, (9.0, 1)),  # the launcher had seen all, and more steps than reports
         (None, 0, 1, (7.0, 1)),  # the launcher had read nothing yet
+        (9.0, 1, 2, (9.0, 2)),  # those that it had seen came later
     ],
 )
 def test_a_killed_run_has_the_seconds_and_restarts_that_its_launcher_or_its_ranks_have_seen(
@@ -356,12 +358,12 @@ def test_a_killed_run_has_the_most_that_its_launcher_or_its_ranks_have_counted(t
     clock = StepClock(paths.rank_clock(0))
     for _ in range(50):
         clock.tick()
-    live = replace(trial, epochs=number, steps=number, samples=number, best_metric=0.3)
+    live = replace(trial, epochs=number, steps=number + 1, samples=number + 2, best_metric=0.3)
     live = replace(live, progress=0.5, warnings=("it was slow",))
     write_live(paths, Live(live, 1, "host", "2026-01-01T00:00:00Z"))
     outcome = outcome_so_far(trial, paths, Outcome(TrialStatus.LOST, "", "2026-01-01T00:00:00Z"))
-    assert (outcome.epochs, outcome.samples) == (max(number, 2), max(number, 10))
-    assert (outcome.steps, outcome.progress) == (max(number, 50), 0.5)
+    assert (outcome.epochs, outcome.samples) == (max(number, 2), max(number + 2, 10))
+    assert (outcome.steps, outcome.progress) == (max(number + 1, 50), 0.5)
     assert outcome.best_metric == 0.1
     assert outcome.warnings == ("it was slow",)
     paths.sidecar.unlink()
@@ -376,6 +378,9 @@ def test_a_trial_whose_files_are_elsewhere_is_lost_once_nobody_holds_its_lease(t
     assert lock.acquire()
     assert recover_lost(history, "job", "2026-01-03T00:00:00Z", tmp_path) == []
     lock.release()
+    shared = OtherMachines()
+    begin(shared, replace(TRIAL, run_dir=str(paths.run_dir)))
+    assert recover_lost(shared, "job", "2026-01-03T00:00:00Z", tmp_path) == []
     (lost,) = recover_lost(history, "job", "2026-01-03T00:00:00Z", tmp_path)
     assert (lost.status, lost.reason_code) == (TrialStatus.LOST, ReasonCode.LAUNCHER_DIED)
     assert lost.reason.startswith("its run directory is not where zeusrun keeps its runs")
@@ -391,8 +396,13 @@ def test_orphans_are_only_named_in_a_dry_run_and_those_of_a_living_launcher_neve
     monkeypatch.setattr(recover, "scan_processes", lambda: SimpleNamespace(of_runs=of_runs))
     monkeypatch.setattr(recover, "names_of", tuple)
     monkeypatch.setattr(recover, "end_group", lambda _paths: None)
-    ended = SimpleNamespace(names=("a",), left=())
-    monkeypatch.setattr(recover, "end_run", lambda _run_dir: ended)
+    create_run(tmp_path, "job", "job-4-1")  # its processes end by themselves
+    of_runs[str(tmp_path / "runs" / "job" / "job-4-1")] = []
+    monkeypatch.setattr(
+        recover,
+        "end_run",
+        lambda run_dir: SimpleNamespace(names=("a",) * ("job-4" not in run_dir), left=()),
+    )
     lock = RunLock(paths[0])
     assert not held or lock.acquire()
     found = [Orphans("job-1-1", ("a",))] * (not held)
@@ -406,11 +416,15 @@ def test_orphans_are_only_named_in_a_dry_run_and_those_of_a_living_launcher_neve
 def test_what_dead_launchers_have_left_is_told(tmp_path, monkeypatch):
     paths, history, said = create_run(tmp_path, "job", "job-1-1"), MemoryHistory(), []
     begin(history, replace(TRIAL, run_dir=str(paths.run_dir)))
+    cut = create_run(tmp_path, "job", "job-2-1")
+    preempted = build_trial(2, run_dir=str(cut.run_dir))
+    begin(history, preempted)
+    write_live(cut, Live(preempted, 1, "host", "2026-01-01T00:00:00Z", preempted=True))
     names = tuple(f"python ({n})" for n in range(6))
     monkeypatch.setattr(
         recover, "restore_limits", lambda _home: ([SimpleNamespace(text="a limit")], ["no"], [])
     )
-    orphans = [Orphans("job-7-1", names), Orphans("job-8-1", names[:1], names[:1])]
+    orphans = [Orphans("job-7-1", names), Orphans("job-8-1", names[:1], names[:5])]
     monkeypatch.setattr(recover, "end_orphans", lambda _home, _job: orphans)
     spec = SimpleNamespace(name="job")
     clean_up(
@@ -422,8 +436,9 @@ def test_what_dead_launchers_have_left_is_told(tmp_path, monkeypatch):
         Warned("no"),
         Noted(f"ended 6 orphan processes of job-7-1: {five}, …"),
         Noted("ended 1 orphan process of job-8-1: python (0)"),
-        Warned("orphan processes of job-8-1 could not be killed: python (0); kill them"),
+        Warned(f"orphan processes of job-8-1 could not be killed: {five}; kill them"),
         Noted("job-1-1 is recorded as LOST: its launcher died"),
+        Noted("job-2-1 is recorded as PREEMPTED: its launcher died while it was preempted"),
         FoundLost((history.find("job-1-1"),)),
     ]
 
@@ -451,6 +466,7 @@ def test_what_ranks_without_a_launcher_have_reported_says_nothing_of_the_batch_s
     paths.sidecar.write_bytes(b"".join(map(encode_event, events)))
     outcome = outcome_so_far(trial, paths, Outcome(TrialStatus.LOST, "killed", "now"))
     assert outcome.observed_batch_size in {None, 16}
+    assert (outcome.reason, outcome.finished_at, outcome.startup_s) == ("killed", "now", None)
     assert trial.finish(outcome).teaches
 
 
@@ -532,6 +548,40 @@ def test_a_preempted_trial_that_went_on_meanwhile_is_not_cancelled(tmp_path):
     with pytest.raises(BusyError, match="recorded or continued by another process"):
         cancel_preempted(history, seen, tmp_path, "2026-01-03T00:00:00Z")
     assert history.find("job-1-1") == again
+    lock = RunLock(paths)
+    assert lock.acquire()
+    with pytest.raises(BusyError, match="recorded or continued by another process"):
+        cancel_preempted(history, again, tmp_path, "2026-01-03T00:00:00Z")
+    lock.release()
+    elsewhere = build_trial(2, run_dir="elsewhere")
+    begin(history, elsewhere)
+    for trial in (again, history.finish(elsewhere.trial, part(PREEMPTED))):
+        cancel_preempted(history, trial, tmp_path, "2026-01-03T00:00:00Z")
+        found = history.find(trial.trial)
+        assert (found.status, found.time_s) == (TrialStatus.CANCELLED, trial.time_s)
+        assert found.reason_code is ReasonCode.CANCELLED_LATER
+    assert read_outcome(paths).status is TrialStatus.CANCELLED
+    assert not lock.is_held()
+
+
+@pytest.mark.parametrize(("status", "fails"), [(None, True), ("running", True), ("ended", False)])
+def test_an_outcome_that_another_submit_was_faster_to_record_is_not_recorded_again(status, fails):
+    history = MemoryHistory()
+    if status is not None:
+        begin(history, TRIAL)
+    if status == "ended":
+        history.finish(TRIAL.trial, part())
+    history.finish = lambda *_: (_ for _ in ()).throw(ValueError("it has ended"))
+    with pytest.raises(ValueError, match="it has") if fails else contextlib.nullcontext():
+        assert recover._finished(history, TRIAL, part()) == []
+
+
+def test_a_sidecar_that_cannot_be_read_is_a_warning(tmp_path):
+    paths, trial = create_run(tmp_path, "job", "job-1-1"), build_trial(run_dir=str(tmp_path))
+    paths.sidecar.mkdir()
+    outcome = outcome_so_far(trial, paths, Outcome(TrialStatus.LOST, "", "2026-01-01T00:00:00Z"))
+    assert outcome.warnings == (f"{paths.sidecar} cannot be read: Is a directory",)
+    assert (outcome.time_s, outcome.interruptions) == (None, ())
 
 
 TIMED_OUT = "slurm:12 ended as TIMEOUT"
