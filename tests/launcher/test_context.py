@@ -178,14 +178,6 @@ def test_the_launcher_of_another_host_adds_its_own_torchrun_and_environment(subm
     assert other.env["ZEUSRUN_HOME"] == str(given.home)
 
 
-def test_devices_and_the_launchers_of_other_hosts_are_closed(submission):
-    closed = []
-    parts = [SimpleNamespace(close=lambda n=n: closed.append(n)) for n in range(3)]
-    replace(submission, devices=parts[:2]).close()
-    replace(submission, devices=parts[:2], cluster=parts[2]).close()
-    assert closed == [0, 1, 2, 0, 1]
-
-
 def test_of_a_shared_history_a_machine_continues_what_it_has_files_of(submission, ran, monkeypatch):
     monkeypatch.setattr(submission.history, "is_shared", lambda _job: True, raising=False)
     cut = replace(ran(4, PREEMPTED), host="b")

@@ -153,20 +153,14 @@ def test_a_job_that_ends_is_waited_for(slurm, cluster):
 
 
 def test_a_job_has_its_grace_period_to_end(cluster, monkeypatch):
-    now_s = [0.0]
-    monkeypatch.setattr(
-        schedulers,
-        "time",
-        SimpleNamespace(
-            monotonic=lambda: now_s[0],
-            sleep=lambda _s: now_s.append(now_s.pop() + 10.0),
-        ),
-    )
+    times_s = iter(range(0, 1000, 10))
+    clock = SimpleNamespace(monotonic=lambda: next(times_s), sleep=lambda _s: None)
+    monkeypatch.setattr(schedulers, "time", clock)
     cluster.cancels = False
     cluster.jobs = {POD: replace(RUNNING, pod=SimpleNamespace(grace_s=25.0))}
     with pytest.raises(LaunchError, match="does not end"):
         end_job(POD, 15.0)
-    assert now_s == [50.0]  # not at 40 s, when both have just passed
+    assert next(times_s) == 60  # not at 40 s, when both have just passed
 
 
 @pytest.mark.parametrize(

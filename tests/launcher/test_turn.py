@@ -81,30 +81,28 @@ def test_the_place_of_a_submit_that_waits_is_shown(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("ahead", "answers_s", "pause_s"),
-    [(1, 0.001, 0.02), (3, 0.001, 0.06), (3, 0.4, 2.4), (3, 9.0, turns.TURN_S / 2)],
+    ("ahead", "answer_s", "pause_s", "shown"),
+    [(1, 0.0, 0.02, 0), (3, 0.0, 0.06, 0), (3, 0.4, 2.4, 1), (3, 9.0, turns.TURN_S / 2, 2)],
 )
 def test_who_waits_asks_less_often_the_more_are_ahead_and_the_slower_the_answers(
-    monkeypatch, ahead, answers_s, pause_s
+    monkeypatch, ahead, answer_s, pause_s, shown
 ):
-    history, shown, pauses, now_s = Watched(), [], [], [0.0]
-    monkeypatch.setattr(
-        module, "time", SimpleNamespace(monotonic=lambda: now_s[0], sleep=pauses.append)
-    )
+    history, said, pauses, now_s = Watched(), [], [], [0.0]
+    clock = SimpleNamespace(monotonic=lambda: now_s[0], sleep=pauses.append)
+    monkeypatch.setattr(module, "time", clock)
     for _ in range(ahead):
         MemoryHistory.ask_turn(history, "job")
 
-    def first(count):
-        now_s[0] += answers_s
-        if count == 4:
-            for number in range(1, ahead + 1):
-                history.leave_turn("job", number)
+    def answer(count):
+        now_s[0] += answer_s
+        for number in range(1, ahead + 1) if count == 4 else ():
+            history.leave_turn("job", number)
 
-    history.first = first
-    with held(history, shown) as turn:
+    history.first = answer
+    with held(history, said) as turn:
         turn.wait()
     assert pauses == pytest.approx([0.02 * ahead, pause_s, pause_s])
-    assert len(shown) == {0.001: 0, 0.4: 1, 9.0: 2}[answers_s]  # after 1 s, then every 10 s
+    assert len(said) == shown  # after 1 s, then every 10 s
 
 
 @pytest.mark.parametrize(("number", "is_over"), [(1, True), (0, False)])
@@ -172,14 +170,17 @@ def test_after_an_outage_a_submit_takes_another_turn():
     assert history.left[-1] == 3
 
 
-def test_an_outage_that_lasts_is_raised():
-    def fail(_count):
-        raise UnavailableError("the server does not respond")
+@pytest.mark.parametrize("since", [1, 2])
+def test_an_outage_that_lasts_is_raised(since):
+    def fail(count):
+        if count >= since:
+            raise UnavailableError("the server does not respond")
 
     history = Watched(fail)
+    MemoryHistory.ask_turn(history, "job")
     with pytest.raises(UnavailableError), held(history) as turn:
         turn.wait()
-    assert (history.asked, history.left) == ([0], [])
+    assert (history.asked, history.left) == ([0, 2, 0][: 2 * since - 1], [])
 
 
 def test_without_a_queue_nobody_waits():

@@ -198,50 +198,42 @@ def test_a_limit_that_was_put_back_is_not_shown_as_held(running):
 
 
 def test_which_trial_holds_a_limit_is_told_and_whether_its_launcher_is_dead(running):
-    uuid = running.device.uuid
+    uuid, folder = running.device.uuid, limits_directory(running.home)
     assert held_by(running.home, uuid) is None
     running.train(4.0)
     assert held_by(running.home, uuid) == "job-1-1"
-    running.control.restore()
-    assert held_by(running.home, uuid) is None
-    for host, told in (("b", "job-2-1"), (None, "job-2-1, dead: `zeusrun repair`")):
-        where = {} if host is None else {"host": host, "boot_id": None}
-        record = LimitRecord(f"{uuid}-x", 300.0, "job-2-1", **where)
-        write_record(limits_directory(running.home), record)
-        assert held_by(running.home, record.uuid) == told
+    there = {"host": "b", "boot_id": None}
+    for where, told in ((there, "job-2-1"), ({}, "job-2-1, dead: `zeusrun repair`")):
+        write_record(folder, LimitRecord(f"{uuid}-x", 300.0, "job-2-1", **where))
+        assert held_by(running.home, f"{uuid}-x") == told
 
 
 def test_limits_are_opened_if_they_may_change_and_a_device_has_one(running):
-    cpu, gpu = SimpleNamespace(is_gpu=False), running.device
-    modes = [("optimize", [cpu, gpu]), ("observe", [gpu]), ("fixed", [cpu]), ("fixed", [])]
-    found = [open_limits(mode, devices, running.home, {}) for mode, devices in modes]
-    assert [isinstance(each, LimitHolder) for each in found] == [True, False, False, False]
+    both = [SimpleNamespace(is_gpu=False), running.device]
+    for mode, devices in (("observe", both), ("fixed", both[:1]), ("fixed", [])):
+        assert open_limits(mode, devices, running.home, {}) is None
+    assert isinstance(open_limits("optimize", both, running.home, {}), LimitHolder)
 
 
-@pytest.mark.parametrize(
-    ("others", "in_force"),
-    [([], True), ([None], True), ([200.0], False), ([300.0, 200.0], False), (["lost"], None)],
-)
-def test_a_limit_is_in_force_if_no_gpu_has_another(running, others, in_force):
-    def answer(limit):
-        if limit == "lost":
-            raise DeviceError("it does not answer")
-        return limit
-
-    gpus = [SimpleNamespace(power_limit_w=lambda limit=limit: answer(limit)) for limit in others]
-    running.control._gpus = [SimpleNamespace(), running.device, *gpus]
-    assert running.control._is_in_force(power_lever(300.0)) is in_force
+def test_a_limit_is_in_force_if_no_gpu_has_another(running):
+    for others, in_force in (([], True), ([None], True), ([200.0], False), ([300.0, 200.0], False)):
+        gpus = [SimpleNamespace(power_limit_w=lambda limit_w=each: limit_w) for each in others]
+        running.control._gpus = [SimpleNamespace(), running.device, *gpus]
+        assert running.control._is_in_force(power_lever(300.0)) is in_force
 
 
-def test_without_gpus_the_speed_check_alone_is_reported_and_nothing_is_held(running):
-    running.holder = running.device = None
-    control = running.control = running.attempt(300.0)
-    control._measures = False  # as it is without GPUs
-    control.begin()
+def test_without_gpus_the_speed_check_alone_is_reported(running):
+    running.control._measures = False
     running.train(4.0)
-    control.restore()
     checked = PowerPoint(200.0, 50.0, 150.0)
-    assert [control.report(each).profile for each in (None, checked)] == [(), (checked,)]
-    assert control.stepped_under == {power_lever(300.0)}
-    control.held = power_lever(PROBED_W)
-    assert control.stepped_under == {power_lever(PROBED_W)}
+    assert [running.control.report(each).profile for each in (None, checked)] == [(), (checked,)]
+    assert running.control.stepped_under == {power_lever(300.0)}
+
+
+def test_a_fixed_limit_is_restored_early_only_if_the_training_ends_at_once(tmp_path, monkeypatch):
+    running = Running(tmp_path, monkeypatch, fixed_w=200.0)
+    with running.holder:
+        running.control.begin()
+        for at_once, limit_w in ((False, 200.0), (True, 300.0)):
+            running.control.wind_down(at_once=at_once)
+            assert running.device.power_limit_w() == limit_w

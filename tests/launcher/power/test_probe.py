@@ -107,80 +107,45 @@ def test_after_minutes_three_blocks_are_a_measurement(blocks, seconds, enough):
     assert (probe.measured((ENERGY,)) is not None) is enough
 
 
-@pytest.mark.parametrize(
-    ("seconds", "steps", "error", "enough"),
-    [
-        (10.0, 20, WANTED_ERROR, True),
-        (10.0, 19, 0.0, False),
-        (59.0, 20, 0.006, False),
-        (60.0, 20, 0.5, True),
-        (299.0, 19, 0.5, False),
-        (300.0, 1, 0.5, True),
-    ],
-)
-def test_a_measurement_is_enough_if_it_is_exact_or_has_taken_long(seconds, steps, error, enough):
-    measured = Measured(seconds, steps, 200.0 * seconds, error)
-    assert measured.enough is enough
-    assert measured.point(None) == PowerPoint(None, steps / seconds, 200.0)
-
-
-def blocks(joules, seconds=1.0, gap_s=0.0):
-    """Return blocks of ten steps with these joules; the last one may begin later."""
-    found = [_Block(n * seconds, (n + 1) * seconds, 10, value) for n, value in enumerate(joules)]
-    last = found.pop()
-    return [*found, last._replace(since_t=last.since_t + gap_s, until_t=last.until_t + gap_s)]
+def test_a_measurement_is_enough_if_it_is_exact_or_has_taken_long():
+    for seconds, steps, error, enough in (
+        *((10.0, 20, WANTED_ERROR, True), (10.0, 19, 0.0, False), (59.0, 20, 0.006, False)),
+        *((60.0, 20, 0.5, True), (299.0, 19, 0.5, False), (300.0, 1, 0.5, True)),
+    ):
+        measured = Measured(seconds, steps, 200.0 * seconds, error)
+        assert measured.enough is enough
+        assert measured.point(None) == PowerPoint(None, steps / seconds, 200.0)
 
 
 @pytest.mark.parametrize(
     ("joules", "inflation"),
-    [
-        ([200.0, 220.0] * 4, 1.0),
-        ([200.0] * 4 + [220.0] * 4, 1.625 / 0.375),
-        ([200.0] * 40 + [220.0] * 40, 1.9 / 0.1),
-    ],
+    [([200, 220] * 4, 1.0), ([200] * 4 + [220] * 4, 13 / 3), ([200] * 40 + [220] * 40, 19.0)],
 )
 def test_the_error_of_blocks_that_resemble_their_neighbours_is_larger(joules, inflation):
     n = len(joules)
     expected = math.sqrt(n * 100.0 * n / (n - 1) * inflation) / (n * 210.0)
-    assert _error(blocks(joules), ENERGY) == pytest.approx(expected)
-    assert _error(blocks(joules), Weights(0.0, 0.0)) == math.inf
-    probe = Probe(0.0, 0, _metered=blocks(joules))
-    both, time = probe.measured((TIME, ENERGY)), probe.measured((TIME,))
+    probe = Probe(0.0, 0)
+    probe._metered = [_Block(t, t + 1.0, 10, joule) for t, joule in enumerate(joules)]
+    assert _error(probe._metered, ENERGY) == pytest.approx(expected)
+    assert _error(probe._metered, Weights(0.0, 0.0)) == math.inf
+    both = probe.measured((TIME, ENERGY))
     assert both[:3] == (n, 10 * n, sum(joules))
     assert both.error == pytest.approx(math.hypot(expected, COUNTER_ERROR / n))
-    assert time.error == pytest.approx(COUNTER_ERROR / n)  # its blocks are all alike
-    probe._metered = blocks(joules, gap_s=0.5)
+    probe._metered[-1] = _Block(n, n + 1.0, 10, 220)  # after a stall; all take a second
     assert probe.measured((TIME,)).error == pytest.approx(COUNTER_ERROR * math.sqrt(2) / n)
 
 
-def test_a_limit_has_settled_after_seconds_and_steps():
-    probe = Probe(100.0, 5)
-    for at_t, steps, settled in (
-        *((101.9, 50, False), (102.0, 15, True), (102.0, 14, False)),
-        *((129.9, 14, False), (130.0, 5, True)),
+def test_a_limit_settles_in_seconds_and_steps_and_a_much_longer_step_is_a_stall():
+    settled = ((102.0, 15), (130.0, 5)), ((101.9, 50), (102.0, 14), (129.9, 14))
+    for is_settled, cases in zip((True, False), settled, strict=True):
+        assert {Probe(100.0, 5)._has_settled(*case) for case in cases} == {is_settled}
+    for known, usual_stall_s, longest_s in (
+        *(([0.01], 0.0, 0.26), ([0.1], 0.0, 0.5), ([0.1], 1.0, 1.6), ([], 0.0, math.inf)),
     ):
-        assert probe._has_settled(at_t, steps) is settled
-
-
-@pytest.mark.parametrize(
-    ("step_s", "usual_stall_s", "seconds", "steps", "stall"),
-    [
-        (0.01, 0.0, 0.25, 1, False),
-        (0.01, 0.0, 0.27, 1, True),
-        (0.1, 0.0, 0.49, 1, False),
-        (0.1, 0.0, 0.51, 1, True),
-        (0.1, 0.0, 0.51, 2, False),
-        (0.1, 1.0, 1.59, 1, False),
-        (0.1, 1.0, 1.61, 1, True),
-        (None, 0.0, 99.0, 1, False),  # no step is known
-    ],
-)
-def test_a_step_that_takes_much_longer_than_usual_is_a_stall(
-    step_s, usual_stall_s, seconds, steps, stall
-):
-    known = [] if step_s is None else [step_s]
-    probe = Probe(0.0, 0, _step_s=known, _usual_stall_s=usual_stall_s)
-    assert probe._is_stall(seconds, steps) is stall
+        probe = Probe(0.0, 0, _step_s=known, _usual_stall_s=usual_stall_s)
+        assert not probe._is_stall(longest_s - 0.01, 1)
+        assert probe._is_stall(longest_s + 0.01, 1) is bool(known)
+        assert not probe._is_stall(longest_s + 0.005, 2)
 
 
 def test_ten_stalls_without_a_block_between_them_are_usual_but_for_evaluations():
@@ -189,8 +154,7 @@ def test_ten_stalls_without_a_block_between_them_are_usual_but_for_evaluations()
         assert probe._usual_stall_s == 0.0
         now_t += 1.0 + number
         probe.add(StepCount(number, 0.0, now_t))
-    assert probe._usual_stall_s == 10.0
-    assert not probe._stalls_s
+    assert (probe._usual_stall_s, probe._stalls_s) == (10.0, [])
 
 
 def test_what_comes_too_late_is_given_up_and_not_earlier():
@@ -201,21 +165,17 @@ def test_what_comes_too_late_is_given_up_and_not_earlier():
 
 
 def test_a_probe_is_told_when_its_limit_is_held_again_and_what_the_last_one_has_seen():
+    quick = Probe(0.0, 0, _step_s=[0.01], _last=(10.0, 5))
+    assert (quick.pauses(12.0), quick.pauses(12.1)) == (False, True)
     probe = Probe(0.0, 0, _step_s=[1.0], _last=(10.0, 5))
     assert (probe.pauses(14.9), probe.pauses(15.5)) == (False, True)
     probe.hold_again(5.0, 5)  # it is held all the time
     assert probe._began_t == 0.0
     probe.hold_again(12.0, 7)
     assert (probe._began_t, probe.held_t, probe.steps_before) == (2.0, 12.0, 7)
-    assert (probe.pauses(16.9), probe.pauses(17.1)) == (False, True)
-    assert probe.next(12.0, 7).pauses(17.1)
+    assert (probe.pauses(16.9), probe.next(12.0, 7).pauses(17.1)) == (False, True)
     probe._usual_stall_s = 4.0
     assert not probe.next(12.0, 7).pauses(17.1)
-    quick = Probe(0.0, 0, _step_s=[0.01], _last=(10.0, 5))
-    assert (quick.pauses(12.0), quick.pauses(12.1)) == (False, True)
-    quick = Probe(0.0, 0, _step_s=[0.01])
-    quick.hold_again(5.0, 5)
-    assert not quick.pauses(99.0)
 
 
 def stalls(steps, gap_s):
