@@ -180,31 +180,26 @@ def test_a_submit_makes_attempts_with_the_secrets_and_limits_of_its_job(
 ):
     holder, said, given = Holder(), [], []
     monkeypatch.setattr(recurrence, "open_limits", lambda *_: holder)
-    monkeypatch.setattr(recurrence, "clean_up", lambda *_: said.append("cleans up"))
 
     def run(submission, made, _emit, caught):
-        given.append((submission, [each.trial.attempt for each in made]))
+        given.append((submission.spec.env["API_KEY"], submission.limits, len(made)))
         caught.received += signals
         status = ends[len(given) - 1]
-        if status is None:
-            return NothingLeft("nothing is left")
-        return AttemptResult(build_trial(attempt=len(given), status=status), None)
+        trial = build_trial(attempt=len(given), status=status or MISSED)
+        return AttemptResult(trial, None) if status else NothingLeft("nothing is left")
 
     monkeypatch.setattr(recurrence.attempt, "run", run)
-    spec = load_job(tmp_path, env={"API_KEY": MASK}, attempts=2)
     submission = Submission(
-        spec=spec, history=MemoryHistory(), policy=None, devices=(), world_size=1, torchrun=None,
+        spec=load_job(tmp_path, env={"API_KEY": MASK}, attempts=2),
+        history=MemoryHistory(), policy=None, devices=(), world_size=1, torchrun=None,
         home=tmp_path, environment={"API_KEY": "1234"},
         cluster=SimpleNamespace(remarks=["GPUs differ"], nodes=()),
     )  # fmt: skip
     result = recurrence.submit(submission, said.append)
     assert (len(result.trials), result.exit_code, result.recurrence) == (*found, 1)
-    assert said[0] == "cleans up"
     assert Warned("GPUs differ") in said
     assert (said[-1] == Warned("nothing is left")) is (len(given) > found[0])
-    assert {each.spec.env["API_KEY"] for each, _ in given} == {"1234"}
-    assert {each.limits for each, _ in given} == {holder}
-    assert [made for _, made in given] == [[], [1]][: len(given)]
+    assert given == [("1234", holder, 0), ("1234", holder, 1)][: len(given)]
 
 
 def test_a_batch_size_of_the_user_is_forced_with_its_reason():

@@ -227,61 +227,48 @@ def test_the_gpus_that_a_job_wants_are_those_of_its_ranks(
 def test_a_submit_has_its_gpus_and_its_ticket_while_it_runs(
     queue, take, tmp_path, monkeypatch, count
 ):
-    wish = GpuWish(("GPU-1", "GPU-2"), count)
+    wish, wanted, older = GpuWish(("GPU-1", "GPU-2"), count), [], take()
     monkeypatch.setattr(admission, "read_wish", lambda *_: wish)
-    older, wanted = take(), []
-
-    def step():
-        wanted.append(Tickets(tmp_path).present()[-1].gpus)
-        older.release()
-
-    queue.step = step
+    present = Tickets(tmp_path).present
+    queue.step = lambda: wanted.append(present()[-1].gpus) or older.release()
     job = load_job(tmp_path), tmp_path, queue.history
     given = {"signals": [], "show": queue.show, "request": Request(overlap="queue")}
     with admitted(*job, **given) as gpus:
-        (ticket,) = Tickets(tmp_path).present()
+        (ticket,) = present()
     assert (gpus, wanted) == ((None, [wish.pool]) if count is None else (("GPU-1",), [()]))
-    assert (ticket.gpus, ticket.holds) == (wish.pool[:count], True)
-    assert Tickets(tmp_path).present() == []
+    assert (ticket.gpus, ticket.holds, present()) == (wish.pool[:count], True, [])
     own = take()
     with admitted(*job, **given, ticket=own):
         pass
-    assert Tickets(tmp_path).present() == [own.ticket]  # whose holder releases it
+    assert present() == [own.ticket]  # whose holder releases it
 
 
 def test_submits_in_a_scheduler_are_ended_once_by_the_one_that_replaces_them(
     queue, take, monkeypatch
 ):
     ended = []
-    for name in ("interrupt_job", "cancel_job"):
-        monkeypatch.setattr(admission, name, lambda job, name=name: ended.append((name, job)))
+    monkeypatch.setattr(admission, "interrupt_job", lambda job: ended.append(f"interrupt {job}"))
+    monkeypatch.setattr(admission, "cancel_job", lambda job: ended.append(f"cancel {job}"))
     older, held = take(allocation="slurm:1"), take(state="waiting", replaces=True)
     steps = iter([lambda: None, older.release])
     queue.step = lambda: next(steps)()  # noqa: PLW0108 - another one each time
     queue.wait_for_turn(held, "replace")
     assert queue.shown[0].startswith("job is already running (slurm:1 since ")
-    waits = replace(older.ticket, state="queued", allocation="slurm:2")
-    end_allocated([waits, held.ticket])
-    assert ended == [("interrupt_job", "slurm:1"), ("cancel_job", "slurm:2")]
+    end_allocated([replace(older.ticket, state="queued", allocation="slurm:2"), held.ticket])
+    assert ended == ["interrupt slurm:1", "cancel slurm:2"]
 
 
 @pytest.mark.parametrize("waits", [True, False])
 @pytest.mark.parametrize("fails", [True, False])
 def test_a_ticket_is_left_to_a_job_elsewhere_or_released_if_there_is_none(
-    queue, take, tmp_path, waits, fails
+    queue, take, monkeypatch, waits, fails
 ):
-    older, paths = take(), create_run(tmp_path, "job", "job-1-1")
-    trial = build_trial(run_dir=str(paths.run_dir))
-    begin(queue.history, trial)
-    write_live(paths, Live(trial, older.ticket.pid, "host", "2026-01-01T00:00:00Z"))
+    older, asked = take(), []
+    monkeypatch.setattr(queue, "ask_to_end", asked.append, raising=False)
     queue.step = older.release
-    undone = []
     with contextlib.suppress(OSError), queue.hold_elsewhere("replace", waits=waits) as it:
-        held, before, undo = it
-        undo.callback(undone.append, "undone")
-        assert list(before) == ([] if waits else [older.ticket])
-        assert read_cancel(paths) == (1, ReasonCode.REPLACED)
+        held, before, _ = it
+        assert (before, asked) == ([] if waits else [older.ticket], [[older.ticket]])
         if fails:
             raise OSError
-    assert undone == ["undone"] * fails
     assert held._tickets.path(held.ticket.number).exists() is not fails
