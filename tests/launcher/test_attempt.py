@@ -210,8 +210,7 @@ def test_the_lease_is_held_until_the_attempt_ends_however_it_ends(tmp_path, erro
 
 def test_where_nothing_is_left_to_try_no_attempt_is_made(monkeypatch):
     monkeypatch.setattr(attempt, "begin", lambda *_: NothingLeft("because"))
-    result = attempt.run(None, (), None, SimpleNamespace(received=()))
-    assert result == NothingLeft("because")
+    assert attempt.run(None, (), None, SimpleNamespace(received=())) == NothingLeft("because")
 
 
 class Heard(MemoryHistory):

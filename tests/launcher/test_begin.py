@@ -244,12 +244,9 @@ def test_a_plan_takes_no_snapshot_because_a_shared_history_then_delivers(submiss
 
 
 def test_an_attempt_that_began_offline_is_followed_once_it_has_its_number(begun, history):
-    known, unknown = "a" * 32, "b" * 32
-    begin(history, build_trial(1, uuid=known))
-    made = [
-        Attempt(build_trial(trial=f"job-offline-{uuid[:8]}", uuid=uuid), replaced=True)
-        for uuid in (known, unknown)
-    ]
+    offline = [build_trial(trial=f"job-offline-{n:08}", uuid=f"{n:08}" * 4) for n in (1, 2)]
+    begin(history, build_trial(1, uuid=offline[0].uuid))
+    made = [Attempt(each, replaced=True) for each in offline]
     assert begun(made[0]).trial.trial == "job-1-2"
     with pytest.raises(AttributeError, match="NothingLeft"):
         begun(*made)

@@ -397,11 +397,9 @@ def test_orphans_are_only_named_in_a_dry_run_and_those_of_a_living_launcher_neve
     monkeypatch.setattr(recover, "end_group", lambda _paths: None)
     create_run(tmp_path, "job", "job-4-1")  # its processes end by themselves
     of_runs[str(tmp_path / "runs" / "job" / "job-4-1")] = []
-    monkeypatch.setattr(
-        recover,
-        "end_run",
-        lambda run_dir: SimpleNamespace(names=("a",) * ("job-4" not in run_dir), left=()),
-    )
+    a = {True: ("a",), False: ()}
+    end = lambda run_dir: SimpleNamespace(names=a["job-4" not in run_dir], left=())  # noqa: E731
+    monkeypatch.setattr(recover, "end_run", end)
     lock = RunLock(paths[0])
     assert not held or lock.acquire()
     found = [Orphans("job-1-1", ("a",))] * (not held)
@@ -561,17 +559,13 @@ def test_a_preempted_trial_that_went_on_meanwhile_is_not_cancelled(tmp_path):
     assert not lock.is_held()
 
 
-@pytest.mark.parametrize("begun", [False, True])
-def test_an_outcome_that_is_refused_although_the_trial_has_not_ended_is_an_error(begun):
-    class Refusing(MemoryHistory):
-        def finish(self, trial, outcome):
-            raise ValueError(trial, outcome)
-
-    history = Refusing()
-    if begun:
-        begin(history, TRIAL)
-    with pytest.raises(ValueError, match=TRIAL.trial):
-        recover._finished(history, TRIAL, part())
+def test_an_outcome_that_is_refused_although_the_trial_has_not_ended_is_an_error(monkeypatch):
+    history = MemoryHistory()
+    monkeypatch.setattr(history, "finish", lambda *_: int("refused"))
+    for begun in (False, True):
+        assert not begun or begin(history, TRIAL)
+        with pytest.raises(ValueError, match="refused"):
+            recover._finished(history, TRIAL, part())
 
 
 def test_a_sidecar_that_cannot_be_read_is_a_warning(tmp_path):

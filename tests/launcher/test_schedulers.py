@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from zeusrun.errors import LaunchError
+from zeusrun.errors import LaunchError, UsageError
 from zeusrun.launcher import schedulers
 from zeusrun.launcher.kubernetes import client as kubernetes
 from zeusrun.launcher.kubernetes.client import KubernetesJob
@@ -200,3 +200,7 @@ def test_a_job_is_described_in_the_words_of_its_scheduler(slurm, cluster):
     assert describe_job(POD, None) == f"{POD}: Kubernetes does not respond"
     (job,) = read_jobs([slurm.put("1")]).values()
     assert describe_job("slurm:1", job) == "slurm:1 runs on n1"
+    for name, known in (("slurm:1", KubernetesJob("GONE")), (POD, RUNNING), (POD, None)):
+        schedulers.check_exists(name, known)
+    with pytest.raises(UsageError, match=f"^{POD} does not exist in this cluster"):
+        schedulers.check_exists(POD, KubernetesJob("GONE"))

@@ -82,7 +82,7 @@ def test_the_place_of_a_submit_that_waits_is_shown(monkeypatch):
 
 @pytest.mark.parametrize(
     ("ahead", "answer_s", "pause_s", "shown"),
-    [(1, 0.0, 0.02, 0), (3, 0.0, 0.06, 0), (3, 0.4, 2.4, 1), (3, 9.0, turns.TURN_S / 2, 2)],
+    [(1, 0.0, 0.02, 0), (3, 0.0, 0.06, 0), (3, 0.25, 1.5, 1), (3, 9.0, turns.TURN_S / 2, 2)],
 )
 def test_who_waits_asks_less_often_the_more_are_ahead_and_the_slower_the_answers(
     monkeypatch, ahead, answer_s, pause_s, shown
@@ -95,24 +95,23 @@ def test_who_waits_asks_less_often_the_more_are_ahead_and_the_slower_the_answers
 
     def answer(count):
         now_s[0] += answer_s
-        for number in range(1, ahead + 1) if count == 4 else ():
+        for number in range(1, ahead + 1) if count == 5 else ():
             history.leave_turn("job", number)
 
     history.first = answer
     with held(history, said) as turn:
         turn.wait()
-    assert pauses == pytest.approx([0.02 * ahead, pause_s, pause_s])
+    assert pauses == pytest.approx([0.02 * ahead, *[pause_s] * 3])
     assert len(said) == shown  # after 1 s, then every 10 s
 
 
-@pytest.mark.parametrize(("number", "is_over"), [(1, True), (0, False)])
-def test_what_has_begun_or_was_given_back_is_not_renewed(number, is_over):
-    history = Watched()
-    turn, waits = held(history), iter([False, True])
-    turn._turn = Turn(number)
-    turn._over = SimpleNamespace(wait=lambda _s: next(waits), is_set=lambda: is_over)
-    turn._renew()
-    assert history.asked == []
+def test_what_has_begun_or_was_given_back_is_not_renewed():
+    for number, over in ((1, True), (0, False)):
+        turn, waits = held(Watched()), iter([False, True])
+        turn._turn = Turn(number)
+        turn._over = SimpleNamespace(wait=lambda _s, w=waits: next(w), is_set=lambda o=over: o)
+        turn._renew()
+        assert turn._history.asked == []
     assert module._RENEW_S * 5 == turns.TURN_S  # some may fail
 
 

@@ -222,12 +222,17 @@ def test_a_limit_is_in_force_if_no_gpu_has_another(running):
         assert running.control._is_in_force(power_lever(300.0)) is in_force
 
 
-def test_without_gpus_the_speed_check_alone_is_reported(running):
-    running.control._measures = False
-    running.train(4.0)
-    checked = PowerPoint(200.0, 50.0, 150.0)
-    assert [running.control.report(each).profile for each in (None, checked)] == [(), (checked,)]
-    assert running.control.stepped_under == {power_lever(300.0)}
+def test_steps_after_somebody_else_has_set_a_limit_are_not_taken_under_the_choice(running):
+    running.train(15.0)
+    assert running.control.stepped_under == {power_lever(PROBED_W)}
+    assert not running.control.probing
+    running.device.set_power_limit_w(120.0)
+    running.control.restore()
+    running.train(1.0)
+    assert running.control.stepped_under == {power_lever(PROBED_W), power_lever(300.0)}
+    running.control._measures = False  # as it is without GPUs
+    assert running.control.report(checked := PowerPoint(200.0, 5.0, 150.0)).profile == (checked,)
+    assert running.control.report(None).profile == ()
 
 
 def test_a_fixed_limit_is_restored_early_only_if_the_training_ends_at_once(tmp_path, monkeypatch):

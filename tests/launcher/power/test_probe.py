@@ -155,6 +155,9 @@ def test_ten_stalls_without_a_block_between_them_are_usual_but_for_evaluations()
         now_t += 1.0 + number
         probe.add(StepCount(number, 0.0, now_t))
     assert (probe._usual_stall_s, probe._stalls_s) == (10.0, [])
+    for n in (1, 2):
+        probe.add(StepCount(10 + n, 0.0, now_t + n / 4))
+    assert [block[:3] for block in probe._closed] == [(now_t, now_t + 0.5, 2)]
 
 
 def test_what_comes_too_late_is_given_up_and_not_earlier():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
 from dataclasses import replace
 from types import SimpleNamespace
@@ -13,14 +12,7 @@ from tests.factories import begin, build_trial, load_job
 from tests.history.memory import MemoryHistory
 from zeusrun.errors import BusyError, ExitCode
 from zeusrun.launcher.queue import admission
-from zeusrun.launcher.queue.admission import (
-    GpuWish,
-    Queue,
-    admitted,
-    check_not_ended,
-    end_allocated,
-    read_wish,
-)
+from zeusrun.launcher.queue.admission import GpuWish, Queue, check_not_ended, read_wish
 from zeusrun.launcher.queue.tickets import Tickets
 from zeusrun.launcher.request import Request
 from zeusrun.launcher.rundir.layout import create_run, read_cancel
@@ -233,12 +225,11 @@ def test_a_submit_has_its_gpus_and_its_ticket_while_it_runs(
     queue.step = lambda: wanted.append(present()[-1].gpus) or older.release()
     job = load_job(tmp_path), tmp_path, queue.history
     given = {"signals": [], "show": queue.show, "request": Request(overlap="queue")}
-    with admitted(*job, **given) as gpus:
+    with admission.admitted(*job, **given) as gpus:
         (ticket,) = present()
     assert (gpus, wanted) == ((None, [wish.pool]) if count is None else (("GPU-1",), [()]))
     assert (ticket.gpus, ticket.holds, present()) == (wish.pool[:count], True, [])
-    own = take()
-    with admitted(*job, **given, ticket=own):
+    with admission.admitted(*job, **given, ticket=(own := take())):
         pass
     assert present() == [own.ticket]  # whose holder releases it
 
@@ -254,21 +245,17 @@ def test_submits_in_a_scheduler_are_ended_once_by_the_one_that_replaces_them(
     queue.step = lambda: next(steps)()  # noqa: PLW0108 - another one each time
     queue.wait_for_turn(held, "replace")
     assert queue.shown[0].startswith("job is already running (slurm:1 since ")
-    end_allocated([replace(older.ticket, state="queued", allocation="slurm:2"), held.ticket])
+    admission.end_allocated(
+        [replace(older.ticket, state="queued", allocation="slurm:2"), held.ticket]
+    )
     assert ended == ["interrupt slurm:1", "cancel slurm:2"]
 
 
 @pytest.mark.parametrize("waits", [True, False])
-@pytest.mark.parametrize("fails", [True, False])
-def test_a_ticket_is_left_to_a_job_elsewhere_or_released_if_there_is_none(
-    queue, take, monkeypatch, waits, fails
-):
+def test_a_ticket_is_left_to_a_job_elsewhere_unless_there_is_none(queue, take, monkeypatch, waits):
     older, asked = take(), []
     monkeypatch.setattr(queue, "ask_to_end", asked.append, raising=False)
     queue.step = older.release
-    with contextlib.suppress(OSError), queue.hold_elsewhere("replace", waits=waits) as it:
-        held, before, _ = it
+    with queue.hold_elsewhere("replace", waits=waits) as (held, before, _):
         assert (before, asked) == ([] if waits else [older.ticket], [[older.ticket]])
-        if fails:
-            raise OSError
-    assert held._tickets.path(held.ticket.number).exists() is not fails
+    assert held._tickets.path(held.ticket.number).exists()
