@@ -9,7 +9,7 @@ import pytest
 
 from tests.factories import PREEMPTED, REACHED, begin, build_trial, load_job
 from tests.history.memory import MemoryHistory
-from zeusrun.choice.choose import Attempt, NothingLeft
+from zeusrun.choice.choose import Attempt
 from zeusrun.errors import HistoryError, LaunchError
 from zeusrun.launcher import attempt, heartbeat
 from zeusrun.launcher.attempt import (
@@ -208,11 +208,6 @@ def test_the_lease_is_held_until_the_attempt_ends_however_it_ends(tmp_path, erro
     assert not RunLock(paths).is_held()
 
 
-def test_where_nothing_is_left_to_try_no_attempt_is_made(monkeypatch):
-    monkeypatch.setattr(attempt, "begin", lambda *_: NothingLeft("because"))
-    assert attempt.run(None, (), None, SimpleNamespace(received=())) == NothingLeft("because")
-
-
 class Heard(MemoryHistory):
     """A shared history of which a test says what it does with a heartbeat."""
 
@@ -240,6 +235,7 @@ def beating(folder, history):
 
 def test_a_heartbeat_that_failed_is_sent_again_sooner(tmp_path):
     thread, _ = beating(tmp_path, Heard(False, "it fails", False))
+    assert (thread._thread.name, thread._thread.daemon) == ("zeusrun-heartbeat", True)
     waits, usual_s = [], heartbeat.HEARTBEAT_S
     thread._ended = SimpleNamespace(wait=lambda s: waits.append(s) or len(waits) == 4)
     thread._run()

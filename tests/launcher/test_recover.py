@@ -395,11 +395,8 @@ def test_orphans_are_only_named_in_a_dry_run_and_those_of_a_living_launcher_neve
     monkeypatch.setattr(recover, "scan_processes", lambda: SimpleNamespace(of_runs=of_runs))
     monkeypatch.setattr(recover, "names_of", tuple)
     monkeypatch.setattr(recover, "end_group", lambda _paths: None)
-    create_run(tmp_path, "job", "job-4-1")  # its processes end by themselves
-    of_runs[str(tmp_path / "runs" / "job" / "job-4-1")] = []
-    a = {True: ("a",), False: ()}
-    end = lambda run_dir: SimpleNamespace(names=a["job-4" not in run_dir], left=())  # noqa: E731
-    monkeypatch.setattr(recover, "end_run", end)
+    ended = SimpleNamespace(names=("a",), left=())
+    monkeypatch.setattr(recover, "end_run", lambda _run_dir: ended)
     lock = RunLock(paths[0])
     assert not held or lock.acquire()
     found = [Orphans("job-1-1", ("a",))] * (not held)
@@ -413,10 +410,6 @@ def test_orphans_are_only_named_in_a_dry_run_and_those_of_a_living_launcher_neve
 def test_what_dead_launchers_have_left_is_told(tmp_path, monkeypatch):
     paths, history, said = create_run(tmp_path, "job", "job-1-1"), MemoryHistory(), []
     begin(history, replace(TRIAL, run_dir=str(paths.run_dir)))
-    cut = create_run(tmp_path, "job", "job-2-1")
-    preempted = build_trial(2, run_dir=str(cut.run_dir))
-    begin(history, preempted)
-    write_live(cut, Live(preempted, 1, "host", "2026-01-01T00:00:00Z", preempted=True))
     names = tuple(f"python ({n})" for n in range(6))
     monkeypatch.setattr(
         recover, "restore_limits", lambda _home: ([SimpleNamespace(text="a limit")], ["no"], [])
@@ -435,7 +428,6 @@ def test_what_dead_launchers_have_left_is_told(tmp_path, monkeypatch):
         Noted("ended 1 orphan process of job-8-1: python (0)"),
         Warned(f"orphan processes of job-8-1 could not be killed: {five}; kill them"),
         Noted("job-1-1 is recorded as LOST: its launcher died"),
-        Noted("job-2-1 is recorded as PREEMPTED: its launcher died while it was preempted"),
         FoundLost((history.find("job-1-1"),)),
     ]
 
@@ -550,30 +542,11 @@ def test_a_preempted_trial_that_went_on_meanwhile_is_not_cancelled(tmp_path):
     with pytest.raises(BusyError, match="recorded or continued by another process"):
         cancel_preempted(history, again, tmp_path, "2026-01-03T00:00:00Z")
     lock.release()
-    elsewhere = build_trial(2, run_dir="elsewhere")
-    begin(history, elsewhere)
+    elsewhere = begin(history, build_trial(2, run_dir="elsewhere"))
     for trial in (again, history.finish(elsewhere.trial, part(PREEMPTED))):
         cancel_preempted(history, trial, tmp_path, "2026-01-03T00:00:00Z")
         assert history.find(trial.trial).status is TrialStatus.CANCELLED
     assert read_outcome(paths).status is TrialStatus.CANCELLED
-    assert not lock.is_held()
-
-
-def test_an_outcome_that_is_refused_although_the_trial_has_not_ended_is_an_error(monkeypatch):
-    history = MemoryHistory()
-    monkeypatch.setattr(history, "finish", lambda *_: int("refused"))
-    for begun in (False, True):
-        assert not begun or begin(history, TRIAL)
-        with pytest.raises(ValueError, match="refused"):
-            recover._finished(history, TRIAL, part())
-
-
-def test_a_sidecar_that_cannot_be_read_is_a_warning(tmp_path):
-    paths, trial = create_run(tmp_path, "job", "job-1-1"), build_trial(run_dir=str(tmp_path))
-    paths.sidecar.mkdir()
-    outcome = outcome_so_far(trial, paths, Outcome(TrialStatus.LOST, "", "2026-01-01T00:00:00Z"))
-    assert outcome.warnings == (f"{paths.sidecar} cannot be read: Is a directory",)
-    assert (outcome.time_s, outcome.interruptions) == (None, ())
 
 
 TIMED_OUT = "slurm:12 ended as TIMEOUT"

@@ -169,10 +169,8 @@ MISSED = TrialStatus.MISSED
 @pytest.mark.parametrize(
     ("ends", "signals", "found"),
     [
-        ([TrialStatus.REACHED, None], [], (1, ExitCode.REACHED)),
-        ([MISSED, TrialStatus.REACHED], [], (2, ExitCode.REACHED)),
-        ([MISSED, None], [], (1, ExitCode.TARGET_MISSED)),  # nothing is left
-        ([MISSED, MISSED], [signal.SIGINT], (1, 128 + signal.SIGINT)),
+        *(([REACHED.status, None], [], (1, 0)), ([MISSED, REACHED.status], [], (2, 0))),
+        *(([MISSED, None], [], (1, 4)), ([MISSED, MISSED], [signal.SIGINT], (1, 130))),
     ],
 )
 def test_a_submit_makes_attempts_with_the_secrets_and_limits_of_its_job(

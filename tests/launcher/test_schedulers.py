@@ -194,9 +194,8 @@ def test_nothing_is_done_to_a_job_of_an_unknown_scheduler(slurm, cluster, name):
 
 
 def test_a_job_is_described_in_the_words_of_its_scheduler(slurm, cluster):
-    assert (
-        describe_job(POD, KubernetesJob("QUEUED", cause="no  GPU")) == f"{POD} is queued (no GPU)"
-    )
+    queued = KubernetesJob("QUEUED", cause="no  GPU")
+    assert describe_job(POD, queued) == f"{POD} is queued (no GPU)"
     assert describe_job(POD, None) == f"{POD}: Kubernetes does not respond"
     (job,) = read_jobs([slurm.put("1")]).values()
     assert describe_job("slurm:1", job) == "slurm:1 runs on n1"

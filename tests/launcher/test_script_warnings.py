@@ -253,8 +253,9 @@ def test_a_target_that_the_first_report_meets_is_doubted():
         "the first report already meets the target: accuracy 0.6 ≥ 0.5. "
         "Is objective.mode (max) right?"
     )
-    longer = build_trial().finish(REACHED)  # three epochs, under the same mode
+    longer = build_trial().finish(replace(REACHED, epochs=2))  # under the same mode
     assert remarks(first, earlier=[longer]) == {}
+    assert remarks(first, earlier=[replace(longer, epochs=1)]) != {}
     assert remarks(first, earlier=[replace(longer, mode="min")]) != {}
     for known in ({"max_epochs": 1}, {"preemptions": 1}):
         assert find_remarks(after(first), build_trial(**known), stops_at_target=True) == {}

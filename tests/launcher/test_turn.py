@@ -133,6 +133,7 @@ def test_the_turn_is_renewed_while_a_trial_is_chosen(monkeypatch):
     with held(history) as turn:
         turn.wait()
         assert history.twice.wait(300)  # the policy takes long
+        assert (turn._renewing.name, turn._renewing.daemon) == ("zeusrun-turn", True)
         turn.begin(build_trial(1), history.snapshot("job").version)
     assert set(history.asked) == {0, 1}
     assert "zeusrun-turn" not in [thread.name for thread in threading.enumerate()]

@@ -9,10 +9,8 @@ import pytest
 
 from zeusrun.launcher.power.probe import (
     COUNTER_ERROR,
-    LONG_S,
     LOST_S,
     METERED_S,
-    MOST_HELD_S,
     SETTLE_S,
     WANTED_ERROR,
     Measured,
@@ -127,6 +125,7 @@ def test_the_error_of_blocks_that_resemble_their_neighbours_is_larger(joules, in
     probe = Probe(0.0, 0)
     probe._metered = [_Block(t, t + 1.0, 10, joule) for t, joule in enumerate(joules)]
     assert _error(probe._metered, ENERGY) == pytest.approx(expected)
+    assert _error(probe._metered, Weights(1e-9, 0.0)) == pytest.approx(expected)
     assert _error(probe._metered, Weights(0.0, 0.0)) == math.inf
     both = probe.measured((TIME, ENERGY))
     assert both[:3] == (n, 10 * n, sum(joules))
@@ -139,9 +138,8 @@ def test_a_limit_settles_in_seconds_and_steps_and_a_much_longer_step_is_a_stall(
     settled = ((102.0, 15), (130.0, 5)), ((101.9, 50), (102.0, 14), (129.9, 14))
     for is_settled, cases in zip((True, False), settled, strict=True):
         assert {Probe(100.0, 5)._has_settled(*case) for case in cases} == {is_settled}
-    for known, usual_stall_s, longest_s in (
-        *(([0.01], 0.0, 0.26), ([0.1], 0.0, 0.5), ([0.1], 1.0, 1.6), ([], 0.0, math.inf)),
-    ):
+    cases = ([0.01], 0.0, 0.26), ([0.1], 0.0, 0.5), ([0.1], 1.0, 1.6), ([], 0.0, math.inf)
+    for known, usual_stall_s, longest_s in cases:
         probe = Probe(0.0, 0, _step_s=known, _usual_stall_s=usual_stall_s)
         assert not probe._is_stall(longest_s - 0.01, 1)
         assert probe._is_stall(longest_s + 0.01, 1) is bool(known)
@@ -158,13 +156,6 @@ def test_ten_stalls_without_a_block_between_them_are_usual_but_for_evaluations()
     for n in (1, 2):
         probe.add(StepCount(10 + n, 0.0, now_t + n / 4))
     assert [block[:3] for block in probe._closed] == [(now_t, now_t + 0.5, 2)]
-
-
-def test_what_comes_too_late_is_given_up_and_not_earlier():
-    probe = Probe(0.0, 0, _closed=[_Block(800.0, 890.0, 10)])
-    assert not probe.meter(MOST_HELD_S, lambda _since, _until: None)  # as long as LOST_S, too
-    with pytest.raises(ValueError, match="too irregularly"):
-        probe.meter(MOST_HELD_S + 0.1, lambda _since, _until: 1.0)
 
 
 def test_a_probe_is_told_when_its_limit_is_held_again_and_what_the_last_one_has_seen():
@@ -235,13 +226,6 @@ def test_a_long_evaluation_in_which_no_limit_is_held_is_not_counted_as_held():
     assert measured.enough
 
 
-def test_noisy_steps_are_measured_for_longer():
-    quiet, _ = measure(Training(0.1, noise=0.05), weights=(TIME,))
-    loud, _ = measure(Training(0.1, noise=0.25), weights=(TIME,))
-    assert loud.seconds > 2 * quiet.seconds
-    assert loud.error <= WANTED_ERROR or loud.seconds >= LONG_S
-
-
 def test_the_error_it_claims_is_the_error_it_makes():
     """Over many windows, the spread of what is measured agrees with what each says of itself."""
     rates, errors = [], []
@@ -254,25 +238,10 @@ def test_the_error_it_claims_is_the_error_it_makes():
 
 
 def test_energy_per_step_is_known_though_the_time_of_steps_is_not():
-    """Watts are constant here, so the joules of a step follow its time; at constant joules, none."""
-    training = Training(0.1, noise=0.25)
-
-    def by_step(since_t, until_t):
-        return 20.0 * float(np.diff(np.interp([since_t, until_t], times, counts))[0])
-
-    times, counts = [100.0], [0]
-    probe = Probe(training.now_t, 0)
-    while True:
-        count = training.tick()
-        times.append(count.last_step_t)
-        counts.append(training.steps)
-        probe.add(count)
-        if probe.meter(training.now_t, by_step):
-            measured = probe.measured((ENERGY,))
-            if measured is not None and measured.enough:
-                break
-    assert measured.seconds < 12.0
-    assert measured.energy_j / measured.steps == pytest.approx(20.0, rel=1e-3)
+    probe = Probe(0.0, 0)
+    probe._metered = [_Block(2.0 * n, 2.0 * n + 1.0 + n % 2, 10, 200.0) for n in range(8)]
+    energy, time = (probe.measured((weights,)).error for weights in (ENERGY, TIME))
+    assert 3 * energy < time
 
 
 def test_nothing_counts_before_the_limit_has_settled():
@@ -299,26 +268,6 @@ def test_a_pause_is_cut_out_of_the_window(pause_s):
     measured, _ = measure(Training(0.02), each=each)
     assert measured.steps / measured.seconds == pytest.approx(50.0, rel=0.01)
     assert measured.energy_j / measured.seconds == pytest.approx(200.0, rel=0.01)
-
-
-def test_a_pause_is_told_only_where_steps_are_usually_shorter():
-    training = Training(0.02)
-    probe = Probe(training.now_t, 0)
-    for _ in range(50):
-        probe.add(training.tick())
-    assert not probe.pauses(training.now_t + 1.0)
-    assert probe.pauses(training.now_t + 2.5)
-    slow = Training(5.0)
-    probe = Probe(slow.now_t, 0)
-    for _ in range(400):
-        probe.add(slow.tick())
-    assert not probe.pauses(slow.now_t + 4.0)
-
-
-def test_slow_steps_come_to_an_end():
-    measured, took_s = measure(Training(20.0), limit_s=1000.0)
-    assert took_s < 600.0
-    assert measured.steps / measured.seconds == pytest.approx(0.05, rel=1e-6)
 
 
 def test_unknown_energy_is_an_error_not_a_zero():

@@ -20,8 +20,6 @@ from zeusrun.launcher.queue.tickets import Tickets, find_waiting, read_waiting
 from zeusrun.reasons import ReasonCode
 from zeusrun.trial import TrialStatus
 
-LOST = TrialStatus.LOST
-
 
 def test_tickets_are_numbered_in_order_and_gone_when_they_are_let_go(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", pytest.fail)  # of what is worthless after a power failure
@@ -311,7 +309,7 @@ def test_a_trial_waits_while_its_job_may_run_again(slurm):
     preempted = trial(2, TrialStatus.PREEMPTED)
     final = trial(4, TrialStatus.REACHED)
     slurm.put("6", "PENDING")
-    expired = replace(trial(6, LOST), reason_code=ReasonCode.LEASE_EXPIRED)
+    expired = replace(trial(6, TrialStatus.LOST), reason_code=ReasonCode.LEASE_EXPIRED)
     trials = [trial(1), preempted, trial(3), final, build_trial(5)]
     assert find_waiting([*trials, expired]) == {"slurm:1", "slurm:2", "slurm:6"}
     assert find_waiting(trials, "slurm:2") == {"slurm:1"}
