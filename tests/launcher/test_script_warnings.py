@@ -61,7 +61,7 @@ def test_a_batch_size_that_nothing_takes_is_told_with_the_line_to_write(warnings
     )
     assert 'args: [--batch-size, "${batch_size}"]' in warning
     assert "local_batch_size" not in warning
-    (warning,) = warnings(launch={"nproc_per_node": 2})
+    (warning,) = warnings(launch={"nproc_per_node": 2}, batch_size={"candidates": [16, 32]})
     assert '"${local_batch_size}" if the script means that of each rank' in warning
 
 
