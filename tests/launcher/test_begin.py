@@ -239,7 +239,7 @@ def test_an_attempt_that_began_offline_is_followed_once_it_has_its_number(begun,
     begin(history, build_trial(1, uuid=offline[0].uuid))
     made = [Attempt(each, replaced=True) for each in offline]
     assert begun(made[0]).trial.trial == "job-1-2"
-    with pytest.raises(AttributeError, match="'NothingLeft' .* 'lease'"):
+    with pytest.raises(AttributeError, match=r"'NothingLeft' .* 'lease'"):
         begun(*made)
 
 

@@ -54,9 +54,11 @@ def test_who_begins_gives_the_turn_to_the_next_one():
 def test_who_begins_nothing_gives_the_turn_to_the_next_one():
     history = Watched()
     with held(history) as turn:
-        turn.wait()
-    assert history.left == [1]
-    assert history.ask_turn("job") == (2, 0, 1)
+        for leave in (turn.leave, list):
+            turn.wait()
+            leave()
+    assert (history.asked, history.left) == ([0, 0], [1, 2])
+    assert history.ask_turn("job") == (3, 0, 1)
 
 
 def test_a_dead_process_holds_up_the_others_until_its_turn_expires(monkeypatch):

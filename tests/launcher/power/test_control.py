@@ -225,7 +225,6 @@ def test_a_limit_is_in_force_if_no_gpu_has_another(running):
 def test_steps_after_somebody_else_has_set_a_limit_are_not_taken_under_the_choice(running):
     running.train(15.0)
     assert running.control.stepped_under == {power_lever(PROBED_W)}
-    assert not running.control.probing
     running.device.set_power_limit_w(120.0)
     running.control.restore()
     running.train(1.0)

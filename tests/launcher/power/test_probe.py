@@ -164,7 +164,6 @@ def test_a_probe_is_told_when_its_limit_is_held_again_and_what_the_last_one_has_
     probe = Probe(0.0, 0, _step_s=[1.0], _last=(10.0, 5))
     assert (probe.pauses(14.9), probe.pauses(15.5)) == (False, True)
     probe.hold_again(5.0, 5)  # it is held all the time
-    assert probe._began_t == 0.0
     probe.hold_again(12.0, 7)
     assert (probe._began_t, probe.held_t, probe.steps_before) == (2.0, 12.0, 7)
     assert (probe.pauses(16.9), probe.next(12.0, 7).pauses(17.1)) == (False, True)

@@ -181,6 +181,7 @@ def test_during_an_evaluation_a_limit_that_is_only_tried_is_let_go():
     assert gpu.held == [tried_w, None]
     gpu.train(profiling, 8.0)
     assert gpu.held == [tried_w, None, tried_w]
+    assert profiling._probe.steps_before > 100
     assert profiling.stepped_under == {power_lever(tried_w)}
     gpu.train(profiling, 60.0)
     for point in profiling.points.values():
