@@ -44,7 +44,7 @@ class Running:
             problem=problem(
                 power_limits_w=(100.0, PROBED_W, 300.0), max_power_w=300.0, gpu_count=1
             ),
-            runs=(),
+            runs=(SimpleNamespace(arm=64),),  # of another batch size
             limit_w=original_w,
         )
         return LimitControl(
