@@ -243,9 +243,13 @@ def test_an_attempt_that_began_offline_is_followed_once_it_has_its_number(begun,
         begun(*made)
 
 
-def test_what_is_chosen_while_the_history_does_not_respond_has_no_number(submission):
+def test_what_is_chosen_while_the_history_does_not_respond_has_no_number(submission, monkeypatch):
+    limits, real = [], Submission.read_moment
+    read = lambda *given, limited: limits.append(limited) or real(*given, limited=limited)  # noqa: E731
+    monkeypatch.setattr(Submission, "read_moment", read)
     choice = module._choose(submission, Snapshot((), "", offline=True), ())
     assert choice.trial.trial == f"job-offline-{choice.trial.uuid[:8]}"
+    assert limits == [False]  # there is no limit of time
 
 
 def test_what_a_submit_left_that_died_before_its_trial_was_stored_is_replaced(

@@ -241,3 +241,5 @@ def test_a_fixed_limit_is_restored_early_only_if_the_training_ends_at_once(tmp_p
         for at_once, limit_w in ((False, 200.0), (True, 300.0)):
             running.control.wind_down(at_once=at_once)
             assert running.device.power_limit_w() == limit_w
+        running.control._holder = None
+        running.control.begin()  # there is nothing to hold

@@ -236,13 +236,6 @@ def test_the_error_it_claims_is_the_error_it_makes():
     assert 0.6 * spread <= np.mean(errors) <= 2.0 * spread + 0.004  # the counter's part stays
 
 
-def test_energy_per_step_is_known_though_the_time_of_steps_is_not():
-    probe = Probe(0.0, 0)
-    probe._metered = [_Block(2.0 * n, 2.0 * n + 1.0 + n % 2, 10, 200.0) for n in range(8)]
-    energy, time = (probe.measured((weights,)).error for weights in (ENERGY, TIME))
-    assert 3 * energy < time
-
-
 def test_nothing_counts_before_the_limit_has_settled():
     slow = Training(1.0)
     probe = Probe(slow.now_t, 0)
