@@ -177,11 +177,12 @@ def test_the_launcher_of_another_host_adds_its_own_torchrun_and_environment(subm
 
 
 def test_of_a_shared_history_a_machine_continues_what_it_has_files_of(submission, ran, monkeypatch):
-    monkeypatch.setattr(submission.history, "is_shared", lambda _job: True, raising=False)
     cut = replace(ran(4, PREEMPTED), host="b")
     write_record(RunPaths(Path(cut.run_dir)), cut)
     mine = [replace(ran(1), host=None), replace(ran(2), host="a"), cut]
     theirs = [replace(ran(3), host="b"), replace(build_trial(5).finish(PREEMPTED), host="a")]
+    assert _own_trials(submission.history, submission.home, "a", theirs) == theirs
+    monkeypatch.setattr(submission.history, "is_shared", lambda _job: True, raising=False)
     assert _own_trials(submission.history, submission.home, "a", [*mine, *theirs]) == mine
 
 
