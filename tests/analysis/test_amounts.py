@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.factories import DONE, PREEMPTED, build_trial
-from zeusrun.analysis.amounts import NO_GPU, add_up, find_totals, rate_of
+from zeusrun.analysis.amounts import NO_GPU, add_up, find_totals, last_after_target, rate_of
 from zeusrun.clock import local_time
-from zeusrun.trial import EnergySource, Outcome, TrialStatus
+from zeusrun.trial import CurvePoint, EnergySource, Outcome, TrialStatus
 
 EUR = {"price": 0.5, "currency": "EUR", "carbon_g": 300.0, "pue": 1.2}
 METERED = EnergySource.COUNTER
@@ -101,6 +101,22 @@ def test_every_try_counts():
 def test_what_a_joule_counts_is_that_of_all_attempts_with_energy(energies_j, amounts, rate):
     own = [run(energy_j=energy_j) for energy_j in energies_j]
     assert rate_of(own, amounts) == rate
+
+
+@pytest.mark.parametrize(
+    ("changes", "last"),
+    [
+        ({}, 6.0),
+        ({"time_s": 6.0}, None),
+        ({"status": TrialStatus.STOPPED}, None),
+        ({"time_s": None}, None),
+        ({"curve": ()}, None),
+    ],
+)
+def test_only_a_run_that_trained_on_after_its_target_has_a_last_report_after_it(changes, last):
+    curve = (CurvePoint(1, 4.0, 40.0, 0.6), CurvePoint(2, 6.0, 60.0, 0.7))
+    found = last_after_target(run(**{"time_s": 4.0, "curve": curve, **changes}))
+    assert (found and found.time_s) == last
 
 
 def test_currencies_are_not_added():

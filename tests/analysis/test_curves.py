@@ -110,6 +110,7 @@ def test_the_noise_is_that_of_the_newest_run_of_each_batch_size_the_smallest_fir
 def test_a_run_took_the_samples_up_to_its_target_else_all():
     reached = run_by_samples(1, 32)
     assert (reached.samples, amount_in(reached, "samples")) == (250_000, 200_000)
+    assert curve_in(reached, "samples") == reached.by_samples
     assert amount_in(replace(reached, status=TrialStatus.STOPPED), "samples") == 250_000
     assert amount_in(WHOLE, "epochs") == 3
 

@@ -141,6 +141,6 @@ def test_a_trial_has_the_numbers_of_its_id(changes, job, told):
 
 def test_a_trial_that_would_not_read_back_equal_is_not_stored():
     assert encode_trial(RUNS)["trial"] == "job-1-1"
-    for damage in ({"target": float("nan")}, {"why": 7}):
+    for damage in ({"target": float("nan")}, {"target": float("inf")}, {"why": 7}):
         with pytest.raises(ValueError, match=r"trial job-1-1 cannot be stored: "):
             encode_trial(replace(RUNS, **damage))

@@ -168,7 +168,7 @@ def encode_trial(trial: Trial) -> dict[str, Any]:
     """Return the record of a trial; ``ValueError`` if it would not read back equal."""
     try:
         record = trial.to_json()
-        back = Trial.from_json(json.loads(json.dumps(record, allow_nan=False)))
+        back = Trial.from_json(json.loads(json.dumps(record)))
     except (TypeError, ValueError) as error:
         raise ValueError(f"trial {trial.trial} cannot be stored: {error}") from error
     if back != trial:

@@ -71,6 +71,7 @@ def test_a_run_beside_it_is_found_once_two_looks_have_seen_it(tmp_path, other):
     for suffix in (".json", ".lock"):  # that one has gone, and another one come
         path.with_suffix(suffix).rename(path.with_name(f"9{suffix}"))
     assert neighbours.check(102.0, trains=True) is None
+    assert neighbours.check(102.5, trains=True) is None  # it is not time to look
     assert neighbours.shared is None
     assert "other trains on this CPU at the same time" in neighbours.check(104.0, trains=True)
     assert neighbours.shared is True

@@ -27,7 +27,7 @@ from zeusrun.launcher.supervision.stopping import StopOrder
 from zeusrun.metrics.progress import settle, take_step_clock
 from zeusrun.metrics.seen import Ranks, Seen
 from zeusrun.reasons import ReasonCode
-from zeusrun.sidecar.events import Observed, Reported
+from zeusrun.sidecar.events import Adapted, Observed, Reported
 from zeusrun.sidecar.step_clock import StepCount
 from zeusrun.trial import CurvePoint, EnergySource, HostShare, TrialStatus
 
@@ -437,6 +437,18 @@ def test_a_deleted_run_directory_is_no_crash_of_its_batch_size(code):
     assert (found.status, found.cause) == (TrialStatus.FAILED, None)
 
 
+def test_only_a_crash_has_a_cause_that_others_are_compared_with():
+    causes = [replace(each, cause="ValueError: broken") for each in (RAISED, FULL)]
+    assert [outcome(MISSED, 1, failure=each).cause for each in causes] == [causes[0].cause, None]
+    assert outcome(MISSED, 1, SIGNAL, failure=causes[0]).cause is None
+
+
+def test_what_ran_out_of_memory_names_the_batch_size_that_it_had_grown_to():
+    for size, told in ((32, FULL.reason), (64, f"its batch size had become 64; {FULL.reason}")):
+        grown = replace(MISSED, adapted=(Adapted(104.0, 3, 1, size, None, "it can"),))
+        assert outcome(grown, 1, failure=FULL).reason == told
+
+
 def test_ranks_that_had_ended_before_the_one_that_failed_are_named():
     lost = Failure(0, "rank 0 at train.py:3: RuntimeError: closed")
     before = after(ended(109.0, 1), ended(110.0, 0, 1), start=MISSED)
@@ -474,6 +486,8 @@ def test_a_run_by_samples_counts_those_of_its_earlier_parts():
     once = after(started(103.0), within(107.0, 0.6, 2200))
     assert outcome(once, **earlier).reason == "accuracy 0.6 after 3,200 samples"
     assert outcome(once).reason == "accuracy 0.6 in epoch 1"
+    whole = after(started(103.0), report(107.0, 1, 0.6), report(109.0, 2, 0.7))
+    assert outcome(whole, **earlier).reason == "accuracy 0.6 after 1,000 samples"
     low = after(started(103.0), within(105.0, 0.1, 100), within(107.0, 0.2, 2200))
     missed = "accuracy best 0.2 after 3,200 samples, target 0.5"
     assert outcome(low, **earlier).reason == missed

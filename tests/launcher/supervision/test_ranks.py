@@ -59,9 +59,16 @@ def ask(paths, event):
 
 def test_a_rank_tells_its_stacks_and_goes_on(start, paths):
     event, process = start("print('ready')\n" + FOR_EVER)
-    assert ask(paths, event)
-    while "script.py" not in paths.rank_stack(0).read_text():
-        time.sleep(0.01)
+    ranks = RunningRanks(paths, range(2))
+    ranks.take(event)
+    lines = []
+    for _ in range(2):
+        ranks.ask_for_stacks()
+        while not ranks.have_answered():
+            time.sleep(0.01)
+        lines.append(ranks.stacks()[0].count("script.py"))
+    assert lines[0] == lines[1] > 0  # of now, without what it wrote before
+    assert ranks.stacks()[1] == ""
     assert process.poll() is None
     assert paths.rank_stack(0).stat().st_mode & 0o777 == 0o600
 
@@ -216,6 +223,11 @@ def test_a_rank_without_a_handler_leaves_its_files_whole(start, paths, tmp_path,
     event, process = start(HOLDS_A_FILE + FOR_EVER)
     ranks = RunningRanks(paths)
     ranks.take(event)
+    environment = {**os.environ, "ZEUSRUN_RUN_DIR": str(paths.run_dir)}
+    with subprocess.Popen(["sleep", "600"], env=environment) as bare:
+        ranks.take(Started(event.t, 1, bare.pid))
+        assert not ranks.ask_to_end()  # that one handles no signal
+        bare.kill()
     assert ranks.ask_to_end()
     assert process.wait() == 0
     assert gzip.decompress((tmp_path / "open.gz").read_bytes()) == b"text"

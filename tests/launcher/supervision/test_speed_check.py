@@ -26,7 +26,7 @@ from zeusrun.lever import power_lever
 from zeusrun.metrics.progress import take_step_clock
 from zeusrun.reasons import ReasonCode
 from zeusrun.sidecar.step_clock import StepCount
-from zeusrun.trial import CurvePoint, Decision, PowerPoint, Stage, TrialStatus
+from zeusrun.trial import CurvePoint, Decision, EnergySource, PowerPoint, Stage, TrialStatus
 
 KNOWN = problem(
     candidates=(16, 32),
@@ -228,10 +228,21 @@ class Asked:
 
 def cost_in_review(progress, of=None):
     """Return the cost so far that a policy sees."""
-    progress = replace(progress, energy_j=ten_watts(101.0, progress.now_t))
+    now_t = progress.now_t + 3.0  # into the next epoch
+    progress = replace(progress, now_t=now_t, energy_j=ten_watts(101.0, now_t))
     asked, chosen = Asked(), replace(choice(Stage.EXPLORE), trial=of or trial(7, max_epochs=9))
     assert PolicyControl(asked, chosen, METERED).review(progress) is None
     return asked.running[-1].cost_j
+
+
+def test_an_estimate_of_no_joules_is_reviewed_by_what_its_time_costs():
+    nothing = replace(METERED, energy_source=EnergySource.ESTIMATED)
+    progress = after(started(101.0), report(103.0, 1, 0.1), energy_between=lambda *_: 0.0)
+    progress = replace(progress, now_t=106.0, energy_j=1.0)  # since then
+    for knob, spent_j in ((0.0, 80.0), (0.5, None)):
+        asked, of = Asked(), trial(7, max_epochs=9, eta_knob=knob)
+        PolicyControl(asked, replace(choice(Stage.EXPLORE), trial=of), nothing).review(progress)
+        assert asked.running[-1].cost_j == spent_j
 
 
 def test_a_review_sees_what_the_epochs_cost():

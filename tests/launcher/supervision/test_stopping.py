@@ -317,6 +317,8 @@ def test_a_request_and_its_signal_count_once_in_a_job_of_slurm(tmp_path, first, 
             signals.received.append(signal.SIGINT)
         level = stopping.decide(TRAINING, None)
     assert level is (StopLevel.KILL if now else StopLevel.TERMINATE)
+    cause = ReasonCode.CANCELLED if first == "file" else ReasonCode.SIGNAL
+    assert stopping.order.cause is cause
 
 
 @pytest.mark.parametrize(

@@ -3,24 +3,37 @@
 from __future__ import annotations
 
 import contextlib
+import math
+import os
 from collections import deque
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
-from tests.launcher.values import LAUNCHED
-from zeusrun.launcher.events import BoundChanged, Messages, Noted, Warned
+from tests.launcher.values import GOAL, LAUNCHED, METERED, after, ended, report, started
+from zeusrun.launcher.events import Advanced, BoundChanged, Messages, Noted, Printed, Warned
+from zeusrun.launcher.processes.torchrun import StopLevel
+from zeusrun.launcher.rundir.layout import create_run
+from zeusrun.launcher.rundir.logs import log_tails
+from zeusrun.launcher.rundir.record import read_live
+from zeusrun.launcher.supervision.observer import PollResult
 from zeusrun.launcher.supervision.stopping import StopOrder
 from zeusrun.launcher.supervision.supervisor import (
     Supervised,
     _ask_policy,
     _describe,
     _hear_nodes,
+    _observe,
+    _write_live,
     start_ranks,
 )
-from zeusrun.reasons import ReasonCode
+from zeusrun.lever import power_lever
+from zeusrun.reasons import ReasonCode, Stall
+from zeusrun.redaction import Mask
 from zeusrun.sidecar.events import Applied, Regrouped, Synced
-from zeusrun.trial import Bound, Decision, Stage
+from zeusrun.tariff import Tariffs, from_points
+from zeusrun.trial import Bound, Decision, Stage, TrialStatus
 
 
 @pytest.mark.parametrize(
@@ -155,3 +168,136 @@ def test_the_limits_are_restored_before_the_last_processes_are_ended():
     with start_ranks(run):
         done.append("trained")
     assert done == ["held", "started", "trained", "restored", "ended"]
+
+
+TRAINS = after(started(103.0), report(105.0, 1, 0.1))
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run that has trained for an epoch, with what its parts were asked and what it showed."""
+    run = object.__new__(Supervised)
+    run.events, run.asked = [], []
+    run.begun = SimpleNamespace(
+        trial=GOAL, paths=create_run(tmp_path, "job", "job-1-1"), mask=Mask(("s3cret",))
+    )
+    run.submission = SimpleNamespace(
+        allocation=None, nodes=(), tariffs=Tariffs(from_points([(0.0, 0.5), (9e9, 0.5)]), "EUR")
+    )
+    run.meter = replace(METERED, limit_w=lambda *_: 250.0)
+    vars(run.meter)["shared"] = False
+    run.messages = Messages(run.events.append, ["a token: s3cret"])
+    run.stopping = SimpleNamespace(
+        order=None, policy_order=None, may_ask_policy=True, preempted=False
+    )
+    run.limits = SimpleNamespace(held=power_lever(250.0), probing=True, stepped_under=())
+    run.policy = SimpleNamespace(
+        check_speed=lambda *_: run.asked.append("speed"), review=lambda _: run.asked.append("epoch")
+    )
+    run.stalls = SimpleNamespace(take=run.asked.append, found=())
+    run.neighbours = SimpleNamespace(
+        shared=None, check=lambda _now_t, trains: "others train" if trains else None
+    )
+    run.ranks = SimpleNamespace(count=lambda: "steps")
+    run.control_ranks = lambda ranks, count: run.asked.append((ranks, count))
+    run.find_remarks = lambda _progress, _trial: {"slow": "it is slow"}
+    run.logs, run.progress = log_tails(run.begun.paths, [0]), LAUNCHED
+    run.write_live_at_t, run.live_order = math.inf, None
+    return run
+
+
+def look(run, monkeypatch, progress, *events, reported=False, final=False, now_t=110.0):
+    """Let a run take in what was read; return its progress."""
+    clock = SimpleNamespace(monotonic=lambda: now_t)
+    monkeypatch.setattr("zeusrun.launcher.supervision.supervisor.time", clock)
+    found = PollResult(progress, list(events), reported)
+    run.observer = SimpleNamespace(observe=lambda *_, final: found)
+    _observe(run, final=final)
+    return run.progress
+
+
+def test_what_is_read_of_a_training_is_given_to_its_parts_and_shown(run, monkeypatch):
+    newcomer, regrouped = started(106.0, 1), Regrouped(107.0, 2, (0, 1), "one came")
+    found = look(run, monkeypatch, TRAINS, newcomer, started(106.0), regrouped, reported=True)
+    assert (found.now_t, found.energy_j, found.power_w) == (110.0, pytest.approx(69.0), 10.0)
+    assert (found.power_limit_w, found.probing, found.ending) == (250.0, True, False)
+    assert sorted(run.logs) == [0, 1]
+    assert run.asked == [
+        *(newcomer, started(106.0), regrouped, "speed", "epoch", (found.ranks, "steps")),
+    ]
+    shown = [Noted("2 ranks: one came"), Warned("others train"), Warned("it is slow")]
+    assert run.events == [*shown, Advanced(found)]
+    look(run, monkeypatch, TRAINS)
+    assert run.asked[-2:] == ["speed", (found.ranks, "steps")]
+
+
+def test_lines_of_a_rank_are_shown_once_and_what_is_left_of_one_at_the_end(run, monkeypatch):
+    run.logs[0].path.write_text("one\nha")
+    look(run, monkeypatch, TRAINS)
+    look(run, monkeypatch, TRAINS, started(106.0))  # the ranks have been restarted
+    assert [each for each in run.events if isinstance(each, Printed)] == [Printed(0, ("one",))]
+    assert look(run, monkeypatch, TRAINS, final=True).energy_j is None  # the outcome says it
+    assert Printed(0, ("ha",)) in run.events
+
+
+def test_before_it_trains_and_once_ranks_have_ended_less_is_asked(run, monkeypatch):
+    assert look(run, monkeypatch, LAUNCHED).energy_j is None
+    assert "speed" not in run.asked
+    assert Warned("others train") not in run.events
+    look(run, monkeypatch, after(ended(108.0), start=TRAINS))
+    assert Warned("others train") not in run.events
+    once = replace(LAUNCHED, epochs=1)
+    look(run, monkeypatch, once, reported=True)
+    assert run.asked[-3:-1] == ["speed", "epoch"]
+
+
+ORDERS = {
+    None: None,
+    "asked": StopOrder(ReasonCode.TARGET_REACHED, "", StopLevel.ASK),
+    "ended": StopOrder(ReasonCode.TARGET_REACHED, "", StopLevel.TERMINATE),
+}
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_a_target_may_be_taken_back_until_the_ranks_are_ended_for_it(run, monkeypatch, name):
+    reached = after(report(106.0, 2, 0.9), start=TRAINS)
+    run.progress, run.stopping.order = reached, ORDERS[name]
+    found = look(run, monkeypatch, TRAINS)
+    assert found.reached == (reached.reached if name == "ended" else None)
+    assert found.ending is (name is not None)
+    assert look(run, monkeypatch, replace(TRAINS, epochs=5)).ending
+    assert look(run, monkeypatch, reached).reached == reached.reached
+
+
+def test_the_state_is_written_each_second_and_at_what_matters_with_the_price_so_far(run):
+    now = replace(TRAINS, now_t=110.0, energy_j=3.6e6, power_w=7.0)
+    run.progress = now
+    for due_at_t in (110.1, 110.0):
+        run.write_live_at_t = due_at_t
+        found = _write_live(run, now, final=False)
+        assert (found.price, found.currency) == ((None, None), (0.5, "EUR"))[due_at_t == 110.0]
+    assert run.write_live_at_t == 111.0
+    later = replace(now, now_t=110.5)
+    assert _write_live(run, later, final=False).price is None
+    assert _write_live(run, later, final=True).price == 0.5
+    epoch = replace(later, curve=after(report(107.0, 2, 0.2), start=TRAINS).curve)
+    assert _write_live(run, epoch, final=False).price == 0.5
+    run.stopping.order = HOPELESS
+    assert _write_live(run, later, final=False).price == 0.5
+    assert _write_live(run, later, final=False).price is None
+
+
+def test_the_state_on_disk_is_that_of_a_run_which_goes_on(run):
+    run.stalls.found = (Stall(2.0, 1.0, "", "in s3cret.py"),)
+    run.stopping.preempted = True
+    _write_live(run, replace(TRAINS, now_t=110.0, energy_j=70.0, power_w=7.0), final=True)
+    live = read_live(run.begun.paths)
+    assert (live.pid, live.power_w, live.preempted) == (os.getpid(), 7.0, True)
+    trial = live.trial
+    assert (trial.status, trial.reason, trial.finished_at) == (TrialStatus.DISPATCHED, None, None)
+    assert (trial.power_limit_w, trial.shared, trial.energy_j) == (250.0, False, 70.0)
+    assert (trial.warnings, trial.stalls[0].places) == (("a token: ***",), "in ***.py")
+    run.begun.trial = replace(GOAL, host="elsewhere")
+    _write_live(run, LAUNCHED, final=True)
+    live = read_live(run.begun.paths)
+    assert (live.host, live.trial.power_limit_w) == ("elsewhere", None)

@@ -78,7 +78,6 @@ def build_outcome(
     status, code, reason = judge_end(trial, progress, end, earlier)
     if late is not None and late.code is code:  # the reason says it already
         late = None
-    crashed = code in _CRASHES and status is TrialStatus.FAILED and not end.ordered
     reached, active_t = progress.reached, progress.active_t
     epochs = progress.epochs if reached is None else reached.epoch
     outcome = _take_span(
@@ -94,7 +93,7 @@ def build_outcome(
         profiling_cost_j=limits.extra_cost_j,
         shared=shared,
         shutdown_s=None if active_t is None else max(0.0, exit_.ended_t - active_t),
-        cause=end.failure.cause if crashed else None,
+        cause=end.failure.cause if code in _CRASHES else None,
         warnings=(
             *_warnings(trial, progress, end, late),
             *(_fell_back(trial, progress) if status is TrialStatus.REACHED else ()),
