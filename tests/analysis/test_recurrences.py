@@ -12,6 +12,7 @@ from zeusrun.analysis.recurrences import build_recurrences, build_sizes
 from zeusrun.analysis.savings import find_savings
 from zeusrun.trial import CurvePoint, EnergySource, Stage, TrialStatus
 
+WHOLE = (CurvePoint(10, 30.0, 10.0, 0.9),)
 SPENT = {"price": 0.5, "currency": "EUR", "carbon_g": 30.0, "pue": 1.2}
 
 
@@ -72,12 +73,18 @@ def test_a_batch_size_has_the_medians_of_its_runs_that_are_like_the_newest():
         run(2, 16, 8, time_s=20.0, energy_source=EnergySource.ESTIMATED, **usual),
         run(3, 16, 4, status=TrialStatus.MISSED),
         run(4, 16, 6, target=0.7),  # another objective
-        run(5, 16, 10, time_s=30.0, **{**usual, "samples": 300, "power_limit_w": 250.0}),
+        run(
+            5, 16, 10, time_s=30.0, curve=WHOLE, **{**usual, "samples": 300, "power_limit_w": 250.0}
+        ),
     ]
     (small, default), left_out = build_sizes(trials)
     assert (small.label, small.batch_size, small.variant, small.default) == ("16", 16, None, False)
     assert (small.runs, small.share, small.reached) == (4, 0.8, 3)
     assert (small.costs_j, small.failed_j) == ((10.0,), (4.0,))
+    medians = (small.cost_j, small.energy_j, small.time_s, small.epochs, small.samples)
+    assert (*medians, small.power_limit_w) == (10.0, 10.0, 30.0, 10, 300, 250.0)
+    other = run(6, 16, 5, status=TrialStatus.MISSED, target=0.7)  # it shows no cost
+    assert build_sizes([*trials, other])[0][0].costs_j == (10.0,)
     assert (default.label, default.default, default.runs, default.share) == ("32", True, 1, 0.2)
     assert default.costs_j == (10.0,)
     assert left_out == 2  # the other objective, and an estimate

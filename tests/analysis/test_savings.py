@@ -7,11 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.bandit.runs import run as seen
+from tests.bandit.scripts import problem
 from tests.factories import build_trial
 from zeusrun.analysis import savings
 from zeusrun.analysis.amounts import Estimate, add_estimates, name_ends
-from zeusrun.analysis.run_costs import _doubt_of_one
+from zeusrun.analysis.run_costs import _doubt_of_one, _find_speeds
 from zeusrun.analysis.savings import compare_sizes, find_net_amounts, find_savings
+from zeusrun.bandit.auto.evidence import gather
 from zeusrun.trial import CurvePoint, EnergySource, Interruption, PowerPoint, Stage, TrialStatus
 from zeusrun.trial.values import WorldChange
 
@@ -173,6 +176,7 @@ def test_when_the_default_is_in_use_nothing_is_saved_but_what_exploring_cost():
         Estimate(0, 0, 0),
         Estimate(-30, -30, -30),
     )
+    assert found.so_far == [0.0] * 6 + [-30.0] * 5
 
 
 OTHERS = {
@@ -312,10 +316,25 @@ def test_a_new_rule_of_the_learning_rate_does_not_rewrite_what_was_saved():
     assert find_savings([*trials, *later, *back]).share.value == pytest.approx(0.4, abs=0.03)
 
 
-def test_a_shared_machine_counts_by_its_epochs():
+def test_a_speed_is_that_of_the_runs_nearest_to_the_last_one_of_the_default():
+    costs = [100.0] * 8 + [300.0] * 4  # the machine has become slower
+    slower = [seen(16, per_epoch=cost, recurrence=n) for n, cost in enumerate(costs)]
+    runs = [*slower[:5], seen(64, recurrence=5), *slower[5:]]
+    assert _find_speeds(64, 16, gather(problem(), runs)) == [100.0] * 3
+    assert _find_speeds(64, 64, gather(problem(), runs)) == [100.0]
+    edited = [each._replace(differs="script:a") for each in slower] + [seen(64, recurrence=5)]
+    assert _find_speeds(64, 16, gather(problem(), edited)) == [300.0] * 3
+    scattered = 100 * np.exp(0.2 * np.random.default_rng(0).standard_normal(20))
+    noisy = [seen(16, per_epoch=cost, recurrence=n) for n, cost in enumerate(scattered)]
+    found = _find_speeds(64, 16, gather(problem(), [*noisy, seen(64, recurrence=20)]))
+    assert found == scattered[-9:].tolist()
+
+
+@pytest.mark.parametrize("per_epoch", [3.0, 0.9])
+def test_a_shared_machine_counts_by_its_epochs(per_epoch):
     trials = default_then(16, 60)
-    slow = run(19, 16, 60, per_epoch=3.0, shared=True, stage=Stage.EXPLOIT)
-    found = saved([*trials, slow])
+    other = run(19, 16, 60, per_epoch=per_epoch, shared=True, stage=Stage.EXPLOIT)
+    found = saved([*trials, other])
     assert found["19-1"] == found["18-1"]
 
 

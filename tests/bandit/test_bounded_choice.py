@@ -10,13 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.bandit.runs import run, speed_checked
-from tests.bandit.scripts import STOPPED, problem, trial
+from tests.bandit.scripts import OOM, STOPPED, problem, trial
 from tests.bandit.test_invariants import histories, problems, unhurried
 from zeusrun.bandit.auto.policy import Auto
 from zeusrun.bandit.reinterpret import read_history
 from zeusrun.bandit.stopping import bounded_choice, fit_bound
-from zeusrun.trial import Bound, Decision, Stage
+from zeusrun.trial import Bound, Decision, Stage, TrialStatus
 
+FAILED = TrialStatus.FAILED
 TONIGHT = 9
 BOUND = Bound(3000.0)
 
@@ -79,6 +80,33 @@ def test_a_run_that_no_attempt_could_follow_has_no_bound(arms, attempts_left, bo
     now = problem(recurrence=TONIGHT, attempts_left=attempts_left)
     decision = bounded_choice(choose(*arms), now, [past(64)], [])
     assert (decision.global_batch_size, decision.bound is not None) == (64, bounded)
+
+
+@pytest.mark.parametrize(
+    ("against", "left", "asked", "bounded"),
+    [
+        ({}, 5, 1, True),
+        ({}, None, 1, True),
+        ({}, 1, 1, False),
+        (dict.fromkeys((16, 32, 128, 256), FAILED), 5, 2, True),
+        (dict.fromkeys((16, 32, 128), FAILED), 5, 1, True),
+        ({16: OOM}, 5, 2, True),
+        ({32: OOM}, 5, 1, True),
+    ],
+)
+def test_a_policy_that_moves_on_is_asked_what_follows_only_if_nothing_surely_may(
+    against, left, asked, bounded
+):
+    questions = []
+
+    def ask(now, runs):
+        questions.append(runs)
+        return choose(64, 32)(now, runs)
+
+    runs = [past(64), *(past(arm)._replace(status=status) for arm, status in against.items())]
+    now = problem(recurrence=TONIGHT, attempts_left=left)
+    decision = bounded_choice(ask, now, runs, [], moves_on=True)
+    assert (len(questions), decision.bound is not None) == (asked, bounded)
 
 
 def test_earlier_failures_of_the_recurrence_count():

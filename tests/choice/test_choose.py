@@ -11,13 +11,28 @@ import numpy as np
 import pytest
 
 from tests.factories import REACHED, build_trial, load_job
-from zeusrun.bandit.auto.policy import bound_of_proven
+from zeusrun.bandit.auto.policy import Auto, bound_of_proven
 from zeusrun.bandit.registry import create_policy, explain_next
 from zeusrun.bandit.reinterpret import read_history
 from zeusrun.bandit.stopping import fit_bound
-from zeusrun.choice.choose import Attempt, NothingLeft, choose_offline, choose_trial, decide
+from zeusrun.choice.choose import (
+    Attempt,
+    NothingLeft,
+    choose_offline,
+    choose_trial,
+    decide,
+    decide_after_miss,
+)
 from zeusrun.choice.problem import Chooser, Forced, Machine, Moment, build_problem, next_recurrence
-from zeusrun.trial import CurvePoint, Hardware, Interruption, SizeChange, Stage, TrialStatus
+from zeusrun.trial import (
+    CurvePoint,
+    Decision,
+    Hardware,
+    Interruption,
+    SizeChange,
+    Stage,
+    TrialStatus,
+)
 from zeusrun.view.explain import describe_choice
 
 ROOT = Path(__file__).parents[2]
@@ -68,6 +83,23 @@ def test_the_policy_is_told_that_an_attempt_is_the_last_one_after_a_failure(aske
 def test_a_recurrence_of_one_attempt_explores_as_if_others_followed(asked, tmp_path):
     asked = asked.change(spec=load_job(tmp_path, attempts=1))
     assert not asked.problem([]).last_attempt
+
+
+@pytest.mark.parametrize(("attempts", "asked_of"), [(1, []), (2, [(True, 1)]), (3, [(False, 2)])])
+def test_what_would_follow_a_miss_is_asked_with_the_attempts_that_are_left(
+    asked, tmp_path, monkeypatch, attempts, asked_of
+):
+    problems, choose = [], Auto.choose
+    monkeypatch.setattr(
+        Auto, "choose", lambda self, *of: problems.append(of[0]) or choose(self, *of)
+    )
+    asked = asked.change(spec=load_job(tmp_path, attempts=attempts))
+    first, problem = Decision(32, Stage.EXPLORE, "why"), asked.problem([])
+    then = decide_after_miss(asked.chooser, problem, [], first, 10.0)
+    assert [(each.last_attempt, each.attempts_left) for each in problems] == asked_of
+    assert (then is None) == (attempts == 1)
+    alone = replace(problem, candidates=(32,))
+    assert decide_after_miss(asked.chooser, alone, [], first, 10.0) is None
 
 
 def test_a_trial_records_the_micro_batches_that_it_was_to_train_with(asked, tmp_path):

@@ -63,6 +63,10 @@ def test_the_times_that_nothing_names_stay_and_the_rules_are_those_of_the_sectio
             "start_within: 1h is as long as the 1h between two runs",
         ),
         (
+            '{cron: "0 2,4 * * *", start_within: 3h}',
+            "start_within: 3h is longer than the 2h between two runs",
+        ),
+        (
             '{cron: "@daily", start_within: 6h, deadline: 6h}',
             "start_within must be less than the deadline",
         ),

@@ -18,7 +18,7 @@ from zeusrun.jobfile.spec import load_spec
 from zeusrun.schedule.deferral import check_outlook, decide_start
 from zeusrun.schedule.due import ON_TIME_S, Cursor, PlannedStart, Rules, Timetable, find_due
 from zeusrun.schedule.occurrence import fire
-from zeusrun.schedule.store import Schedules
+from zeusrun.schedule.store import Occurrence, Schedules
 from zeusrun.schedule.tick import _has_ended, _show_start, tick
 
 HOUR_S = 3600.0
@@ -176,10 +176,12 @@ def test_pause_skips_what_was_deferred_and_records_it(nights, monkeypatch):
 
 
 def test_without_a_window_it_starts_at_once(schedules, nightly, monkeypatch):
-    nightly(rules=replace(RULES, start_within_s=0.0))
+    before = Occurrence(AT - DAY_S, "ended", "then", 0, start="at 03:00: it was cheaper")
+    nightly(rules=replace(RULES, start_within_s=0.0), firings=(before,))
     nights = Nights(schedules, monkeypatch)
     nights.tick(AT + 1)
     assert (nights.ran, nights.decided) == ([AT + 1], [])
+    assert [each.start for each in nights.schedule.firings] == [before.start, None]
 
 
 def test_the_daemon_says_once_when_a_deferred_occurrence_starts(nights):

@@ -9,7 +9,7 @@ import pytest
 
 from tests.bandit.runs import run, speed_checked
 from tests.bandit.scripts import problem
-from zeusrun.bandit.auto.beliefs import believe
+from zeusrun.bandit.auto.beliefs import _cheapest, believe
 from zeusrun.bandit.auto.evidence import gather
 from zeusrun.bandit.problem import SpeedElsewhere
 from zeusrun.trial import Hardware, TrialStatus
@@ -37,6 +37,15 @@ def test_the_default_alone_tells_the_level():
     doubt = np.sqrt(np.diag(b.covariance))
     assert doubt[at] == pytest.approx(b.run_sd, rel=0.05)
     assert int(np.argmin(doubt)) == at
+
+
+def test_the_least_cost_of_reaching_the_target_includes_failures():
+    runs = [run(64, 10), run(64, 10, status=TrialStatus.MISSED), run(128, 30)]
+    evidence = gather(problem(), runs)
+    log_cost, share = _cheapest(evidence, {64: 0.0, 128: 0.0})
+    assert (math.exp(log_cost), share) == (pytest.approx(20), pytest.approx(1 / 20))
+    assert _cheapest(evidence, {64: 2.0, 128: 0.0})[1] == pytest.approx(1 / 30)
+    assert _cheapest(gather(problem(), []), {}) == (None, 0.0)
 
 
 def test_doubt_grows_with_the_distance():

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.bandit.runs import run
-from zeusrun.bandit.auto.drift import LEAST, weigh_runs
+from zeusrun.bandit.auto.drift import LEAST, describe_edited, weigh_runs, without_edited
 from zeusrun.bandit.problem import RUN_SD, find_spread
 from zeusrun.trial import TrialStatus
 
@@ -112,6 +112,15 @@ def test_one_run_after_an_edit_decides_nothing():
 def test_what_takes_half_as_long_again_after_an_edit_is_noticed_within_four_runs():
     before = of_another_script(STEADY * 5)
     assert chances([*before, *[run(64, 15)] * 4])[0] < 0.1
+
+
+def test_only_runs_of_an_edit_that_has_probably_changed_the_epochs_are_left_out_and_told():
+    edited, harmless = of_another_script([run(64, 30)] * 5), of_another_script(STEADY * 2, "b")
+    assert without_edited([*edited, *harmless, *STEADY]) == [*harmless, *STEADY]
+    assert without_edited(STEADY) == STEADY
+    first, second = describe_edited([*edited, *STEADY[:1], *harmless[:1], *STEADY * 2])
+    assert first == "5 runs differed in the script: 0% likely to need as many epochs as today"
+    assert second.startswith("1 run differed in the script: ")
 
 
 def test_a_reverted_edit_finds_its_runs_again():

@@ -138,6 +138,8 @@ def test_the_incumbent_may_cost_what_the_user_allows_and_others_less():
     decision = choose(*known)
     assert decision.bound.cost_j == pytest.approx(2 * 1000, rel=0.05)
     assert decision.bound.paces == ()
+    without = choose(run(64, 10, pace=()), run(64, 10))  # a run without a learning curve
+    assert (without.stage, len(without.bound.paces)) == (Stage.EXPLORE, 1)
     other = choose(run(64, 10))
     assert other.bound.cost_j == pytest.approx(1000 * (math.exp(0.28) + 0.1), rel=0.02)
     assert len(other.bound.paces) == 1

@@ -457,8 +457,10 @@ def test_ranks_that_had_ended_before_the_one_that_failed_are_named():
     assert found.reason == f"{lost.reason}; rank 1 had ended before with exit code 0"
     later = after(ended(109.0, 0, 1), ended(110.0, 1), start=MISSED)
     assert outcome(later, 1, failure=lost).reason == lost.reason
+    failed = after(ended(109.0, 1, 7), ended(110.0, 0, 1), start=MISSED)
     unknown = after(ended(109.0, 1), start=MISSED)
-    assert outcome(unknown, 1, failure=lost).reason == lost.reason
+    for other in (failed, unknown):
+        assert outcome(other, 1, failure=lost).reason == lost.reason
 
 
 def test_ranks_that_show_no_training_are_not_said_to_have_trained():
