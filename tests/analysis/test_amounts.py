@@ -103,20 +103,17 @@ def test_what_a_joule_counts_is_that_of_all_attempts_with_energy(energies_j, amo
     assert rate_of(own, amounts) == rate
 
 
-@pytest.mark.parametrize(
-    ("changes", "last"),
-    [
-        ({}, 6.0),
-        ({"time_s": 6.0}, None),
-        ({"status": TrialStatus.STOPPED}, None),
-        ({"time_s": None}, None),
-        ({"curve": ()}, None),
-    ],
-)
-def test_only_a_run_that_trained_on_after_its_target_has_a_last_report_after_it(changes, last):
+def test_only_a_run_that_trained_on_after_its_target_has_a_last_report_after_it():
     curve = (CurvePoint(1, 4.0, 40.0, 0.6), CurvePoint(2, 6.0, 60.0, 0.7))
-    found = last_after_target(run(**{"time_s": 4.0, "curve": curve, **changes}))
-    assert (found and found.time_s) == last
+    late = run(time_s=4.0, curve=curve)
+    assert last_after_target(late) == curve[1]
+    for other in (
+        {"time_s": 6.0},
+        {"time_s": None},
+        {"status": TrialStatus.STOPPED},
+        {"curve": ()},
+    ):
+        assert last_after_target(replace(late, **other)) is None
 
 
 def test_currencies_are_not_added():

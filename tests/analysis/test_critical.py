@@ -75,6 +75,8 @@ def test_it_needs_three_runs_of_two_batch_sizes(sizes, runs, known):
 
 def test_a_batch_size_without_a_run_that_reached_the_target_does_not_count():
     found = evidence(100, [64, 128, 256], 2)
+    low, value, high, _ = fit_critical(found)
+    assert (low, value, high) == pytest.approx((17.08, 80.96, 249.6), rel=0.01)
     found.reached[256] = []
     assert fit_critical(found).sizes == 2
 

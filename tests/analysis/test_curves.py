@@ -14,6 +14,7 @@ from zeusrun.analysis.curves import (
     counts_reports,
     curve_in,
     curve_unit,
+    epochs_by_samples,
     left_out_text,
     newest_curves,
 )
@@ -35,6 +36,8 @@ def test_a_run_that_is_not_compared_changes_the_unit_only_where_it_is_alone(chan
     odd = run_by_samples(1, 32, **changes)
     assert curve_unit([odd, WHOLE]) == "epochs"
     assert curve_unit([odd]) == "samples"
+    for left_out in ({"curve": ()}, {"metric": "a third"}):
+        assert curve_unit([replace(WHOLE, **left_out), odd]) == "samples"
 
 
 def test_a_run_that_reports_once_an_epoch_has_the_samples_of_its_epochs():
@@ -111,6 +114,9 @@ def test_a_run_took_the_samples_up_to_its_target_else_all():
     reached = run_by_samples(1, 32)
     assert (reached.samples, amount_in(reached, "samples")) == (250_000, 200_000)
     assert curve_in(reached, "samples") == reached.by_samples
+    assert epochs_by_samples(replace(reached, progress=5.0)) == 4.0
+    for unknown in ({"progress": None}, {"samples": None}, {"by_samples": (), "curve": ()}):
+        assert epochs_by_samples(replace(reached, **{"progress": 5.0, **unknown})) is None
     assert amount_in(replace(reached, status=TrialStatus.STOPPED), "samples") == 250_000
     assert amount_in(WHOLE, "epochs") == 3
 

@@ -89,6 +89,9 @@ def test_a_batch_size_has_the_medians_of_its_runs_that_are_like_the_newest():
     assert default.costs_j == (10.0,)
     assert left_out == 2  # the other objective, and an estimate
 
+    adaptive = [run(n, 16, variant=variant) for n, variant in enumerate(("b", None, "a"))]
+    assert [each.label for each in build_sizes(adaptive)[0]] == ["16", "16 a", "16 b"]
+
 
 @pytest.mark.parametrize("estimated", [(), (0,), (0, 1)])
 def test_one_estimate_makes_the_energy_of_a_batch_size_one(estimated):

@@ -12,7 +12,7 @@ from tests.bandit.scripts import problem
 from tests.factories import build_trial
 from zeusrun.analysis import savings
 from zeusrun.analysis.amounts import Estimate, add_estimates, name_ends
-from zeusrun.analysis.run_costs import _doubt_of_one, _find_speeds
+from zeusrun.analysis.run_costs import _doubt_of_one, _find_speeds, draw_log_epochs
 from zeusrun.analysis.savings import compare_sizes, find_net_amounts, find_savings
 from zeusrun.bandit.auto.evidence import gather
 from zeusrun.trial import CurvePoint, EnergySource, Interruption, PowerPoint, Stage, TrialStatus
@@ -328,6 +328,18 @@ def test_a_speed_is_that_of_the_runs_nearest_to_the_last_one_of_the_default():
     noisy = [seen(16, per_epoch=cost, recurrence=n) for n, cost in enumerate(scattered)]
     found = _find_speeds(64, 16, gather(problem(), [*noisy, seen(64, recurrence=20)]))
     assert found == scattered[-9:].tolist()
+    limits = enumerate([(100.0, 150), (101.0, 150), (900.0, 250), (102.0, 150)])
+    held = [seen(64, per_epoch=j, recurrence=n, power_limit_w=w) for n, (j, w) in limits]
+    assert _find_speeds(64, 64, gather(problem(), held)) == [100.0, 101.0, 102.0]
+
+
+def test_the_epochs_of_one_odd_run_alone_are_drawn_wide():
+    spread = []
+    for times in (1, 2):
+        evidence = gather(problem(), [*[seen(64)] * 5, *[seen(16, 100)] * times])
+        spread.append(draw_log_epochs(64, [16, 64], evidence).std(axis=0))
+    assert spread[0][0] > 1 > spread[1][0]
+    assert spread[0][1] < 0.5
 
 
 @pytest.mark.parametrize("per_epoch", [3.0, 0.9])

@@ -86,7 +86,6 @@ def test_a_run_that_no_attempt_could_follow_has_no_bound(arms, attempts_left, bo
     ("against", "left", "asked", "bounded"),
     [
         ({}, 5, 1, True),
-        ({}, None, 1, True),
         ({}, 1, 1, False),
         (dict.fromkeys((16, 32, 128, 256), FAILED), 5, 2, True),
         (dict.fromkeys((16, 32, 128), FAILED), 5, 1, True),

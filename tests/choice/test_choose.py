@@ -80,6 +80,17 @@ def test_the_policy_is_told_that_an_attempt_is_the_last_one_after_a_failure(aske
     assert not asked.problem([*earlier, *now]).last_attempt  # of the next recurrence
 
 
+def test_a_policy_is_asked_for_what_the_job_file_says(asked, tmp_path):
+    goal = {"metric": "loss", "mode": "min", "target": 0.6, "max_epochs": 7, "eta_knob": 0.25}
+    policy = {"window": 4, "control": 3, "learn_from_shared": True}
+    bound = {"cost_factor": 3.0}
+    spec = load_job(tmp_path, objective=goal, policy=policy, early_stop=bound)
+    machine = Machine(hardware=Hardware(), energy_measured=True, max_power_w=90.0)
+    problem = asked.change(machine, spec=spec).problem([])
+    told = {**goal, **policy, **bound, "energy_measured": True, "max_power_w": 90.0}
+    assert {name: getattr(problem, name) for name in told} == told
+
+
 def test_a_recurrence_of_one_attempt_explores_as_if_others_followed(asked, tmp_path):
     asked = asked.change(spec=load_job(tmp_path, attempts=1))
     assert not asked.problem([]).last_attempt

@@ -106,7 +106,6 @@ def test_what_cannot_be_read_is_told_in_a_sentence(text, tz, said):
     assert len(str(caught.value).splitlines()) == 1
 
 
-@pytest.mark.long  # every minute of years
 @pytest.mark.parametrize(
     ("expression", "found"),
     [

@@ -349,7 +349,10 @@ def test_an_interpreter_that_is_gone_is_told_seldom_and_waited_for(schedules, ni
         assert start_due(schedules, now + 60 * minute, told.append) == []
     (sentence,) = told
     assert "digits cannot be started" in sentence
-    assert schedules.read("digits").cursor.pending == now
+    assert schedules.read("digits").cursor == Cursor(now + 60 * 29, now)
+    schedules.update("digits", lambda found: replace(found, cursor=Cursor(now, now, tries=3)))
+    start_due(schedules, now, told.append)
+    assert schedules.read("digits").cursor.tries == 3
 
 
 def test_processes_that_never_begin_are_five_and_then_it_is_missed(schedules, nightly):
