@@ -10,7 +10,7 @@ import pytest
 from tests.bandit.scripts import DISPATCHED, MISSED, OOM, REACHED, STOPPED, change, problem, trial
 from zeusrun.bandit.auto.policy import Auto
 from zeusrun.bandit.differences import describe_kept
-from zeusrun.bandit.reinterpret import read_history, read_trial
+from zeusrun.bandit.reinterpret import in_units, read_history, read_trial
 from zeusrun.trial import (
     CurvePoint,
     EnergySource,
@@ -459,6 +459,8 @@ def test_a_job_has_one_unit_and_what_cannot_be_told_in_it_teaches_no_epochs():
     asked, runs = read_history(NOW, [first, shown, hidden])
     assert runs[1].epochs * asked.unit == pytest.approx(960, abs=asked.unit)
     assert not runs[2].epochs
+    for whole, unit in ((shown, 1000), (first, 2000)):  # a first report before half a unit
+        assert in_units(dataclasses.replace(asked, unit=unit), whole).curve[0].epoch == 1
 
 
 def test_a_run_that_does_not_count_sets_no_unit():

@@ -27,7 +27,7 @@ def nightly(schedules, monkeypatch):
             Rules(Timetable("0 2 * * *", "UTC")),
             "forbid",
             "/python",
-            {"A": "b"},
+            {"A": "b", "C": "d"},
             Cursor(AT - 60),
         )
         with schedules.hold(job):

@@ -74,6 +74,12 @@ def test_an_occurrence_is_decided_every_quarter_of_an_hour_and_starts_as_planned
     assert [round(now - AT) for now in nights.decided] == [2, 902, 1802, 2702]
     assert nights.schedule.describe_start() == "at 05:00: 0.19 EUR/kWh instead of 0.34"
     assert nights.schedule.cursor.tries == 0
+    planned = nights.schedule.planned_json()
+    assert planned["start_at"] == nights.schedule.rules.timetable.local(nights.start_at).isoformat()
+    assert planned["why"] == "0.19 EUR/kWh instead of 0.34"
+    for other in ({"paused": True}, {"cursor": Cursor(AT, AT)}, {"cursor": Cursor(AT)}):
+        none = replace(nights.schedule, **other)
+        assert (none.planned_json(), none.describe_start()) == ({}, None)
     nights.minutes(AT + HOUR_S, AT + 2.9 * HOUR_S)
     nights.minutes(AT + 2.9 * HOUR_S, AT + 3.1 * HOUR_S, 60)
     assert nights.ran == [AT + 3 * HOUR_S]

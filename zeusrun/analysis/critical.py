@@ -36,7 +36,7 @@ def fit_critical(evidence: Evidence) -> CriticalSize | None:
     reached = {size: runs for size, runs in evidence.reached.items() if runs}
     if len(reached) < 2 or sum(map(len, reached.values())) < _LEAST_RUNS:
         return None
-    sizes = np.array(sorted(reached), dtype=float)
+    sizes = np.array(sorted(reached))
     means, counts = zip(*(mean_log_epochs(reached[size]) for size in sorted(reached)), strict=True)
     precision = 1 / (evidence.run_sd**2 / np.array(counts) + _LAW_SD**2)
     # Any critical batch size is as likely as twice that, within what the batch sizes can tell.

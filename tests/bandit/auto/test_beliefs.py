@@ -46,6 +46,11 @@ def test_the_least_cost_of_reaching_the_target_includes_failures():
     assert (math.exp(log_cost), share) == (pytest.approx(20), pytest.approx(1 / 20))
     assert _cheapest(evidence, {64: 2.0, 128: 0.0})[1] == pytest.approx(1 / 30)
     assert _cheapest(gather(problem(), []), {}) == (None, 0.0)
+    full = gather(problem(), [run(64, 10), *[run(64, None, status=TrialStatus.OOM)] * 2])
+    assert full.fitting == (16, 32)
+    assert _cheapest(full, {64: 0.0})[0] is not None  # then what no longer fits is the measure
+    unbounded = beliefs(*runs[::2], run(256, 40, status=TrialStatus.MISSED), cost_factor=None)
+    assert unbounded.log_epochs[-1] > math.log(40)
 
 
 def test_doubt_grows_with_the_distance():

@@ -236,6 +236,8 @@ def test_a_run_that_only_evaluates_a_model_which_meets_the_target_has_failed():
     assert found.status is TrialStatus.FAILED
     assert found.reason.startswith("the target is met before the first step")
     assert found.cause is None  # so no batch size is to blame
+    both = after(started(103.0), report(103.5, 0, 0.9), report(107.0, 1, 0.4))
+    assert outcome(both).status is TrialStatus.MISSED
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from zeusrun.lever import power_lever
 from zeusrun.metrics.progress import take_step_clock
 from zeusrun.reasons import ReasonCode
 from zeusrun.sidecar.step_clock import StepCount
-from zeusrun.trial import CurvePoint, Decision, EnergySource, PowerPoint, Stage, TrialStatus
+from zeusrun.trial import Bound, CurvePoint, Decision, EnergySource, PowerPoint, Stage, TrialStatus
 
 KNOWN = problem(
     candidates=(16, 32),
@@ -187,6 +187,21 @@ def test_after_a_look_the_run_goes_on_if_the_policy_decides_for_its_batch_size()
     ((*_, measured),) = of_32._submission.seen
     assert (measured.arm, measured.status) == (32, TrialStatus.CANCELLED)
     assert of_32.check_speed(ENOUGH, [None]) is None  # it is over
+
+
+@pytest.mark.parametrize(("recurrence", "bounded"), [(6, True), (7, False)])
+def test_after_a_look_a_run_has_no_bound_if_what_would_follow_has_failed_in_its_recurrence(
+    recurrence, bounded
+):
+    def choose(_problem, runs, _rng):
+        size = 16 if runs[-1].status is TrialStatus.STOPPED else 32
+        return Decision(size, Stage.EXPLORE, "why", bound=Bound(3000.0))
+
+    missed = trial(recurrence, global_batch_size=16, status=TrialStatus.MISSED)
+    now = replace(KNOWN, recurrence=7, attempts_left=2)
+    of_32 = control(32, problem=now, earlier=(missed,))
+    of_32._submission.choose = choose
+    assert (of_32.check_speed(ENOUGH, [None]).bound is not None) is bounded
 
 
 def test_after_a_look_the_run_ends_if_the_policy_decides_for_another_batch_size():

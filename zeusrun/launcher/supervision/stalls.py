@@ -125,15 +125,14 @@ def begin_again(before: Pauses) -> Pauses:
 
 def find_stall(pauses: Pauses, after_s: float) -> Standstill | None:
     """Return the stall of a training; ``None`` if all go on. Each may pause ``after_s``."""
-    standing = {rank: of for rank, of in pauses.ranks.items() if of.standing_s is not None}
-    patience_s = {rank: of.patience_s(after_s) for rank, of in standing.items()}
-    stood_s = {rank: of.standing_s or 0.0 for rank, of in standing.items()}
-    stalled = [rank for rank in standing if stood_s[rank] > patience_s[rank]]
+    patience_s = {rank: of.patience_s(after_s) for rank, of in pauses.ranks.items()}
+    stood_s = {rank: of.standing_s or 0.0 for rank, of in pauses.ranks.items()}
+    stalled = [rank for rank in stood_s if stood_s[rank] > patience_s[rank]]
     if not stalled:
         return None
     first = max(stalled, key=lambda rank: stood_s[rank])
-    ranks = [rank for rank in sorted(standing) if stood_s[rank] > TOGETHER * patience_s[rank]]
-    return Standstill(tuple(ranks), stood_s[first], standing[first].longest_s)
+    ranks = [rank for rank in sorted(stood_s) if stood_s[rank] > TOGETHER * patience_s[rank]]
+    return Standstill(tuple(ranks), stood_s[first], pauses.ranks[first].longest_s)
 
 
 def find_unusual_pause(pauses: Pauses) -> float | None:
