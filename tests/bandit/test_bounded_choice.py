@@ -99,13 +99,13 @@ def test_a_policy_that_moves_on_is_asked_what_follows_only_if_nothing_surely_may
     questions = []
 
     def ask(now, runs):
-        questions.append(runs)
+        questions.append(now.attempts_left)
         return choose(64, 32)(now, runs)
 
     runs = [past(64), *(past(arm)._replace(status=status) for arm, status in against.items())]
     now = problem(recurrence=TONIGHT, attempts_left=left)
     decision = bounded_choice(ask, now, runs, [], moves_on=True)
-    assert (len(questions), decision.bound is not None) == (asked, bounded)
+    assert (questions, decision.bound is not None) == ([left, left - 1][:asked], bounded)
 
 
 def test_earlier_failures_of_the_recurrence_count():

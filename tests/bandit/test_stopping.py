@@ -44,6 +44,8 @@ def test_a_minimised_metric_comes_down():
 
 def test_a_trial_that_lags_behind_is_held_to_its_share():
     bound = Bound(100.0, (PACE,))
+    of_samples = hopeless(bound, "max", Running(12, 60.0, 0.3, 250))
+    assert of_samples.startswith("after 3,000 samples it has come 56% of the way")
     assert hopeless(bound, "max", Running(10, 50.0, 0.3)) is None
     why = hopeless(bound, "max", Running(12, 60.0, 0.3))
     assert why == (

@@ -69,7 +69,7 @@ def failed(number, size, status=TrialStatus.MISSED, **changes):
     [
         ([failed(1, 32)], 64, None),
         (
-            [failed(1, 32, TrialStatus.OOM), failed(2, 16, TrialStatus.OOM)],
+            [failed(n, size, TrialStatus.OOM, best_metric=None) for n, size in ((1, 32), (2, 16))],
             *(16, "no batch size is left that may fit in memory (32, 16 did not); add smaller"),
         ),
         (

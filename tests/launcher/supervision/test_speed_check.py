@@ -26,7 +26,7 @@ from zeusrun.lever import power_lever
 from zeusrun.metrics.progress import take_step_clock
 from zeusrun.reasons import ReasonCode
 from zeusrun.sidecar.step_clock import StepCount
-from zeusrun.trial import Bound, CurvePoint, Decision, EnergySource, PowerPoint, Stage, TrialStatus
+from zeusrun.trial import Bound, CurvePoint, Decision, PowerPoint, Stage, TrialStatus
 
 KNOWN = problem(
     candidates=(16, 32),
@@ -189,19 +189,17 @@ def test_after_a_look_the_run_goes_on_if_the_policy_decides_for_its_batch_size()
     assert of_32.check_speed(ENOUGH, [None]) is None  # it is over
 
 
-@pytest.mark.parametrize(("recurrence", "bounded"), [(6, True), (7, False)])
-def test_after_a_look_a_run_has_no_bound_if_what_would_follow_has_failed_in_its_recurrence(
-    recurrence, bounded
-):
+def test_after_a_look_a_run_has_no_bound_if_what_would_follow_has_failed_in_its_recurrence():
     def choose(_problem, runs, _rng):
         size = 16 if runs[-1].status is TrialStatus.STOPPED else 32
         return Decision(size, Stage.EXPLORE, "why", bound=Bound(3000.0))
 
-    missed = trial(recurrence, global_batch_size=16, status=TrialStatus.MISSED)
     now = replace(KNOWN, recurrence=7, attempts_left=2)
-    of_32 = control(32, problem=now, earlier=(missed,))
-    of_32._submission.choose = choose
-    assert (of_32.check_speed(ENOUGH, [None]).bound is not None) is bounded
+    for recurrence, bounded in ((6, True), (7, False)):
+        missed = trial(recurrence, global_batch_size=16, status=TrialStatus.MISSED)
+        of_32 = control(32, problem=now, earlier=(missed,))
+        of_32._submission.choose = choose
+        assert (of_32.check_speed(ENOUGH, [None]).bound is not None) is bounded
 
 
 def test_after_a_look_the_run_ends_if_the_policy_decides_for_another_batch_size():
@@ -248,16 +246,6 @@ def cost_in_review(progress, of=None):
     asked, chosen = Asked(), replace(choice(Stage.EXPLORE), trial=of or trial(7, max_epochs=9))
     assert PolicyControl(asked, chosen, METERED).review(progress) is None
     return asked.running[-1].cost_j
-
-
-def test_an_estimate_of_no_joules_is_reviewed_by_what_its_time_costs():
-    nothing = replace(METERED, energy_source=EnergySource.ESTIMATED)
-    progress = after(started(101.0), report(103.0, 1, 0.1), energy_between=lambda *_: 0.0)
-    progress = replace(progress, now_t=106.0, energy_j=1.0)  # since then
-    for knob, spent_j in ((0.0, 80.0), (0.5, None)):
-        asked, of = Asked(), trial(7, max_epochs=9, eta_knob=knob)
-        PolicyControl(asked, replace(choice(Stage.EXPLORE), trial=of), nothing).review(progress)
-        assert asked.running[-1].cost_j == spent_j
 
 
 def test_a_review_sees_what_the_epochs_cost():

@@ -251,20 +251,14 @@ def test_before_it_trains_and_once_ranks_have_ended_less_is_asked(run, monkeypat
     assert run.asked[-3:-1] == ["speed", "epoch"]
 
 
-ORDERS = {
-    None: None,
-    "asked": StopOrder(ReasonCode.TARGET_REACHED, "", StopLevel.ASK),
-    "ended": StopOrder(ReasonCode.TARGET_REACHED, "", StopLevel.TERMINATE),
-}
-
-
-@pytest.mark.parametrize("name", ORDERS)
-def test_a_target_may_be_taken_back_until_the_ranks_are_ended_for_it(run, monkeypatch, name):
-    reached = after(report(106.0, 2, 0.9), start=TRAINS)
-    run.progress, run.stopping.order = reached, ORDERS[name]
+@pytest.mark.parametrize("level", [None, StopLevel.ASK, StopLevel.TERMINATE])
+def test_a_target_may_be_taken_back_until_the_ranks_are_ended_for_it(run, monkeypatch, level):
+    run.progress = reached = after(report(106.0, 2, 0.9), start=TRAINS)
+    if level is not None:
+        run.stopping.order = StopOrder(ReasonCode.TARGET_REACHED, "", level)
     found = look(run, monkeypatch, TRAINS)
-    assert found.reached == (reached.reached if name == "ended" else None)
-    assert found.ending is (name is not None)
+    assert found.reached == (reached.reached if level is StopLevel.TERMINATE else None)
+    assert found.ending is (level is not None)
     assert look(run, monkeypatch, replace(TRAINS, epochs=5)).ending
     assert look(run, monkeypatch, reached).reached == reached.reached
 
