@@ -24,15 +24,7 @@ from zeusrun.choice.choose import (
     decide_after_miss,
 )
 from zeusrun.choice.problem import Chooser, Forced, Machine, Moment, build_problem, next_recurrence
-from zeusrun.trial import (
-    CurvePoint,
-    Decision,
-    Hardware,
-    Interruption,
-    SizeChange,
-    Stage,
-    TrialStatus,
-)
+from zeusrun.trial import CurvePoint, Hardware, Interruption, SizeChange, Stage, TrialStatus
 from zeusrun.view.explain import describe_choice
 
 ROOT = Path(__file__).parents[2]
@@ -100,12 +92,12 @@ def test_a_recurrence_of_one_attempt_explores_as_if_others_followed(asked, tmp_p
 def test_what_would_follow_a_miss_is_asked_with_the_attempts_that_are_left(
     asked, tmp_path, monkeypatch, attempts, asked_of
 ):
+    first, problem = asked.choose([]).decision, asked.problem([])
     problems, choose = [], Auto.choose
     monkeypatch.setattr(
         Auto, "choose", lambda self, *of: problems.append(of[0]) or choose(self, *of)
     )
     asked = asked.change(spec=load_job(tmp_path, attempts=attempts))
-    first, problem = Decision(32, Stage.EXPLORE, "why"), asked.problem([])
     then = decide_after_miss(asked.chooser, problem, [], first, 10.0)
     assert [(each.last_attempt, each.attempts_left) for each in problems] == asked_of
     assert (then is None) == (attempts == 1)

@@ -235,6 +235,11 @@ def test_lines_of_a_rank_are_shown_once_and_what_is_left_of_one_at_the_end(run, 
     assert [each for each in run.events if isinstance(each, Printed)] == [Printed(0, ("one",))]
     assert look(run, monkeypatch, TRAINS, final=True).energy_j is None  # the outcome says it
     assert Printed(0, ("ha",)) in run.events
+    run.logs[0].path.write_text((99 * "x" + "\n") * 4000)  # too many to be printed in time
+    look(run, monkeypatch, TRAINS)
+    assert [each.text[:20] for each in run.events if isinstance(each, Noted)] == [
+        "0.1 MB of rank 0 are"
+    ]
 
 
 def test_before_it_trains_and_once_ranks_have_ended_less_is_asked(run, monkeypatch):
