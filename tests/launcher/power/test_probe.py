@@ -9,6 +9,7 @@ import pytest
 
 from zeusrun.launcher.power.probe import (
     COUNTER_ERROR,
+    LONG_S,
     LOST_S,
     METERED_S,
     SETTLE_S,
@@ -225,6 +226,13 @@ def test_a_long_evaluation_in_which_no_limit_is_held_is_not_counted_as_held():
     assert measured.enough
 
 
+def test_noisy_steps_are_measured_for_longer():
+    quiet, _ = measure(Training(0.1, noise=0.05), weights=(TIME,))
+    loud, _ = measure(Training(0.1, noise=0.25), weights=(TIME,))
+    assert loud.seconds > 2 * quiet.seconds
+    assert loud.error <= WANTED_ERROR or loud.seconds >= LONG_S
+
+
 def test_the_error_it_claims_is_the_error_it_makes():
     """Over many windows, the spread of what is measured agrees with what each says of itself."""
     rates, errors = [], []
@@ -234,6 +242,28 @@ def test_the_error_it_claims_is_the_error_it_makes():
         errors.append(measured.error)
     spread = np.std(rates) / np.mean(rates)
     assert 0.6 * spread <= np.mean(errors) <= 2.0 * spread + 0.004  # the counter's part stays
+
+
+def test_energy_per_step_is_known_though_the_time_of_steps_is_not():
+    """Watts are constant here, so the joules of a step follow its time; at constant joules, none."""
+    training = Training(0.1, noise=0.25)
+
+    def by_step(since_t, until_t):
+        return 20.0 * float(np.diff(np.interp([since_t, until_t], times, counts))[0])
+
+    times, counts = [100.0], [0]
+    probe = Probe(training.now_t, 0)
+    while True:
+        count = training.tick()
+        times.append(count.last_step_t)
+        counts.append(training.steps)
+        probe.add(count)
+        if probe.meter(training.now_t, by_step):
+            measured = probe.measured((ENERGY,))
+            if measured is not None and measured.enough:
+                break
+    assert measured.seconds < 12.0
+    assert measured.energy_j / measured.steps == pytest.approx(20.0, rel=1e-3)
 
 
 def test_nothing_counts_before_the_limit_has_settled():
