@@ -63,9 +63,9 @@ class Training:
     def wait_for_ranks(self, ranks=None):
         self._wait(lambda: self.is_settled(ranks))
 
-    def _wait(self, condition, seconds=120):
+    def _wait(self, condition):
         try:
-            wait_for(lambda: condition() or self.submit.poll() is not None, seconds)
+            wait_for(lambda: condition() or self.submit.poll() is not None)
         except pytest.fail.Exception as error:
             raise AssertionError(f"{error}\n{self.log}\n{self.stacks()}") from None
         assert self.submit.poll() is None, self.submit.communicate()[0]

@@ -42,7 +42,7 @@ def test_ranks_come_and_go_and_are_lost_while_the_others_train_on(zeusrun):
     training.wait_for_ranks(1)
     assert training.board.place(training.members[0]).pid == first[1]
     training.resize(1)  # while another one starts in its place
-    training.wait_for_steps()
+    training.wait_for_steps(45)  # an epoch has 20
     training.resize(0)
     shown = training.end_missed()
     assert training.check(kills=1) > 20

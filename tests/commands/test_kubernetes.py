@@ -115,7 +115,7 @@ def later():
 
     def start(condition, act):
         def run():
-            act(wait_for(condition, 20))
+            act(wait_for(condition))
 
         threads.append(threading.Thread(target=run))
         threads[-1].start()

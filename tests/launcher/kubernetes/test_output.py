@@ -264,7 +264,7 @@ def test_a_deleted_job_without_a_pod_is_not_watched(answers, monkeypatch):
     answers.find = look
     monkeypatch.setattr(output, "_AGAIN_S", 0.01)
     with PodOutput(NAME) as source:
-        wait_for(source.has_ended, 2)
+        wait_for(source.has_ended)
 
 
 class TestConnections:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -225,9 +226,12 @@ def test_a_rank_without_a_handler_leaves_its_files_whole(start, paths, tmp_path,
     ranks.take(event)
     environment = {**os.environ, "ZEUSRUN_RUN_DIR": str(paths.run_dir)}
     with subprocess.Popen(["sleep", "600"], env=environment) as bare:
+        own = Path(f"/proc/{bare.pid}/environ")
+        wait_for(lambda: b"ZEUSRUN_RUN_DIR" in own.read_bytes())  # exec sets it last
         ranks.take(Started(event.t, 1, bare.pid))
-        assert not ranks.ask_to_end()  # that one handles no signal
+        asked = ranks.ask_to_end()
         bare.kill()
+    assert not asked  # that one handles no signal
     assert ranks.ask_to_end()
     assert process.wait() == 0
     assert gzip.decompress((tmp_path / "open.gz").read_bytes()) == b"text"
