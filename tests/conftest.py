@@ -60,7 +60,6 @@ def heed_signals(*, has_workers):
 def pytest_collection_finish(session):
     """Let the garbage collector leave out what every test needs: 180,000 objects."""
     session.config.stash[IMPORTED] = LARGE & sys.modules.keys()
-    gc.collect()
     gc.freeze()
     gc.enable()
 

@@ -234,8 +234,9 @@ def test_a_training_needs_no_streams(zeusrun, closed):
     assert [found["status"] for found in zeusrun.history()] == ["REACHED"]
 
 
-@pytest.mark.parametrize("sink", ["/dev/full", None], ids=["full disk", "closed pipe"])
-@pytest.mark.parametrize("arguments", [[], ["--json"]], ids=["text", "json"])
+@pytest.mark.parametrize(
+    ("sink", "arguments"), [("/dev/full", ["--json"]), (None, [])], ids=["full disk", "closed pipe"]
+)
 def test_who_does_not_read_what_was_saved_does_not_change_how_a_submit_ends(
     zeusrun, arguments, sink
 ):

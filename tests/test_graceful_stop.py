@@ -51,7 +51,7 @@ def cancel(zeusrun, child):
 @pytest.mark.parametrize(
     ("stop", "expected", "changes"),
     [
-        pytest.param(preempt, (75, "PREEMPTED"), {}, marks=pytest.mark.torchrun),
+        (preempt, (75, "PREEMPTED"), {}),
         pytest.param(cancel, (130, "CANCELLED"), {}, marks=pytest.mark.long),
         pytest.param(None, (124, "STOPPED"), {"timeout_s": 45}, marks=pytest.mark.long),
     ],

@@ -31,7 +31,6 @@ def ends(run_dir):
     return [re.search(r"^end (\w+)", log, re.MULTILINE)[1] for log in logs]
 
 
-@pytest.mark.torchrun
 def test_a_run_says_how_its_ranks_agree_and_only_such_runs_are_compared(zeusrun):
     job = sync_job(zeusrun, every=3, warmup=2, nccl={"NCCL_ALGO": "Ring", "allow_nvlink": False})
     code, result, seen = zeusrun.submit(job)

@@ -48,7 +48,11 @@ def run(tmp_path):
     return run_script
 
 
-@pytest.mark.parametrize("backend", ["'gloo', ", ""], ids=["gloo", "none named"])
+@pytest.mark.parametrize(
+    "backend",
+    ["'gloo', ", pytest.param("", marks=pytest.mark.long)],  # imports torch once more
+    ids=["gloo", "none named"],
+)
 def test_what_a_signal_handler_raises_while_threads_are_joined_does_not_end_the_rank(run, backend):
     code, log = run(GROUP.format(backend=backend) + RAISES_IN_HANDLER)
     assert code == 0, log
