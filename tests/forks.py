@@ -1,5 +1,7 @@
 """Python programs without their imports: one process imports once, and each program is a fork of it.
 
+It serves all workers of pytest: the first process of pytest starts it, and tells them its address.
+
 A zeusrun takes half a second of CPU for its imports, and a rank three seconds for torch. A fork
 also ends without taking the modules apart, which would take it 0.07 s.
 """
@@ -16,6 +18,7 @@ import json
 import os
 import pkgutil
 import runpy
+import secrets
 import select
 import signal
 import socket
@@ -33,20 +36,19 @@ import zeusrun
 from tests import leftovers
 
 TIMEOUT_S = 300
-_SERVER = "import sys; from tests.forks import serve; serve(int(sys.argv[1]), sys.argv[2:])"
+_SERVER = "import sys; from tests.forks import serve; serve(*map(int, sys.argv[1:3]), sys.argv[3:])"
+
+addresses: dict[str, str] = {}
+"""Where a server listens, by what it has imported; empty until the first is asked for."""
 
 
 class Forks:
-    """Runs programs whose ``modules`` are imported already; several threads may call it."""
+    """Runs programs as forks of a server; several threads may call it."""
 
-    def __init__(self, *modules: str) -> None:
-        # The server ends when this end is closed, at the latest with this process.
-        self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        argv = [sys.executable, "-c", _SERVER, str(theirs.fileno()), *modules]
-        self._server = subprocess.Popen(argv, pass_fds=[theirs.fileno()])
-        theirs.close()
+    def __init__(self, address: str) -> None:
+        self._ours = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._ours.connect(address)
         leftovers.shared_descriptors.add(self._ours.fileno())
-        leftovers.shared_children.add(self._server.pid)
 
     def run(self, argv, env, cwd) -> subprocess.CompletedProcess[str]:
         """Run ``python -m`` of a module with arguments to its end, as ``subprocess.run`` does."""
@@ -145,34 +147,68 @@ def _read(file) -> str:
 @functools.cache
 def zeusrun_forks() -> Forks:
     """Return forks that have imported everything but the ranks' side of zeusrun."""
-    modules = (module.name for module in pkgutil.walk_packages(zeusrun.__path__, "zeusrun."))
-    own = (m for m in modules if not m.startswith(("zeusrun.worker", "zeusrun.__main__")))
-    return Forks(*own, "tests.impatient", "tests.calm")
+    return Forks(find_server("zeusrun"))
 
 
 @functools.cache
 def torch_forks() -> Forks:
     """Return forks that have imported torch, and what torchrun and the first step would import."""
-    return Forks("torch", "torch._dynamo", "torch.nn.parallel", "torch.distributed.run")
+    return Forks(find_server("torch"))
 
 
-def serve(descriptor: int, modules: list[str]) -> None:
-    """Import the modules, then fork for each request until the other end is closed."""
+def find_server(name: str) -> str:
+    """Return the address of a server, and start it if nobody has. It ends with this process."""
+    if name not in addresses:
+        if name == "torch":
+            modules = ["torch", "torch._dynamo", "torch.nn.parallel", "torch.distributed.run"]
+        else:
+            found = (module.name for module in pkgutil.walk_packages(zeusrun.__path__, "zeusrun."))
+            left_out = ("zeusrun.worker", "zeusrun.__main__")
+            modules = [each for each in found if not each.startswith(left_out)]
+            modules += ["tests.impatient", "tests.calm"]
+        address = f"\0zeusrun-tests-{secrets.token_hex(8)}"  # of no file
+        ends, ours = os.pipe()  # it ends once ours is closed
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            listener.bind(address)
+            listener.listen()
+            handed = (listener.fileno(), ends)
+            argv = [sys.executable, "-c", _SERVER, *map(str, handed), *modules]
+            server = subprocess.Popen(argv, pass_fds=handed)
+        os.close(ends)
+        leftovers.shared_descriptors.add(ours)
+        leftovers.shared_children.add(server.pid)
+        addresses[name] = address
+    return addresses[name]
+
+
+def serve(listening: int, end: int, modules: list[str]) -> None:
+    """Import the modules, then fork for each worker, which asks for programs, until the end."""
     for module in modules:
         importlib.import_module(module)
     gc.freeze()  # a collection in a fork would copy every page of the modules
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those that wait
-    with socket.socket(fileno=descriptor) as requests:
-        while True:
-            text, descriptors, _, _ = socket.recv_fds(requests, 1 << 20, 3)
-            if not text:
-                return
-            if os.fork() == 0:
-                requests.close()
-                _answer(json.loads(text), *descriptors)
-                return
-            for each in descriptors:
-                os.close(each)
+    with socket.socket(fileno=listening) as listener:
+        while end not in select.select([listener, end], [], [])[0]:
+            requests, _ = listener.accept()
+            with requests:
+                if os.fork() == 0:
+                    listener.close()
+                    os.close(end)
+                    _serve_worker(requests)
+                    os._exit(0)
+
+
+def _serve_worker(requests: socket.socket) -> None:
+    """Fork for each request until the other end is closed."""
+    while True:
+        text, descriptors, _, _ = socket.recv_fds(requests, 1 << 20, 3)
+        if not text:
+            return
+        if os.fork() == 0:
+            requests.close()
+            _answer(json.loads(text), *descriptors)
+        for each in descriptors:
+            os.close(each)
 
 
 def _answer(request, out: int, err: int, answer: int) -> None:
