@@ -57,7 +57,7 @@ class Forks:
             pid, answer = self._fork(out, err, argv=argv, env=env, cwd=str(cwd), session=False)
             stack.enter_context(answer)
             if not select.select([answer], [], [], TIMEOUT_S)[0]:
-                os.kill(pid, signal.SIGKILL)
+                Forked(pid, answer).kill()
             code = int(answer.readline())
             texts = [_read(file) for file in (out, err)]
         return subprocess.CompletedProcess(argv, code, *texts)
@@ -94,7 +94,7 @@ class Forked(psutil.Process):
     """A process that a fork server has started, with what tests use of ``subprocess.Popen``."""
 
     def __init__(self, pid: int, answer: TextIO, stdout: TextIO | None = None) -> None:
-        super().__init__(pid)
+        self._init(pid, _ignore_nsp=True)  # as psutil.Popen: it may have ended
         self._answer = answer
         self.stdout = stdout
         self.returncode: int | None = None

@@ -18,8 +18,7 @@ from dataclasses import dataclass, field
 
 import psutil
 
-_ENDING_S = 20.0  # for threads and children that are ending; a limit against hangs
-_CLOSING_S = 5.0  # for descriptors that a thread of a library closes
+_ENDING_S = 120.0  # for what another thread or process ends or closes; a limit against hangs
 _OF_PYTEST = {b"PYTEST_CURRENT_TEST"}
 # What libraries keep from their first use on, once in a process.
 _VARIABLES_OF_LIBRARIES = {  # torch and scikit-learn set them
@@ -50,10 +49,11 @@ class _Starts:
     def find_children(self) -> frozenset[psutil.Process]:
         """Return the children, looked for only if one has been started since."""
         if self.looked != self.count:
+            count = self.count  # another thread may start one meanwhile
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 found = psutil.Process().children()
-            self.looked = self.count
+            self.looked = count
             self.children = frozenset(each for each in found if each.pid not in shared_children)
         return self.children
 
@@ -134,10 +134,9 @@ class State:
         """Return what is different now, a line each."""
         began_t = collected_t = time.monotonic()
         while left := self._differences():
-            ending = any(each.startswith(("thread", "child")) for each in left)
-            closing = any(each.startswith("descriptor") for each in left)
+            ending = any(each.startswith(("thread", "child", "descriptor")) for each in left)
             now_t = time.monotonic()
-            if now_t - began_t > (_ENDING_S if ending else _CLOSING_S if closing else 0.0):
+            if now_t - began_t > (_ENDING_S if ending else 0.0):
                 break
             # What only a cycle of references keeps. Beside torch, to look at all takes 0.7 s of CPU.
             if now_t - collected_t > 0.5:
@@ -167,4 +166,5 @@ class State:
                     left.append(f"variable {name}: {after!r}, was {before!r}")
         left += [f"thread: {each.name}" for each in now.threads - self.threads if each.is_alive()]
         left += filter(None, map(_describe, sorted(now.descriptors - self.descriptors)))
+        left += [f"closed number {each}" for each in sorted(self.descriptors - now.descriptors)]
         return left + [f"child: {each}" for each in now.children - self.children]

@@ -80,7 +80,7 @@ def watchdog_of(launcher):
     return next(
         process
         for process in psutil.Process(launcher.pid).children()
-        if "ZEUSRUN_RUN_DIR" in process.environ()
+        if "ZEUSRUN_RUN_DIR" in _environment_of(process)
     )
 
 
@@ -89,8 +89,15 @@ def agent_of(launcher):
     return next(
         process
         for process in watchdog_of(launcher).children()
-        if process.environ().get("RANK") is None
+        if (found := _environment_of(process)) and "RANK" not in found
     )
+
+
+def _environment_of(process):
+    """Return the environment of a process; that of one which has ended is empty."""
+    with contextlib.suppress(psutil.Error):
+        return process.environ()
+    return {}
 
 
 def survivors(trial):

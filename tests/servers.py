@@ -58,11 +58,11 @@ class Proxy:
                 except OSError:
                     client.close()
                     continue
+                self._open |= {client, server}
                 self._start(self._pump, client, server, True)
                 self._start(self._pump, server, client, False)
 
     def _pump(self, source, target, is_request):
-        self._open.add(source)
         with contextlib.suppress(OSError):
             while (data := source.recv(1 << 16)) and self.mode != "refuse":
                 if self.mode == "hang":

@@ -78,10 +78,10 @@ BUDGETS: Mapping[str, int] = {
     "gpu and energy": 2_324,
     "history": 980,
     "hooks": 1_477,
-    "hosts": 1_805,
+    "hosts": 1_806,
     "jobfile": 3_168,
     "kubernetes": 1_019,
-    "launcher": 5_832,
+    "launcher": 5_829,
     "maintenance": 929,
     "metrics": 1_772,
     "policies": 3_058,
@@ -93,8 +93,8 @@ BUDGETS: Mapping[str, int] = {
     "slurm": 679,
     "sync": 1_012,
     "values": 1_568,
-    "view": 2_165,
-    "watch": 893,
+    "view": 2_166,
+    "watch": 894,
     "worker": 1_160,
 }
 """Lines of code that a part may have; the whole is their sum."""

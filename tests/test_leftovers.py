@@ -18,14 +18,15 @@ LEAVES = {
     "os.environ['LEFT'] = '1'": "variable b'LEFT'",
     "threading.Thread(target=signal.pause).start()": "thread",
     "os.dup(1)": "descriptor",
-    "subprocess.Popen(['sleep', '9'], stdout=-3)": "child",
+    "subprocess.Popen(['sleep', '9'], stdout=-3, stderr=-3)": "child",
+    "os.close(0)": "closed number",
     "if os.fork() == 0: os._exit(0)": "child",
     "kept = [open('/dev/null')]; kept.append(kept); del kept": "",  # only a cycle keeps it
 }
 _PROGRAM = """
 import json, os, signal, subprocess, sys, threading
 from tests import leftovers
-leftovers._ENDING_S = leftovers._CLOSING_S = 0.1
+leftovers._ENDING_S = 0.1
 for code in json.loads(sys.argv[1]):
     child = os.fork()
     if child == 0:

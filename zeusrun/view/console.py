@@ -82,8 +82,9 @@ class LastingStream:
             yield
         except OSError:  # from here on, the stream writes to nowhere
             nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, self._stream.fileno())
-            os.close(nowhere)
+            if nowhere != self._stream.fileno():  # it may have been closed
+                os.dup2(nowhere, self._stream.fileno())
+                os.close(nowhere)
 
 
 def lasting_console(stream: IO[str] | None) -> PlainConsole:

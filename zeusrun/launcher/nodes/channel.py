@@ -177,11 +177,12 @@ def write_all(descriptor: int, data: bytes) -> None:
 
 def _write_until(descriptor: int, data: bytes, stop: int) -> bool:
     """Write all bytes, and return true; false if ``stop`` becomes readable before."""
-    while data:
+    left = memoryview(data)
+    while left:
         if not _wait_for(descriptor, select.POLLOUT, stop):
             return False
         # A pipe or socket that is ready takes so many bytes without a wait.
-        data = data[os.write(descriptor, data[: select.PIPE_BUF]) :]
+        left = left[os.write(descriptor, left[: select.PIPE_BUF]) :]
     return True
 
 

@@ -141,7 +141,7 @@ class RemoteNode:
         self.channel.send("bye")
         self._thread.join(_STALE_S)  # for the last words of the node
         self.channel.close()
-        self._thread.join()
+        self._thread.join(_STALE_S)  # it may write to a disk that does not answer
 
     def _read(self) -> None:
         problem = None

@@ -333,8 +333,9 @@ class WatchedModels:
         self._finish_gone()
 
     def _finish_gone(self) -> None:
-        while self._gone:
-            _finish(self._gone.pop())
+        with contextlib.suppress(Exception):  # the training goes on
+            while self._gone:
+                _finish(self._gone.pop())
 
 
 def _finish(model: WatchedModel) -> None:
