@@ -166,5 +166,4 @@ class State:
                     left.append(f"variable {name}: {after!r}, was {before!r}")
         left += [f"thread: {each.name}" for each in now.threads - self.threads if each.is_alive()]
         left += filter(None, map(_describe, sorted(now.descriptors - self.descriptors)))
-        left += [f"closed number {each}" for each in sorted(self.descriptors - now.descriptors)]
         return left + [f"child: {each}" for each in now.children - self.children]

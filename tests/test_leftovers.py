@@ -19,7 +19,6 @@ LEAVES = {
     "threading.Thread(target=signal.pause).start()": "thread",
     "os.dup(1)": "descriptor",
     "subprocess.Popen(['sleep', '9'], stdout=-3, stderr=-3)": "child",
-    "os.close(0)": "closed number",
     "if os.fork() == 0: os._exit(0)": "child",
     "kept = [open('/dev/null')]; kept.append(kept); del kept": "",  # only a cycle keeps it
 }
