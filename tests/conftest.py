@@ -73,7 +73,7 @@ def pytest_collection_finish(session):
 
 
 def pytest_unconfigure():
-    gc.freeze()  # or pytest collects five times before it ends: a second of each worker
+    gc.freeze()  # pytest then collects five times: with all objects, a second of CPU a worker
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,6 @@
 """Python programs without their imports: one process imports once, and each program is a fork of it.
 
-It serves all workers of pytest: the first process of pytest starts it, and tells them its address.
+The process serves all workers of pytest. The controller starts it and tells them its address.
 
 A zeusrun takes half a second of CPU for its imports, and a rank three seconds for torch. A fork
 also ends without taking the modules apart, which would take it 0.07 s.
@@ -166,8 +166,8 @@ def find_server(name: str) -> str:
             left_out = ("zeusrun.worker", "zeusrun.__main__")
             modules = [each for each in found if not each.startswith(left_out)]
             modules += ["tests.impatient", "tests.calm"]
-        address = f"\0zeusrun-tests-{secrets.token_hex(8)}"  # of no file
-        ends, ours = os.pipe()  # it ends once ours is closed
+        address = f"\0zeusrun-tests-{secrets.token_hex(8)}"  # in Linux's abstract namespace
+        ends, ours = os.pipe()  # the server ends once ``ours`` is closed
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
             listener.bind(address)
             listener.listen()
@@ -182,7 +182,7 @@ def find_server(name: str) -> str:
 
 
 def serve(listening: int, end: int, modules: list[str]) -> None:
-    """Import the modules, then fork for each worker, which asks for programs, until the end."""
+    """Import the modules, then fork for each worker that connects, until ``end`` is closed."""
     for module in modules:
         importlib.import_module(module)
     gc.freeze()  # a collection in a fork would copy every page of the modules

@@ -138,7 +138,7 @@ class State:
             now_t = time.monotonic()
             if now_t - began_t > (_ENDING_S if ending else 0.0):
                 break
-            # What only a cycle of references keeps. Beside torch, to look at all takes 0.7 s of CPU.
+            # A cycle of references may keep it. Beside torch, a full collection takes 0.7 s of CPU.
             if now_t - collected_t > 0.5:
                 gc.collect()
                 collected_t = time.monotonic()

@@ -500,6 +500,16 @@ def test_a_view_outlives_its_reader(terminal):
         screen.print("to nobody")
 
 
+def test_a_stream_whose_descriptor_was_closed_writes_to_nowhere(tmp_path):
+    with open(tmp_path / "out", "w") as stream:
+        lasting = LastingStream(stream)
+        os.close(stream.fileno())  # the next file gets its number
+        for _ in range(2):
+            lasting.write("text")
+            lasting.flush()
+        assert os.readlink(f"/proc/self/fd/{stream.fileno()}") == os.devnull
+
+
 def test_after_the_target_no_bound_is_shown():
     progress = after(started(103.0), report(105.0, 1, 0.6))
     assert progress.reached is not None

@@ -124,6 +124,17 @@ def test_the_first_reason_stays(hosts):
     assert node.lost == "host b is lost: it is silent"
 
 
+def test_leaving_does_not_wait_for_a_disk_that_does_not_answer(hosts, monkeypatch):
+    answers = threading.Event()
+    monkeypatch.setattr(remote_node, "_STALE_S", 0.05)
+    monkeypatch.setattr(remote_node.RemoteNode, "_take", lambda *_: answers.wait(60))
+    node, _ = hosts.play()
+    node.close()
+    assert node._thread.is_alive()
+    answers.set()
+    node._thread.join()
+
+
 def test_leaving_is_no_loss(hosts):
     node = hosts.serve()
     node.close()

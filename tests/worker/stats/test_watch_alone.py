@@ -232,6 +232,30 @@ def test_the_scale_of_the_loss_is_removed(run):
     assert scaled == pytest.approx(plain, rel=1e-3)
 
 
+def test_a_model_that_is_gone_and_cannot_be_recorded_does_not_end_the_training(run):
+    events = run(
+        """
+        import gc
+        from zeusrun.worker.stats.watch import WatchedModel
+
+        def refuse(model):
+            raise OSError("no space left")
+
+        def train_one():
+            model = normed()
+            zeusrun.watch(model)
+            train(model, epochs=2)
+
+        train_one()
+        gc.collect()
+        finish, WatchedModel.finish = WatchedModel.finish, refuse
+        train_one()
+        WatchedModel.finish = finish
+        """
+    )
+    assert 1 in {event.model for event in events}
+
+
 def test_models_that_come_and_go_have_numbers_of_their_own_and_keep_their_last_values(run):
     events = run(
         """
