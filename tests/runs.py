@@ -44,12 +44,15 @@ def wait_for(condition, seconds=300.0, what="it"):
 
     For files and states of other processes, which have no event to wait for.
     """
-    deadline_t = time.monotonic() + seconds
-    while time.monotonic() < deadline_t:
+    now_t = time.monotonic()
+    deadline_t = now_t + seconds
+    while now_t < deadline_t:
+        asked_t = now_t
         value = condition()
         if value:
             return value
-        time.sleep(0.02)
+        now_t = time.monotonic()
+        time.sleep(max(0.02, min(2 * (now_t - asked_t), 0.5)))  # to ask is CPU of another's
     pytest.fail(f"{what} did not happen within {seconds:g} s")
     return None
 

@@ -160,6 +160,7 @@ def test_games_of_an_untrained_model_reach_nothing(zeusrun, how):
     assert "epoch 1/2" not in done.stdout
 
 
+@pytest.mark.long  # judged in tests/launcher/supervision/test_outcome.py
 def test_a_run_without_a_step_does_not_reach_its_target(zeusrun):
     job = zeusrun.job(
         "plays_before_training.py",

@@ -471,6 +471,7 @@ def test_the_result_of_a_submit_nobody_reads_is_still_its_exit_code(zeusrun):
     assert child.wait(timeout=300) == 3
 
 
+@pytest.mark.long  # as the one above, with another cause, which the agents' contract has, too
 @pytest.mark.torchrun
 def test_a_rank_that_is_killed_is_named_though_another_complains(zeusrun):
     job = zeusrun.job("dies_on_rank_1.py", launch={"nproc_per_node": 2}, attempts=1)

@@ -67,6 +67,7 @@ def test_submits_at_once_are_all_there_exactly_once(try_faults, crowd):
     assert tried == {f"{crowd} submits at once": 1}
 
 
+@pytest.mark.long  # a process for each verb
 def test_all_verbs_at_random_leave_a_true_history(try_faults):
     assert try_faults("--mix", "2") == {"all verbs mixed, 2 s": 1}
 

@@ -38,9 +38,11 @@ for device in gpus_of_job({}, None):
 PRINT = "from zeusrun.gpu.nvml import gpus_of_job; device, *_ = gpus_of_job({}, None); print(%s)"
 
 
-def test_the_nvml_suite_passes(build_library):
+def test_the_nvml_suite_passes(build_library, tmp_path):
+    # With a folder of its own: in pytest's, it would delete those of earlier runs.
+    given = ["-p", "no:cacheprovider", "--basetemp", str(tmp_path / "suite")]
     suite = str(HERE / "nvml_suite.py")
-    child = run_python(["-m", "pytest", "-p", "no:cacheprovider", suite], build_library())
+    child = run_python(["-m", "pytest", *given, suite], build_library())
     assert child.returncode == 0, child.stdout + child.stderr
     assert "skipped" not in child.stdout
 

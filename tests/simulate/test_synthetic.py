@@ -34,8 +34,11 @@ def valleys(costs):
 @pytest.mark.parametrize(
     "family",
     [
-        *sorted(FAMILIES.keys() - {"glide", "creep"}),
-        pytest.param("creep", marks=pytest.mark.long),
+        *("bimodal", "drift"),
+        *(
+            pytest.param(each, marks=pytest.mark.long)
+            for each in sorted(FAMILIES.keys() - {"bimodal", "drift", "glide"})
+        ),
     ],
 )
 def test_the_default_reaches_in_every_era(family):

@@ -201,7 +201,11 @@ def test_weights_are_the_same_with_and_without():
     [
         pytest.param(lambda: models.Net(models.Wrong), id="computes something else"),
         pytest.param(lambda: models.Raises(models.Net()), id="no dimension of samples"),
-        pytest.param(lambda: torch.compile(models.Net(), backend="eager"), id="compiled"),
+        pytest.param(
+            lambda: torch.compile(models.Net(), backend="eager"),
+            id="compiled",
+            marks=pytest.mark.long,  # torch._dynamo
+        ),
         pytest.param(lambda: models.Net(uses=2, checkpointed=False), id="checkpoints"),
         pytest.param(lambda: models.Net(nn.Identity), id="no such layers"),
         pytest.param(lambda: models.Net(nn.BatchNorm1d), id="BatchNorm"),
