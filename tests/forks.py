@@ -157,7 +157,7 @@ def torch_forks() -> Forks:
 
 
 def find_server(name: str) -> str:
-    """Return the address of a server, and start it if nobody has. It ends with this process."""
+    """Return the address of a server, and start it if nobody has."""
     if name not in addresses:
         if name == "torch":
             modules = ["torch", "torch._dynamo", "torch.nn.parallel", "torch.distributed.run"]
@@ -166,19 +166,24 @@ def find_server(name: str) -> str:
             left_out = ("zeusrun.worker", "zeusrun.__main__")
             modules = [each for each in found if not each.startswith(left_out)]
             modules += ["tests.impatient", "tests.calm"]
-        address = f"\0zeusrun-tests-{secrets.token_hex(8)}"  # in Linux's abstract namespace
-        ends, ours = os.pipe()  # the server ends once ``ours`` is closed
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-            listener.bind(address)
-            listener.listen()
-            handed = (listener.fileno(), ends)
-            argv = [sys.executable, "-c", _SERVER, *map(str, handed), *modules]
-            server = subprocess.Popen(argv, pass_fds=handed)
-        os.close(ends)
-        leftovers.shared_descriptors.add(ours)
-        leftovers.shared_children.add(server.pid)
-        addresses[name] = address
+        addresses[name] = start_server(modules)
     return addresses[name]
+
+
+def start_server(modules: list[str]) -> str:
+    """Start a server that imports some modules; return its address. It ends with this process."""
+    address = f"\0zeusrun-tests-{secrets.token_hex(8)}"  # in Linux's abstract namespace
+    ends, ours = os.pipe()  # the server ends once ``ours`` is closed
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(address)
+        listener.listen()
+        handed = (listener.fileno(), ends)
+        argv = [sys.executable, "-c", _SERVER, *map(str, handed), *modules]
+        server = subprocess.Popen(argv, pass_fds=handed)
+    os.close(ends)
+    leftovers.shared_descriptors.add(ours)
+    leftovers.shared_children.add(server.pid)
+    return address
 
 
 def serve(listening: int, end: int, modules: list[str]) -> None:
@@ -233,6 +238,7 @@ def _answer(request, out: int, err: int, answer: int) -> None:
 def _become(argv: list[str], env: dict[str, str], cwd: str, *, session: bool) -> NoReturn:
     if session:
         os.setsid()
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup, the server ignores it
     os.environ.clear()
     os.environ.update(env)
     time.tzset()
