@@ -27,7 +27,8 @@ _VARIABLES_OF_LIBRARIES = {  # torch and scikit-learn set them
 _FILES_OF_LIBRARIES = (".ttf",)  # matplotlib's fonts
 _THREADS_OF_LIBRARIES = ("tqdm_monitor", "TMonitor", "AnyIO worker thread")
 
-_NUMBERS = [int(number) for number in signal.valid_signals()]
+# That of SIGALRM is pytest-timeout's: it changes when a test fails.
+_NUMBERS = [int(number) for number in signal.valid_signals() - {signal.SIGALRM}]
 
 shared_descriptors: set[int] = set()
 """Those that the tests of a worker share, such as the connection to a fork server."""

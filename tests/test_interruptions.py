@@ -63,7 +63,7 @@ def test_a_crash_from_which_the_training_begins_anew_teaches_its_speed_and_costs
 
 @pytest.mark.long
 def test_a_preempted_run_without_a_checkpoint_is_not_charged_for_what_was_thrown_away(zeusrun):
-    given = ("--forgets", "--epoch-s", "0.3", "--reaches", "12")
+    given = ("--forgets", "--epoch-s", "0.3", "--reaches", "12", "--again")
     submitted = job(zeusrun, *given, objective=TIME_ALONE)
     code, _ = preempt(zeusrun, submitted, signal.SIGTERM, 8)
     (cut,) = zeusrun.history()

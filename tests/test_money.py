@@ -72,10 +72,11 @@ def test_a_run_that_outlasts_its_prices_has_none_and_says_so_once(zeusrun):
 
 
 def test_a_preempted_run_costs_what_all_its_parts_cost(zeusrun):
-    first = checkpoint_job(zeusrun, "--reaches", "4", "--epoch-s", "0.2", price=FLAT)
+    given = ("--again", "--reaches", "4", "--epoch-s", "0.2")
+    first = checkpoint_job(zeusrun, *given, price=FLAT)
     preempt(zeusrun, first)
     (cut,) = zeusrun.history()
-    again = checkpoint_job(zeusrun, "--reaches", "4", price={"currency": "USD", "per_kwh": 1})
+    again = checkpoint_job(zeusrun, *given, price={"currency": "USD", "per_kwh": 1})
     trial = only_trial(zeusrun.submit(again)[1])
     assert trial["preemptions"] == 1
     if cut["energy_j"] is not None:  # the child only sleeps, and may use no CPU time

@@ -37,7 +37,7 @@ def reports(zeusrun):
     "number", [signal.SIGTERM, pytest.param(signal.SIGUSR1, marks=pytest.mark.long)]
 )
 def test_the_next_submit_goes_on_with_a_preempted_trial(zeusrun, number):
-    first = job(zeusrun, "--reaches", "7", learning_rate={"base": 0.1})
+    first = job(zeusrun, "--again", "--reaches", "7", learning_rate={"base": 0.1})
     code, seen = preempt(zeusrun, first, number)
     (cut,) = zeusrun.history()
     assert (code, cut["status"]) == (75, "PREEMPTED")
@@ -132,7 +132,7 @@ def test_a_launcher_that_dies_in_a_later_part_loses_nothing_of_the_earlier_ones(
 
 
 def test_a_submit_that_died_at_going_on_does_not_keep_the_next_one_from_it(zeusrun):
-    first = job(zeusrun, "--reaches", "5")
+    first = job(zeusrun, "--again", "--reaches", "5")
     preempt(zeusrun, first)
     (cut,) = zeusrun.history()
     reopen_run(zeusrun.home, RunPaths(Path(cut["run_dir"])))
@@ -210,7 +210,7 @@ def test_a_dry_run_shows_the_trial_that_would_go_on(zeusrun):
 def test_a_trial_that_cannot_be_started_again_keeps_what_it_took_and_may_go_on_later(zeusrun):
     workdir = zeusrun.folder / "32"
     workdir.mkdir()
-    first = job(zeusrun, "--reaches", "5", workdir=str(zeusrun.folder / "${batch_size}"))
+    first = job(zeusrun, "--again", "--reaches", "5", workdir=str(zeusrun.folder / "${batch_size}"))
     preempt(zeusrun, first)
     (cut,) = zeusrun.history()
     workdir.rmdir()

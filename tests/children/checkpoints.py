@@ -1,7 +1,7 @@
 """Trains with checkpoints: goes on where the last part left off, and saves when told to stop.
 
-Each epoch lasts ``--epoch-s``; the target is reached in epoch ``--reaches``, or once the file
-``--reaches-with`` exists. In its first life it takes ``--lost-s`` in epoch ``--crashes-in``, and
+Each epoch lasts ``--epoch-s``; the target is reached in epoch ``--reaches``, with ``--again`` not in
+the first part, or once the file ``--reaches-with`` exists. In its first life it takes ``--lost-s`` in epoch ``--crashes-in``, and
 raises. With ``--forgets`` it saves nothing.
 """
 
@@ -9,12 +9,14 @@ import argparse
 import json
 import os
 import time
+from pathlib import Path
 
 import zeusrun
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--epoch-s", type=float, default=0.3)
 parser.add_argument("--reaches", type=int, default=10**9)
+parser.add_argument("--again", action="store_true")
 parser.add_argument("--reaches-with", default="")
 parser.add_argument("--crashes-in", type=int, default=0)
 parser.add_argument("--lost-s", type=float, default=2.0)
@@ -23,6 +25,9 @@ arguments = parser.parse_args()
 
 run = zeusrun.current()
 path = run.checkpoint_dir / "last.json"
+begun = Path(os.environ["ZEUSRUN_RUN_DIR"], "begun")
+may_reach = begun.exists() or not arguments.again
+begun.touch()
 done = json.loads(path.read_text())["epoch"] if path.exists() else 0
 print(f"begins after epoch {done} with {os.environ['ZEUSRUN_BATCH_SIZE']}", flush=True)
 for epoch in run.epochs(default=100, done=done):
@@ -30,7 +35,7 @@ for epoch in run.epochs(default=100, done=done):
     if epoch == arguments.crashes_in and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
         time.sleep(arguments.lost_s)
         raise ValueError("the first life")
-    reached = epoch >= arguments.reaches or os.path.exists(arguments.reaches_with)
+    reached = (epoch >= arguments.reaches and may_reach) or os.path.exists(arguments.reaches_with)
     run.report(epoch=epoch, accuracy=0.5 if reached else epoch / 10000)
     done = epoch
     if run.rank == 0 and not arguments.forgets:

@@ -1,5 +1,7 @@
 """Takes an optimizer step about every 10 ms, 20 an epoch, and reaches its target in epoch 2.
 
+With ``--until``, that epoch lasts until a file exists.
+
 With the batch size of ``--endless``, its first epoch lasts until zeusrun stops it, and 60 steps
 longer.
 """
@@ -14,6 +16,7 @@ import zeusrun
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--endless", type=int)
+parser.add_argument("--until", default="/")
 arguments = parser.parse_args()
 take_step = count_steps()
 
@@ -32,4 +35,6 @@ for epoch in run.epochs(default=3):
         while not os.path.exists(stop_file):
             take_steps(1)
         take_steps(60)
+    while epoch == 2 and not os.path.exists(arguments.until):
+        take_steps(1)
     run.report(epoch=epoch, accuracy=0.3 * epoch)

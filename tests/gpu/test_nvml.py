@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -38,11 +39,11 @@ for device in gpus_of_job({}, None):
 PRINT = "from zeusrun.gpu.nvml import gpus_of_job; device, *_ = gpus_of_job({}, None); print(%s)"
 
 
-def test_the_nvml_suite_passes(build_library, tmp_path):
+def test_the_nvml_suite_passes(build_library):
     # With a folder of its own: in pytest's, it would delete those of earlier runs.
-    given = ["-p", "no:cacheprovider", "--basetemp", str(tmp_path / "suite")]
-    suite = str(HERE / "nvml_suite.py")
-    child = run_python(["-m", "pytest", *given, suite], build_library())
+    with tempfile.TemporaryDirectory(dir="/tmp") as own:  # short enough for sockets
+        given = ["-p", "no:cacheprovider", "--basetemp", f"{own}/t", str(HERE / "nvml_suite.py")]
+        child = run_python(["-m", "pytest", *given], build_library())
     assert child.returncode == 0, child.stdout + child.stderr
     assert "skipped" not in child.stdout
 

@@ -56,9 +56,9 @@ def database(server):
 def job(zeusrun, server):
     """A function that writes a job file whose history is on the server."""
 
-    def write(script="well.py", **history):
+    def write(script="well.py", *args, **history):
         values = {"url": server.url, "wait_s": 0.2, **history}
-        return zeusrun.job(script, history=values, attempts=1)
+        return zeusrun.job(script, args=args, history=values, attempts=1)
 
     return write
 
@@ -140,9 +140,12 @@ def test_the_home_remembers_the_history_of_a_job(zeusrun, job, server):
 
 def test_a_training_goes_on_while_the_server_is_away(zeusrun, job, server):
     with ThreadPoolExecutor() as threads:
-        child = threads.submit(zeusrun, "submit", job("steps_slowly.py"))
+        away = zeusrun.folder / "away"
+        submitted = job("steps_slowly.py", "--until", str(away))
+        child = threads.submit(zeusrun, "submit", submitted)
         wait_for_report(zeusrun)
         server.stop()
+        away.touch()
         done = child.result()
     assert done.returncode == 0, done.stderr
     assert "the result of job-1-1 waits in" in " ".join(done.stdout.split())
@@ -164,7 +167,7 @@ def test_a_training_goes_on_while_the_server_is_away(zeusrun, job, server):
 def test_a_run_whose_number_another_one_got_keeps_its_files(
     zeusrun, job, server, database, elsewhere
 ):
-    child = start_and_wait(zeusrun, job("steps_slowly.py"))
+    child = start_and_wait(zeusrun, job("steps_slowly.py", "--until", "/never"))
     with database.engine.begin() as connection:  # an older backup is restored
         for table in ("leases", "trials", "jobs"):
             connection.exec_driver_sql(f"DELETE FROM {table}")
@@ -441,7 +444,7 @@ def test_a_short_outage_loses_no_run_and_a_dead_launcher_is_lost_unasked(
 def test_a_run_that_the_server_took_for_lost_is_recovered_by_its_machine(
     zeusrun, job, server, database
 ):
-    child = start_and_wait(zeusrun, job("steps_slowly.py"))
+    child = start_and_wait(zeusrun, job("steps_slowly.py", "--until", "/never"))
     child.kill()
     child.wait()
     expire_lease(database, "job-1-1")
