@@ -25,9 +25,7 @@ arguments = parser.parse_args()
 
 run = zeusrun.current()
 path = run.checkpoint_dir / "last.json"
-begun = Path(os.environ["ZEUSRUN_RUN_DIR"], "begun")
-may_reach = begun.exists() or not arguments.again
-begun.touch()
+may_reach = Path(os.environ["ZEUSRUN_RUN_DIR"], "part1").exists() or not arguments.again
 done = json.loads(path.read_text())["epoch"] if path.exists() else 0
 print(f"begins after epoch {done} with {os.environ['ZEUSRUN_BATCH_SIZE']}", flush=True)
 for epoch in run.epochs(default=100, done=done):
