@@ -188,9 +188,11 @@ def start_server(modules: list[str]) -> str:
 
 def serve(listening: int, end: int, modules: list[str]) -> None:
     """Import the modules, then fork for each worker that connects, until ``end`` is closed."""
+    gc.disable()
     for module in modules:
         importlib.import_module(module)
     gc.freeze()  # a collection in a fork would copy every page of the modules
+    gc.enable()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those that wait
     with socket.socket(fileno=listening) as listener:
         while end not in select.select([listener, end], [], [])[0]:

@@ -27,7 +27,9 @@ class Lazily:
         if attribute.startswith("_"):  # pytest looks for some in every object of a test module
             raise AttributeError(attribute)
         is_new = self._name not in sys.modules
+        gc.disable()
         module = importlib.import_module(self._name)
+        gc.enable()
         if is_new:  # a collection that looks at all of torch takes 0.7 s
             gc.freeze()
         return getattr(module, attribute)

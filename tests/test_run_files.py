@@ -85,7 +85,7 @@ def open_to_all():
     os.umask(before)
 
 
-@pytest.mark.parametrize("script", ["well.py", "raises_on_rank_1.py"])
+@pytest.mark.parametrize("script", ["well.py", "exits_7.py"])
 def test_everything_that_zeusrun_writes_is_its_owners_alone(zeusrun, open_to_all, script):
     zeusrun.submit(zeusrun.job(script))
     found = {path: path.lstat().st_mode for path in zeusrun.home.rglob("*")}

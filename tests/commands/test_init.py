@@ -553,6 +553,7 @@ def test_a_file_that_changes_during_the_try_stays(zeusrun, script):
     assert (zeusrun.folder / "train.yaml").read_text() == "name: mine"
 
 
+@pytest.mark.long  # as over the fake one
 @pytest.mark.torchrun
 def test_a_try_under_the_real_torchrun_is_recorded_nowhere(zeusrun, script):
     script(REPORTS)

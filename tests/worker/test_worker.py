@@ -195,7 +195,7 @@ def test_a_hook_that_raises_does_not_change_the_exit_code(rank, write):
     assert code == 0
 
 
-@pytest.mark.parametrize("first", ["", "import torch; "])
+@pytest.mark.parametrize("first", ["", pytest.param("import torch; ", marks=pytest.mark.long)])
 def test_a_file_left_open_holds_all_that_was_written(rank, write, tmp_path, first):
     out = tmp_path / "out.csv"
     rank.run(write(f"{first}file = open({str(out)!r}, 'w'); file.write('epoch,loss')"))

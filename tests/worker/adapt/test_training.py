@@ -295,6 +295,7 @@ def test_a_pass_within_a_pass_leaves_the_outer_one_as_it_is(train):
     assert printed == ["1 1.0 True", "True", "2 1.0 True", "True"]
 
 
+@pytest.mark.long  # as the restart above, three trainings more
 def test_a_restart_of_a_loop_without_epoch_numbers_continues_too(train):
     plan = {"policies": ["mine:Once"], "interval": 2, "unit": "step"}
     loop = """

@@ -189,6 +189,7 @@ class LogsInOwnProcesses(InOwnProcesses):
         assert watched[-1].values["noise_scale_low"] > 0
 
 
+@pytest.mark.long  # the short tier forks ranks in test_own_processes.py
 @needs("tensorboard")
 class TestSpawned(LogsInOwnProcesses):
     command = (OWN, "spawn", SCRIPTS / "logs.py", "tensorboard")

@@ -206,7 +206,11 @@ def test_weights_are_the_same_with_and_without():
             id="compiled",
             marks=pytest.mark.long,  # torch._dynamo
         ),
-        pytest.param(lambda: models.Net(uses=2, checkpointed=False), id="checkpoints"),
+        pytest.param(
+            lambda: models.Net(uses=2, checkpointed=False),
+            id="checkpoints",
+            marks=pytest.mark.long,  # torch._dynamo
+        ),
         pytest.param(lambda: models.Net(nn.Identity), id="no such layers"),
         pytest.param(lambda: models.Net(nn.BatchNorm1d), id="BatchNorm"),
     ],
