@@ -141,7 +141,8 @@ def test_a_training_that_evaluates_by_steps_is_compared_by_samples(zeusrun, prin
     assert [each["epochs"] for each in beliefs] == [pytest.approx(960, rel=0.15)] * 2
 
 
-@pytest.mark.parametrize("how", ["print", pytest.param("tensorboard", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("how", ["print", "tensorboard"])
 def test_games_of_an_untrained_model_reach_nothing(zeusrun, how):
     job = zeusrun.job(
         "plays_before_training.py",

@@ -295,6 +295,7 @@ def test_the_next_submit_continues_a_preempted_training_to_the_target(pair):
     pair.check_that_b_is_empty()
 
 
+@pytest.mark.long  # two hosts, once more
 def test_a_killed_node_launcher_ends_the_run_and_leaves_nothing_there(pair):
     """Ranks that have saved are not waited for: their torchrun waits for that of ``b``."""
     child = pair.start_and_wait(pair.job(None, launch={"grace_period_s": 600}))

@@ -8,12 +8,13 @@ import re
 import signal
 import subprocess
 import sys
+import uuid
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.factories import CHILDREN, begin
+from tests.factories import CHILDREN
 from tests.runs import (
     agent_of,
     has_ended,
@@ -614,9 +615,12 @@ def test_a_disk_too_full_for_the_history_keeps_the_outcome_for_the_next_submit(z
     _, result, _ = zeusrun.submit(zeusrun.job())
     history = TinyDBHistory(small_disk / "history")
     first = Trial.from_json(only_trial(result))
-    for number in range(2, 120):
-        name = f"job-{number}-1"
-        begin(history, replace(first, trial=name, recurrence=number, **UNFINISHED))
+    history.add(
+        [
+            replace(first, trial=f"job-{n}-1", recurrence=n, uuid=uuid.uuid4().hex, **UNFINISHED)
+            for n in range(2, 120)
+        ]
+    )
     code, _, seen = zeusrun.submit(zeusrun.job("fills_the_disk.py"))
     assert code == 6
     assert "job-120-1 ended as REACHED" in seen
