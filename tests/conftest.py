@@ -58,11 +58,15 @@ def pytest_configure(config):
 def heed_signals(*, has_workers):
     """Give signals that are ignored their usual handlers; ``nohup`` still outlives its terminal."""
     usual = {signal.SIGINT: signal.default_int_handler, signal.SIGQUIT: signal.SIG_DFL}
-    if not has_workers:  # the workers have the children, which would inherit it
-        usual[signal.SIGHUP] = signal.SIG_DFL
+    if not has_workers:  # it has the children, which would inherit that it is ignored
+        usual[signal.SIGHUP] = outlive
     for number, handler in usual.items():
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, handler)
+
+
+def outlive(_number, _frame):
+    """Do nothing about the end of the terminal."""
 
 
 def pytest_collection_finish(session):

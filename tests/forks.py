@@ -31,6 +31,7 @@ from typing import NoReturn, TextIO
 
 import psutil
 import pynvml
+import pytest
 
 import zeusrun
 from tests import leftovers
@@ -50,6 +51,11 @@ class Forks:
         self._ours.connect(address)
         leftovers.shared_descriptors.add(self._ours.fileno())
 
+    def close(self) -> None:
+        """Close the connection; programs that run go on."""
+        leftovers.shared_descriptors.discard(self._ours.fileno())
+        self._ours.close()
+
     def run(self, argv, env, cwd) -> subprocess.CompletedProcess[str]:
         """Run ``python -m`` of a module with arguments to its end, as ``subprocess.run`` does."""
         with contextlib.ExitStack() as stack:
@@ -58,6 +64,7 @@ class Forks:
             stack.enter_context(answer)
             if not select.select([answer], [], [], TIMEOUT_S)[0]:
                 Forked(pid, answer).kill()
+                raise subprocess.TimeoutExpired(argv, TIMEOUT_S)
             code = int(answer.readline())
             texts = [_read(file) for file in (out, err)]
         return subprocess.CompletedProcess(argv, code, *texts)
@@ -87,7 +94,7 @@ class Forks:
         finally:
             os.close(writing)
         answer = os.fdopen(reading)
-        return int(answer.readline()), answer
+        return int(answer.readline() or pytest.fail("the server of the forks has ended")), answer
 
 
 class Forked(psutil.Process):

@@ -55,6 +55,7 @@ BOTH_WAYS = {
     ("history", "history/shared"),
     ("history", "history/sql"),
     ("history", "history/tinydb"),
+    ("launcher", "launcher/kubernetes"),
     ("launcher", "launcher/nodes"),
     ("launcher", "launcher/queue"),
     ("launcher", "launcher/rundir"),

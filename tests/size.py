@@ -1,6 +1,7 @@
 """How large the package is, and how much of it one submit needs: ``python -m tests.size``.
 
-The size is the number of lines with code: no blank lines, comments and docstrings. Each part of the
+The size is the number of lines with code: no blank lines, comments and docstrings. Scripts, styles
+and manifests are a part of their own. Each part of the
 package has a budget, which ``test_size.py`` asserts: whoever needs more lines changes the number in
 the same commit.
 
@@ -25,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from tests.factories import with_fake_torchrun, write_job
-from tests.source import MODULES, dotted, nodes, parse, read, trees
+from tests.source import MODULES, PACKAGE, dotted, nodes, parse, read, trees
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -84,6 +85,7 @@ BUDGETS: Mapping[str, int] = {
     "launcher": 5_829,
     "maintenance": 929,
     "metrics": 1_772,
+    "other files": 363,
     "policies": 3_058,
     "report": 1_703,
     "schedule": 1_040,
@@ -98,6 +100,7 @@ BUDGETS: Mapping[str, int] = {
     "worker": 1_160,
 }
 """Lines of code that a part may have; the whole is their sum."""
+_OTHERS = (".css", ".html", ".js", ".yaml")  # lines that are not empty
 SLACK = 20  # a budget that is further above what is there is to be lowered
 
 _OPENED = ("__init__", "__post_init__", "__enter__")  # what a call of a class runs
@@ -313,6 +316,8 @@ def count_parts() -> dict[str, int]:
     lines: collections.Counter[str] = collections.Counter()
     for name in MODULES:
         lines[part_of(name)] += count_lines(name)
+    for path in (each for suffix in _OTHERS for each in PACKAGE.rglob(f"*{suffix}")):
+        lines["other files"] += sum(map(bool, map(str.strip, path.read_text().splitlines())))
     return dict(sorted(lines.items()))
 
 
@@ -336,8 +341,8 @@ def find_loaded(folder: Path) -> set[str]:
         subprocess.CalledProcessError: If it fails.
     """
     job = write_job(folder)
-    kept = {name: os.environ[name] for name in os.environ if not name.startswith("ZEUSRUN_")}
-    env = with_fake_torchrun({**kept, "ZEUSRUN_HOME": str(folder / "home")})
+    own = {"HOME": str(folder), "ZEUSRUN_HOME": str(folder / "home"), "CUDA_VISIBLE_DEVICES": ""}
+    env = with_fake_torchrun({"PATH": os.environ["PATH"], **own})
     argv = [sys.executable, "-c", _SUBMIT, "submit", str(job)]
     subprocess.run(argv, cwd=folder, env=env, check=True, capture_output=True)
     return set((folder / "loaded").read_text().split())
@@ -356,9 +361,10 @@ def main() -> None:
         loaded = count_loaded(find_loaded(Path(folder)))
     for part, count in lines.items():
         sys.stdout.write(f"{count:7,} of {BUDGETS[part]:6,}  {part}\n")
+    code = [part for part in lines if part != "other files"]
     sys.stdout.write(
-        f"{sum(lines.values()):7,} of {sum(BUDGETS.values()):6,}  lines of code in all, in "
-        f"{len(MODULES)} modules\n"
+        f"{sum(map(lines.get, code)):7,} of {sum(map(BUDGETS.get, code)):6,}  lines of code in all, "
+        f"in {len(MODULES)} modules\n"
         f"reading one submit: {walked.files} files, {walked.stops} stops, {walked.returns} "
         f"returns (at most {WALK_BUDGET.files}, {WALK_BUDGET.stops}, {WALK_BUDGET.returns})\n"
         f"a local submit loads {loaded.modules} modules with {loaded.lines:,} lines of code "

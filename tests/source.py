@@ -58,7 +58,7 @@ def dotted(name: str) -> str:
 
 
 def imported_modules(name: str) -> set[str]:
-    """Return the modules of the package that a module imports, by their paths."""
-    by_name = {dotted(each): each for each in MODULES}
-    within = {each.removeprefix("zeusrun.") for each in imports(parse(name))}
-    return {by_name[each] for each in within if each in by_name} - {name}
+    """Return the modules of the package that a module imports or names in full, by their paths."""
+    by_name = {f"zeusrun.{dotted(each)}": each for each in MODULES}
+    named = {node.value for node in nodes(parse(name)) if isinstance(node, ast.Constant)}
+    return {by_name[each] for each in {*imports(parse(name)), *named} & by_name.keys()} - {name}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 
 from tests.forks import Forks, start_server
@@ -14,4 +15,5 @@ def test_a_program_heeds_sighup_though_the_tests_were_started_with_nohup(tmp_pat
     finally:
         signal.signal(signal.SIGHUP, before)
     code = "import signal; print(signal.getsignal(signal.SIGHUP).name)"
-    assert forks.run(["-c", code], {}, tmp_path).stdout == "SIG_DFL\n"
+    with contextlib.closing(forks):
+        assert forks.run(["-c", code], {}, tmp_path).stdout == "SIG_DFL\n"

@@ -1,10 +1,10 @@
-"""Import this before torch: it takes a third of the CPU less, and optimizers do without Dynamo.
+"""Import this before torch: it takes less CPU, and optimizers do without ``torch._dynamo``.
 
-They and DDP import ``torch._dynamo`` to keep it off their own code, which matters only where a model is compiled, and the
-import takes each rank a second of CPU. Whoever asks for anything else gets the real module.
+They and DDP import it to keep it off their own code, which matters only where a model is compiled,
+and the import takes each rank a second of CPU. Whoever asks for anything else gets the real module.
 
-Only for ranks that zeusrun starts, whose end is its own. Others end as Python does, and then it
-matters what keeps a model alive until the end: without ``torch._dynamo``, gloo may abort.
+Not for ranks that a script starts itself: they end as Python does, and then it matters what keeps a
+model alive until the end: without ``torch._dynamo``, gloo may abort.
 
 The garbage collector finds nothing in torch's 170,000 objects, while it is imported and later.
 """
