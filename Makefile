@@ -24,7 +24,7 @@ test: $(READY)
 	$(PYTEST)
 
 test-long: $(READY)
-	$(PYTEST) -m 'not gpu' --hypothesis-profile new
+	$(PYTEST) -m 'not gpu' --hypothesis-profile new --timeout 1800 -o faulthandler_timeout=2400
 
 check: $(READY)
 	$(BIN)/ruff format --check
