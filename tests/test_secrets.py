@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import locale
 import os
 import secrets
 import stat
@@ -455,6 +456,22 @@ def test_a_copy_that_a_script_has_changed_masks_what_it_can(tmp_path, first):
     paths = RunPaths(tmp_path)
     paths.job_copy.write_text(f"{first}\nenv: {{HF_TOKEN: '***'}}\n")
     assert mask_run(paths, {"HF_TOKEN": TOKEN}).text(f"a {TOKEN}") == "a ***"
+
+
+@pytest.fixture
+def ascii_locale():
+    before = locale.setlocale(locale.LC_CTYPE)
+    locale.setlocale(locale.LC_CTYPE, "C")
+    yield
+    locale.setlocale(locale.LC_CTYPE, before)
+
+
+def test_the_mask_of_a_run_is_the_same_whatever_the_locale(job_file, tmp_path, ascii_locale):
+    spec = load_spec(job_file(f"env: {{HF_TOKEN: {TOKEN}, TITLE: Café}}\n"))
+    paths = RunPaths(tmp_path / "run")
+    paths.run_dir.mkdir()
+    paths.job_copy.write_bytes(copy_job(spec))
+    assert mask_run(paths, {}).text(f"a {TOKEN} of a café") == "a *** of a café"
 
 
 def test_an_outcome_holds_no_secret_in_any_of_its_texts(job_file):

@@ -46,6 +46,12 @@ def test_where_no_batch_size_is_as_large_it_is_at_least_so_much():
     assert (high, sizes) == (None, 4)
 
 
+def test_the_largest_batch_size_tells_how_far_beyond_it_the_critical_one_may_be():
+    low, value, high, _ = fit_critical(evidence(100_000, [16, 1024], 5))
+    assert 1024 < low < value
+    assert high is None
+
+
 def test_where_every_batch_size_is_larger_it_is_at_most_so_much():
     low, _, high, _ = fit_critical(evidence(1, [64, 128, 256, 512], 5))
     assert low is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from tests.factories import DONE, REACHED, build_trial
 from tests.notify.test_notices import trial
 from zeusrun.analysis.usual import (
+    FAR_SDS,
     UNKNOWN,
     find_baseline,
     find_usual,
@@ -18,6 +20,7 @@ from zeusrun.analysis.usual import (
     upper_duration_s,
     usual_cost_j,
 )
+from zeusrun.bandit.problem import RUN_SD
 from zeusrun.trial import CurvePoint, Interruption, TrialStatus
 from zeusrun.trial.values import WorldChange
 
@@ -97,6 +100,13 @@ def test_a_few_equal_runs_do_not_make_every_other_one_strange():
     assert usual.high_j > 135
     many = find_baseline(past(*[100.0] * 20), trial(30))
     assert 110 < many.high_j < usual.high_j
+
+
+def test_runs_that_differ_as_much_as_usual_are_as_far_apart_as_usual():
+    usual = find_baseline(past(*(100.0 * math.exp(n * RUN_SD) for n in (-1, 0, 1))), trial(9))
+    far = FAR_SDS * RUN_SD * math.sqrt(1 + 1 / 3)
+    assert usual.low_j == pytest.approx(100.0 * math.exp(-far))
+    assert usual.high_j == pytest.approx(100.0 * math.exp(far))
 
 
 @pytest.mark.parametrize(

@@ -62,13 +62,14 @@ def replaced(trial):
 
 
 @pytest.mark.parametrize(
-    ("endings", "last"),
-    [((), False), ((MISSED,), False), ((MISSED, LOOKED), False), ((MISSED, LOOKED, MISSED), True)],
+    ("endings", "left"),
+    [((), 3), ((MISSED,), 2), ((MISSED, LOOKED), 2), ((MISSED, LOOKED, MISSED), 1)],
 )
-def test_the_policy_is_told_that_an_attempt_is_the_last_one_after_a_failure(asked, endings, last):
+def test_the_policy_is_told_how_many_attempts_are_left_after_a_failure(asked, endings, left):
     earlier = [build_trial(1, n, status=MISSED) for n in (1, 2)]
     now = [build_trial(2, n, status=status) for n, status in enumerate(endings, 1)]
-    assert asked.problem([*earlier, *now], 2).last_attempt is last
+    problem = asked.problem([*earlier, *now], 2)
+    assert (problem.attempts_left, problem.last_attempt) == (left, left == 1)
     assert not asked.problem([*earlier, *now]).last_attempt  # of the next recurrence
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 import subprocess
+import sys
 import threading
 import time
 
@@ -27,8 +29,9 @@ from zeusrun.launcher.nodes.channel import Channel
 from zeusrun.launcher.nodes.cluster import Cluster, _check_hello
 from zeusrun.launcher.nodes.node_launcher import versions
 from zeusrun.launcher.processes.command import Command
-from zeusrun.launcher.processes.torchrun import ProcessExit, StopLevel
+from zeusrun.launcher.processes.torchrun import ProcessExit, StopLevel, TorchrunProcess
 from zeusrun.launcher.supervision.ranks import RunningRanks, _join_exits
+from zeusrun.sidecar.events import Started
 from zeusrun.sidecar.step_clock import StepCount
 
 
@@ -463,3 +466,45 @@ def test_what_is_unknown_on_one_host_is_unknown_of_all(hosts, paths):
     nodes[1].mark_lost("host c is lost")
     nodes[0].mark_lost("host b is lost")
     assert ranks.lost in {"host b is lost", "host c is lost"}
+
+
+ENDS_WHEN_ASKED = """
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+print(os.getpid(), flush=True)
+time.sleep(600)
+"""
+
+
+def run_here(paths, text):
+    """Return a torchrun of this host, which is its own rank."""
+    env = {**os.environ, "ZEUSRUN_RUN_DIR": str(paths.run_dir)}
+    return TorchrunProcess(Command((sys.executable, "-c", text), env, paths.run_dir), paths, 600.0)
+
+
+def test_where_another_host_fails_ranks_that_live_here_are_asked_and_not_killed(hosts, paths):
+    node, own = hosts.play()
+    node.ranks = range(1, 2)
+    own_node_started(node, own, paths)
+    ranks = RunningRanks(paths, range(1), [node])
+    with run_here(paths, ENDS_WHEN_ASKED) as ranks._torchrun:
+        pid = wait_for(paths.torchrun_log.read_text)
+        ranks.take(Started(0.0, 0, int(pid)))
+        assert ranks.step(StopLevel.NONE)
+        node.mark_lost("host b is lost")
+        wait_for(lambda: not ranks.step(StopLevel.NONE))
+    assert ranks.torchrun.exit.code == 7
+    assert ranks.first_failed == 1
+
+
+def test_a_host_that_still_runs_is_waited_for_once_this_one_has_ended(hosts, paths):
+    node, own = hosts.play()
+    node.ranks = range(1, 2)
+    own_node_started(node, own, paths)
+    ranks = RunningRanks(paths, range(1), [node])
+    with run_here(paths, "") as ranks._torchrun:
+        wait_for(lambda: ranks.step(StopLevel.NONE) and not ranks.torchrun.is_running())
+        assert ranks.step(StopLevel.NONE)
+        own.send("ended", exit=[0, 5.0, [], []], saved=False, copied=True)
+        wait_for(lambda: not ranks.step(StopLevel.NONE))
+    assert ranks.first_failed is None

@@ -402,6 +402,17 @@ def test_a_rank_that_has_left_does_not_either(paths, spawn):
     assert [ranks.ask_to_end() for _ in range(3)] == [True] * 3
 
 
+def test_a_rank_that_has_left_is_not_killed_with_the_others(paths, spawn):
+    ranks = RunningRanks(paths, range(2))
+    for slot in (0, 1):
+        ranks.take(spawn(slot))
+    ranks.take(regrouped(0))
+    assert ranks.kill()
+    assert spawn.children[0].wait() == -signal.SIGKILL
+    spawn.children[1].terminate()
+    assert spawn.children[1].wait() == 1  # by its own handler
+
+
 def test_newcomers_are_asked_too(paths, spawn):
     ranks = RunningRanks(paths)
     for slot in (0, 1, 2):

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import signal
+import subprocess
 import sysconfig
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +16,7 @@ import pytest
 import zeusrun
 from tests.factories import build_trial as trial
 from tests.launcher.values import LAUNCHED
+from tests.runs import wait_for
 from zeusrun.launcher.events import Messages, Noted
 from zeusrun.launcher.rundir.layout import create_run
 from zeusrun.launcher.supervision.ranks import RunningRanks, _size_of, read_stack
@@ -32,6 +36,7 @@ from zeusrun.launcher.supervision.stalls import (
     watch_pauses,
 )
 from zeusrun.metrics.seen import Ranks
+from zeusrun.sidecar.events import Started
 from zeusrun.sidecar.step_clock import StepClock
 
 AFTER_S = 60.0
@@ -200,7 +205,7 @@ def test_a_time_in_which_nobody_looked_is_no_stall_and_no_usual_pause(training, 
     training.epoch().train(10)
     training.now_t += gap_s
     training.look()
-    training.stand(AFTER_S - 3)
+    training.stand(AFTER_S - 1.5)  # it counts as a second
     assert training.told is None
     training.train(1)
     training.stand(AFTER_S - 1)
@@ -237,7 +242,9 @@ def test_a_pause_that_is_longer_than_usual_is_known_before_it_is_a_stall(trainin
     assert find_unusual_pause(training.pauses) is None
     training.epoch()
     assert find_unusual_pause(training.pauses) is None
-    training.stand(40.0)
+    training.stand(1.5)  # its steps take 0.2 s
+    assert find_unusual_pause(training.pauses) is None
+    training.stand(38.5)
     assert training.told is None
     assert find_unusual_pause(training.pauses) == pytest.approx(40.0, abs=0.3)
 
@@ -341,6 +348,20 @@ def test_ranks_that_are_unknown_cannot_be_restarted_and_that_is_said(start):
     (told,) = training.warned
     assert told.endswith("their processes are unknown")
     assert training.control.failure is None
+
+
+def test_ranks_that_were_killed_for_a_stall_do_not_pause(start):
+    training = start(action="restart")
+    environment = {**os.environ, "ZEUSRUN_RUN_DIR": str(training.paths.run_dir)}
+    with subprocess.Popen(["sleep", "600"], env=environment) as rank:
+        own = Path(f"/proc/{rank.pid}/environ")
+        wait_for(lambda: b"ZEUSRUN_RUN_DIR" in own.read_bytes())  # exec sets it last
+        training.control._ranks.take(Started(0.0, 0, rank.pid))
+        training.stand(70.0)
+        assert rank.wait() == -signal.SIGKILL
+    (told,) = training.warned
+    assert "The ranks were killed; torchrun restarts them" in told
+    assert training.control.describe_pause() is None
 
 
 def test_where_a_rank_has_ended_torchrun_acts_and_no_stall_is_told(start, monkeypatch):
