@@ -77,6 +77,7 @@ def pytest_collection_finish(session):
 
 
 def pytest_unconfigure():
+    forks.close()
     gc.freeze()  # pytest then collects five times: with all objects, a second of CPU a worker
 
 

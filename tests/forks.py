@@ -163,6 +163,13 @@ def torch_forks() -> Forks:
     return Forks(find_server("torch"))
 
 
+def close() -> None:
+    """Close the connections of this process."""
+    for each in (zeusrun_forks, torch_forks):
+        if each.cache_info().currsize:
+            each().close()
+
+
 def find_server(name: str) -> str:
     """Return the address of a server, and start it if nobody has."""
     if name not in addresses:
