@@ -21,7 +21,8 @@ import psutil
 _ENDING_S = 120.0  # for what another thread or process ends or closes; a limit against hangs
 _OF_PYTEST = {b"PYTEST_CURRENT_TEST"}
 # What libraries keep from their first use on, once in a process.
-_VARIABLES_OF_LIBRARIES = {  # torch and scikit-learn set them
+_VARIABLES_OF_LIBRARIES = {  # torch, scikit-learn and Lightning set them
+    b"PYTORCH_NVML_BASED_CUDA_CHECK",
     *(b"KMP_DUPLICATE_LIB_OK", b"KMP_INIT_AT_FORK", b"TORCHINDUCTOR_CACHE_DIR"),
 }
 _FILES_OF_LIBRARIES = (".ttf",)  # matplotlib's fonts

@@ -17,6 +17,7 @@ import urllib.request
 import venv
 from contextlib import closing
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 import yaml
@@ -225,7 +226,11 @@ def test_the_commands_of_the_dockerfile_make_a_server_that_answers(tmp_path):
     install = re.search(r"^RUN (python -m venv.*)$", text, re.MULTILINE)[1]
     install = install.replace("/opt/zeusrun", str(folder))
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("ZEUSRUN_", "PYTHON"))}
-    env = {**kept, "PATH": f"{folder}/bin:{os.environ['PATH']}", "ZEUSRUN_HOME": f"{tmp_path}/home"}
+    env = {
+        **kept,
+        "PATH": f"{folder}/bin:{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "ZEUSRUN_HOME": f"{tmp_path}/home",
+    }
     done = subprocess.run(
         ["sh", "-ec", install],
         cwd=tmp_path / "src",

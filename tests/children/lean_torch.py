@@ -27,7 +27,8 @@ class _Dynamo(types.ModuleType):
     def __getattr__(self, name):
         if name.startswith("__") and name != "__path__":
             raise AttributeError(name)
-        sys.modules.pop(self.__name__, None)
+        if sys.modules.get(self.__name__) is self:  # not the real one
+            del sys.modules[self.__name__]
         return getattr(importlib.import_module(self.__name__), name)
 
 

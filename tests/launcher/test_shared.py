@@ -167,11 +167,13 @@ def test_a_training_goes_on_while_the_server_is_away(zeusrun, job, server):
 def test_a_run_whose_number_another_one_got_keeps_its_files(
     zeusrun, job, server, database, elsewhere
 ):
-    child = start_and_wait(zeusrun, job("steps_slowly.py", "--until", "/never"))
+    replaced = zeusrun.folder / "replaced"
+    child = start_and_wait(zeusrun, job("steps_slowly.py", "--until", str(replaced)))
     with database.engine.begin() as connection:  # an older backup is restored
         for table in ("leases", "trials", "jobs"):
             connection.exec_driver_sql(f"DELETE FROM {table}")
     elsewhere()
+    replaced.touch()
     out, _ = child.communicate(timeout=300)
     assert child.returncode == 0, out
     assert "job-1-1 is now job-2-1" in " ".join(out.split())
