@@ -28,8 +28,10 @@ class Lazily:
             raise AttributeError(attribute)
         is_new = self._name not in sys.modules
         gc.disable()
-        module = importlib.import_module(self._name)
-        gc.enable()
+        try:
+            module = importlib.import_module(self._name)
+        finally:
+            gc.enable()
         if is_new:  # a collection that looks at all of torch takes 0.7 s
             gc.freeze()
         return getattr(module, attribute)

@@ -1,8 +1,8 @@
 """Trains with checkpoints: goes on where the last part left off, and saves when told to stop.
 
-Each epoch lasts ``--epoch-s``; the target is reached in epoch ``--reaches``, with ``--again`` not in
-the first part, or once the file ``--reaches-with`` exists. In its first life it takes ``--lost-s`` in epoch ``--crashes-in``, and
-raises. With ``--forgets`` it saves nothing.
+Each epoch lasts ``--epoch-s``. The target is reached in epoch ``--reaches``, or once the file
+``--reaches-with`` exists; with ``--again``, only after a preemption. In its first life it takes
+``--lost-s`` in epoch ``--crashes-in``, and raises. With ``--forgets`` it saves nothing.
 """
 
 import argparse
