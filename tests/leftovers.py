@@ -15,12 +15,13 @@ import threading
 import time
 import warnings
 from dataclasses import dataclass, field
+from multiprocessing import resource_tracker
 
 import psutil
 
 _ENDING_S = 120.0  # for what another thread or process ends or closes; a limit against hangs
 _OF_PYTEST = {b"PYTEST_CURRENT_TEST"}
-# What libraries keep from their first use on, once in a process.
+# What libraries keep from their first use on, once in a process; so does multiprocessing's tracker.
 _VARIABLES_OF_LIBRARIES = {  # torch, scikit-learn and Lightning set them
     b"PYTORCH_NVML_BASED_CUDA_CHECK",
     *(b"KMP_DUPLICATE_LIB_OK", b"KMP_INIT_AT_FORK", b"TORCHINDUCTOR_CACHE_DIR"),
@@ -56,7 +57,8 @@ class _Starts:
                 warnings.simplefilter("ignore")
                 found = psutil.Process().children()
             self.looked = count
-            self.children = frozenset(each for each in found if each.pid not in shared_children)
+            shared = {*shared_children, resource_tracker._resource_tracker._pid}
+            self.children = frozenset(each for each in found if each.pid not in shared)
         return self.children
 
 
@@ -68,7 +70,7 @@ def _descriptors() -> set[int]:
     found = {int(name) for name in os.listdir("/proc/self/fd")}
     free = os.open(os.devnull, os.O_RDONLY)  # the number that the listing itself had
     os.close(free)
-    return found - shared_descriptors - {free}
+    return found - shared_descriptors - {free, resource_tracker._resource_tracker._fd}
 
 
 def _describe(descriptor: int) -> str | None:

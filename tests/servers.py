@@ -17,10 +17,11 @@ class Proxy:
         mode: ``pass``; ``refuse``: connections end at once; ``hang``: nothing passes; ``lose``: the
             request arrives, and the answer does not.
         requests: How many requests have passed.
+        target: The port of the server.
     """
 
     def __init__(self, port):
-        self._target = port
+        self.target = port
         self.mode, self.requests = "pass", 0
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
@@ -54,7 +55,7 @@ class Proxy:
                     client.close()
                     continue
                 try:
-                    server = socket.create_connection(("127.0.0.1", self._target))
+                    server = socket.create_connection(("127.0.0.1", self.target))
                 except OSError:
                     client.close()
                     continue

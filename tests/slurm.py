@@ -28,6 +28,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests import leftovers
+
 NODES = ("n1", "n2")
 ADDRESSES = ("127.0.1.1", "127.0.1.2")  # to which the nodes, and no others, resolve their names
 CPUS = 4  # of each node; the machine may have fewer
@@ -147,6 +149,9 @@ class _Daemon:
                 stderr=log,
                 start_new_session=True,  # Ctrl+C ends the tests, which end it
             )
+        self._pipes = {self._holder.stdin.fileno(), self._holder.stdout.fileno()}
+        leftovers.shared_children.add(self._holder.pid)  # a node starts again between two tests
+        leftovers.shared_descriptors.update(self._pipes)
         self.pid = int(self._holder.stdout.readline() or 0) if argv else 0
 
     def pids(self) -> list[int]:
@@ -168,6 +173,9 @@ class _Daemon:
             self._holder.stdin.close()
         self._holder.wait(timeout=300)
         self._holder.stdout.close()
+        leftovers.shared_children.discard(self._holder.pid)
+        leftovers.shared_descriptors.difference_update(self._pipes)
+        self._pipes.clear()
 
 
 class SlurmCluster:

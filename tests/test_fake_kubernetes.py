@@ -39,7 +39,9 @@ POLICY = {"rules": [DISRUPTED, FINAL]}
 @pytest.fixture
 def api(cluster, tmp_path):
     path = cluster.kubeconfig(tmp_path / "kubeconfig")
-    return config.new_client_from_config(str(path))
+    with config.new_client_from_config(str(path)) as api:
+        yield api
+        api.rest_client.pool_manager.clear()
 
 
 @pytest.fixture
@@ -236,9 +238,12 @@ with FakeCluster({str(tmp_path / "cluster")!r}) as cluster:
         test = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, cwd=ROOT)
         pid = int(test.stdout.readline())
         ended = os.pidfd_open(pid)
-        test.kill()
-        test.communicate()
-        assert wait_for_end(ended)
+        try:
+            test.kill()
+            test.communicate()
+            assert wait_for_end(ended)
+        finally:
+            os.close(ended)
 
 
 def in_namespace(wanted):
@@ -502,7 +507,9 @@ class TestLog:
         stamp = lines[1].split(" ", 1)[0]
         assert len(stamp) == len("2025-06-01T12:00:00.123456789Z")
         url = f"{cluster.url}/api/v1/namespaces/ml/pods/{where[0]}/log?sinceTime={stamp[:19]}Z"
-        answer = urllib3.request("GET", url, headers={"Authorization": f"Bearer {cluster.token}"})
+        asker = {"Authorization": f"Bearer {cluster.token}"}
+        with urllib3.PoolManager(headers=asker) as pool:
+            answer = pool.request("GET", url)
         assert answer.data == b"two\nthree\n"
         assert core.read_namespaced_pod_log(*where, since_seconds=1) == "two\nthree\n"
         assert core.read_namespaced_pod_log(*where, tail_lines=1) == "three\n"

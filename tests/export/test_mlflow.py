@@ -121,13 +121,23 @@ def interrupted(*_arguments, **_named):
     raise KeyboardInterrupt
 
 
+def close_stores():
+    """Close the databases, which MLflow keeps open until its process ends."""
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+    for engine in SqlAlchemyStore._engine_map.values():
+        engine.dispose()
+    SqlAlchemyStore._engine_map.clear()
+
+
 @pytest.mark.long
-def test_a_real_store_holds_every_run_once(tmp_path, monkeypatch):
+def test_a_real_store_holds_every_run_once(tmp_path, monkeypatch, request):
     check_that_it_imports("mlflow")
     from mlflow import MlflowClient
 
     monkeypatch.chdir(tmp_path)
     uri = f"sqlite:///{tmp_path}/m.db"
+    request.addfinalizer(close_stores)
     curve = tuple(CurvePoint(epoch, float(epoch), None, epoch / 2000) for epoch in range(1, 1501))
     lost = build_trial(3).finish(replace(DONE, status=TrialStatus.LOST, reason="it died"))
     trials = [

@@ -17,7 +17,7 @@ from tests.contracts.history import begin
 from tests.contracts.shared import offline_trial, with_uuid
 from tests.databases import expire_lease, lease_held
 from tests.factories import PREEMPTED, REACHED
-from tests.servers import Proxy, running
+from tests.servers import HistoryServer, Proxy, running
 from zeusrun.errors import BusyError, HistoryError
 from zeusrun.history.base import OfflineError, RefusedError, UnavailableError, UnknownTrialError
 from zeusrun.history.http.client import HttpHistory
@@ -579,10 +579,13 @@ def test_threads_and_processes_number_each_trial_once(open_shared, proxy, databa
 
 @pytest.mark.long
 def test_a_server_that_is_killed_and_started_again_and_again_loses_nothing(
-    open_shared, server, proxy, database
+    open_shared, proxy, sqlite_url
 ):
     """Five launchers begin and finish trials while the server stops and starts."""
     done = threading.Event()
+    server = HistoryServer(sqlite_url)  # not the one of all tests
+    server.start()
+    proxy.target = server.port
 
     def restart():
         while not done.wait(0.3):
@@ -607,11 +610,13 @@ def test_a_server_that_is_killed_and_started_again_and_again_loses_nothing(
             each.start()
         for each in launchers:
             each.join()
+        done.set()
+        thread.join()
+        stored = open_shared(wait_s=30.0).snapshot("digits").trials
     finally:
         done.set()
         thread.join()
-    history = open_shared(wait_s=30.0)
-    stored = history.snapshot("digits").trials
+        server.stop()
     assert {each.uuid for each in stored if each.status is TrialStatus.REACHED} == {
         each.uuid for each in ended
     }

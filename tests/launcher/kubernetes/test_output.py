@@ -367,7 +367,11 @@ class TestStandIn:
             lines = []
             for _ in range(3):
                 before = len(lines)
-                wait_for(lambda n=before: lines.extend(source.read_lines()) or len(lines) > n)
+                wait_for(
+                    lambda n=before: (
+                        lines.extend(source.read_lines()) or len(lines) > n or source.has_ended()
+                    )
+                )
                 used_cluster.drop_connections()
             wait_for(source.has_ended)
         assert [*lines, *source.read_lines(final=True)] == list("123456")
