@@ -677,7 +677,7 @@ def test_the_same_training_reaches_the_target_that_a_whole_try_proposes(zeusrun,
 )
 def test_a_loss_of_the_training_is_said_to_be_one(metric, said):
     proposal = propose({(metric, "stdout"): Seen(0.5, 0.4)})
-    _, told = try_run._describe_proposal(proposal, None, whole=False)
+    _, told = try_run._describe_proposal(proposal, None, proposal.mode, whole=False)
     assert (said in told) if said else ("training" not in told)
 
 

@@ -481,11 +481,43 @@ def test_the_metric_is_usual_for_the_library():
     ("metric", "mode"),
     [
         ("eval_loss", "min"), ("val/wer", "min"), ("perplexity", "min"), ("test_error", "min"),
-        ("eval_accuracy", "max"), ("acc1", "max"), ("f1", "max"), ("BLEU", "max"),
+        ("eval_accuracy", "max"), ("acc1", "max"), ("f1", "max"), ("BLEU", "max"), ("mIoU", "max"),
+        *((name, "min") for name in (
+            "val_SMAPE", "eer", "FID", "lpips", "val_bpc", "bits_per_dim", "elbo", "kl", "bce",
+            "cross_entropy", "huber", "chamfer", "epe", "ECE", "brier_score", "crps", "mpjpe", "cost",
+            "regret", "valLoss", "MeanSquaredError", "negative_log_likelihood",
+        )),
+        ("log_likelihood", "max"), ("r2", "max"), ("mAP@50", "max"), ("psnr", "max"),
+        ("foo", None), ("val_q", None), ("temperature", None),
     ],
 )  # fmt: skip
 def test_the_mode_follows_from_the_name(metric, mode):
     assert likely_mode(metric) == mode
+
+
+@pytest.mark.parametrize(
+    ("text", "monitor"),
+    [
+        ("EarlyStopping(monitor='val_loss')", ("val_loss", "min")),
+        ("ModelCheckpoint(monitor='val/f1', mode='max')", ("val/f1", "max")),
+        ("keras.EarlyStopping(monitor='val_q', mode='auto')", ("val_q", None)),
+        ("TrainingArguments(metric_for_best_model='f1')", ("eval_f1", "max")),
+        ("TrainingArguments(metric_for_best_model='eval_loss')", ("eval_loss", "min")),
+        ("T(metric_for_best_model='cost', greater_is_better=False)", ("eval_cost", "min")),
+        ("s = lr.ReduceLROnPlateau(o)\ns.step(val_q)", ("val_q", "min")),
+        ("s = ReduceLROnPlateau(o, 'max')\ns.step(val_q)", ("val_q", "max")),
+        ("s = ReduceLROnPlateau(o, mode='max')\nd = {'monitor': 'val_q'}", ("val_q", "max")),
+        ("s = StepLR(o)\ns.step(val_q)", ("", None)),
+        ("EarlyStopping(monitor=args.monitor)", ("", None)),
+    ],
+)
+def test_what_the_script_monitors_is_read_with_its_mode(text, monitor):
+    assert Script(text).monitor == monitor
+
+
+def test_a_draft_names_what_the_script_monitors():
+    guess = guess_of("python t.py", "EarlyStopping(monitor='val_q')")
+    assert (guess.metric, guess.monitor) == ("val_q", ("val_q", "min"))
 
 
 @pytest.mark.parametrize(

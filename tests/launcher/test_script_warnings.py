@@ -146,6 +146,22 @@ def remarks(*events, stops_at_target=True, **given):
     return find_remarks(after(*events), build_trial(), stops_at_target=stops_at_target, **given)
 
 
+@pytest.mark.parametrize(
+    ("objective", "said"),
+    [
+        ({"metric": "val_loss"}, "is not written, so it is max, but lower values of 'val_loss'"),
+        ({"metric": "val_loss", "mode": "max"}, "objective.mode is max, but lower values"),
+        ({"metric": "acc", "mode": "min"}, "objective.mode is min, but higher values"),
+        ({"metric": "val_loss", "mode": "min"}, None),
+        ({"metric": "foo"}, None),
+        ({"metric": "acc"}, None),
+    ],
+)
+def test_a_mode_that_does_not_fit_the_metric_is_told(warnings, objective, said):
+    found = warnings("zeusrun", objective={"target": 0.5, **objective})
+    assert [said in text for text in found] == ([] if said is None else [True])
+
+
 def test_a_good_script_gives_no_cause():
     assert remarks() == {}
     assert remarks(report(101.0, 1, 0.1), report(102.0, 2, 0.6)) == {}

@@ -84,6 +84,31 @@ def test_timms_summary_has_its_header_again_after_a_resume(tmp_path):
     assert list(source.warnings) == []
 
 
+@pytest.mark.parametrize(
+    "again",
+    ["epoch,acc,0,1\n2,0.5,7,8\n", "epoch,0,1,2,acc\n2,7,8,9,0.5\n", "acc,epoch\n0.5,2\n",
+     "epoch,0,acc\n2,7,0.5\n", "epoch,0,1,acc\n2,7,8,0.5\n"],
+)  # fmt: skip
+def test_a_header_with_names_that_are_numbers_may_come_again_in_another_order(tmp_path, again):
+    source = open_source(tmp_path, "acc", source="csv", path="m.csv")
+    (tmp_path / "m.csv").write_text("epoch,0,1,acc\n1,7,8,0.25\n" + again)
+    assert values_of(source, "acc") == [(1, 0.25), (2, 0.5)]
+    assert list(source.warnings) == []
+
+
+def test_of_two_columns_with_one_name_neither_is_read_and_both_are_named(tmp_path):
+    source = open_source(tmp_path, "acc", source="csv", path="m.csv")
+    (tmp_path / "m.csv").write_text("epoch,acc,acc,,\n1,0.5,0.95,,\n")
+    assert values_of(source, "acc", final=True) == []
+    assert "the columns 2 and 3 are both named 'acc'" in source.warnings[0]
+
+
+def test_a_column_in_percent_is_a_share_if_the_target_is_one(tmp_path):
+    source = open_source(tmp_path, "acc", target=0.7, source="csv", path="m.csv", name="acc (%)")
+    (tmp_path / "m.csv").write_text("epoch,acc (%)\n1,35\n")
+    assert values_of(source, "acc") == [(1, 0.35)]
+
+
 def test_ultralytics_results_have_spaces_in_their_header_and_count_from_1(tmp_path):
     source = open_source(
         tmp_path, "map", source="csv", path="results.csv", name="metrics/mAP50-95(B)"

@@ -53,6 +53,19 @@ def test_of_rows_without_the_metric_only_the_last_counts(tmp_path):
     assert event.metrics == {"loss": 999.0}
 
 
+def test_keys_within_an_object_have_its_name_before_them(tmp_path):
+    source = open_source(tmp_path, source="jsonl", path="log.jsonl", name="val.acc")
+    append(tmp_path / "log.jsonl", '{"epoch": 1, "val": {"acc": 0.5, "by": {"a": 1}}}\n')
+    assert values_of(source) == [(1, 0.5)]
+
+
+def test_a_line_with_two_values_of_a_key_is_named_and_not_read(tmp_path):
+    source = open_source(tmp_path, source="jsonl", path="log.jsonl")
+    append(tmp_path / "log.jsonl", '{"accuracy": 0.5, "accuracy": 0.95}\n{"accuracy": 0.25}\n')
+    assert values_of(source) == [(1, 0.25)]
+    assert "has the key 'accuracy' twice" in source.warnings[0]
+
+
 def test_a_file_of_a_continued_run_has_no_half_line_of_before(tmp_path):
     append(tmp_path / "log.jsonl", '{"accuracy": 0.9}\n{"accu')
     source = open_source(tmp_path, source="jsonl", path="log.jsonl")

@@ -46,7 +46,7 @@ def seen(source, **values):
         ),
         (seen("tensorboard", **{"train/acc": 0.9, "loss": 2.31}), ("loss", "min", 2.3)),
         (seen("wandb", train_loss=1.234), ("train_loss", "min", 1.2)),
-        (seen("report", done=3.0), ("done", "max", 3.1)),
+        (seen("report", done=3.0), ("done", None, 3.0)),
         (seen("lightning", val_acc=0.0, val_loss=0.4, train_acc=0.8), ("val_loss", "min", 0.39)),
         (seen("lightning", val_acc=0.0, train_acc=0.8), ("val_acc", "max", 0.01)),
         (seen("report", val_loss=float("nan"), accuracy=0.5), ("accuracy", "max", 0.51)),
@@ -57,6 +57,41 @@ def seen(source, **values):
 def test_an_evaluation_precedes_a_loss_and_a_loss_what_is_no_metric(reported, expected):
     proposal = propose(reported)
     assert (proposal and (proposal.metric, proposal.mode, proposal.target)) == expected
+
+
+def moving(name, first, last, times=5):
+    return {(name, "lightning"): Seen(first, last, times, min(first, last), max(first, last))}
+
+
+@pytest.mark.parametrize(
+    ("reported", "mode"),
+    [
+        (moving("val_foo", 5.0, 4.0), "min"),
+        (moving("val_foo", 4.0, 5.0), "max"),
+        (moving("val_foo", 5.0, 4.0) | moving("loss", 2.0, 1.0), "min"),
+        (moving("val_foo", 5.0, 4.0) | moving("loss", 1.0, 2.0), None),  # nothing is learned
+        (moving("val_foo", 5.0, 4.0, times=2), None),
+        (moving("val_foo", 5.0, 4.99), None),
+        ({("val_foo", "lightning"): Seen(4.0, 3.9, 5, 1.0, 9.0)}, None),
+    ],
+)
+def test_a_name_that_says_nothing_gets_its_mode_from_how_it_moved_or_none(reported, mode):
+    proposal = propose(reported)
+    assert (proposal.metric, proposal.mode) == ("val_foo", mode)
+
+
+def test_a_known_loss_of_an_evaluation_precedes_an_unknown_name():
+    assert propose(seen("lightning", val_foo=5.0, val_loss=0.4))[:3] == (
+        *("val_loss", "lightning", "min"),
+    )
+    assert propose(seen("lightning", val_SMAPE=0.44, val_loss=0.4)).mode == "min"
+
+
+def test_what_the_script_monitors_precedes_all_others_and_has_the_mode_that_it_says():
+    reported = seen("lightning", val_acc=0.5, val_foo=2.0, val_loss=0.4)
+    assert propose(reported, monitor=("val_foo", "min"))[:3] == ("val_foo", "lightning", "min")
+    assert propose(reported, monitor=("val_loss", None))[:3] == ("val_loss", "lightning", "min")
+    assert propose(reported, monitor=("val_bar", "min")).metric == "val_acc"
 
 
 def test_the_metric_that_is_usual_in_such_scripts_precedes_its_like():

@@ -45,9 +45,6 @@ FORMATS = {
     # torchvision's and the ImageNet example's, changed a little
     "Train: [{e}][ 1/ 9]\tLoss {t:.4e} ({t:.4e})\nTest - Epoch: [{e}]  Time {t:6.3f}\tLoss {l:.4e} "
     "({l:.4e})\tAcc@1 {a:6.2f} ({a:6.2f})": "test_acc1",
-    # timm's
-    "Train: {e} [  11/12 (100%)]  Loss: {t:#.3g} ({t:#.3g})  LR: {l:.3e}\n"
-    "Test (EMA): [   3/3]  Loss: {l:>7.3f} ({l:>6.3f})  Acc@1: {a:>7.3f} ({t:>7.3f})": "test_acc1",
     # fastai's and others' tables
     "epoch     train_loss  valid_loss  accuracy  time\n"
     "{e:<10}{t:<12.6f}{l:<12.6f}{a:<12.6f}00:04": "accuracy",
@@ -262,3 +259,29 @@ def test_a_rounded_value_agrees(value, line):
 )
 def test_other_numbers_do_not_agree(line):
     assert find_agreeing([line], "accuracy/valid", 0.9583333) is None
+
+
+@pytest.mark.parametrize(
+    "text", ["val_acc 57,3 %", "val acc 0,57", "val_acc: 1,234.5", "val_loss=0,5 val_acc=0,9"]
+)
+def test_no_pattern_reads_a_part_of_a_number(text):
+    lines = [f"Epoche {epoch}: {text}" for epoch in (1, 2)]
+    assert propose_pattern([*lines, f"Epoche 3: {text.replace('5', '6')}"]) is None
+
+
+def test_a_value_of_a_batch_gives_no_pattern_and_the_result_behind_it_does():
+    batches = [
+        f"Test: [{n}/40]\tTime 0.1 (0.2)\tLoss 1.9 (2.{n})\tAcc@1 18.750 ({n}.9)" for n in (0, 20)
+    ]
+    assert propose_pattern(batches) is None
+    results = [[*batches, f"Test result: Acc@1 {value}"] for value in (21.34, 25.12)]
+    shape = propose_pattern([line for each in results for line in each])
+    assert shape.line.startswith("Test result")
+    assert shape.proposal.last == 25.12
+    timm = "Test (EMA): [   3/3]  Loss:   1.500 ( 1.700)  Acc@1:  65.000 (60.000)"
+    assert propose_pattern([timm]) is None
+
+
+def test_a_count_of_epochs_is_no_batch():
+    lines = [f"Val [{n}/60] val_acc: {n / 9:.3f}" for n in (1, 2, 3)]
+    assert propose_pattern(lines).proposal.metric == "val_acc"

@@ -57,8 +57,8 @@ def test_of_two_sources_of_the_metric_the_one_that_comes_first_in_the_order_coun
     assert after(said(101, 1, 0.1, first), said(102, 1, 0.2, second)).source == kept
 
 
-def test_what_was_reached_by_another_scale_is_not_reached():
-    printed = said(101, 1, 50.0, "stdout")
+def test_what_was_reached_by_another_source_is_not_reached():
+    printed = said(101, 1, 0.95, "stdout")
     assert settle(after(printed), final=True).reached is not None
     assert after(printed, said(101.1, 1, 0.1, "report")).reached is None
     assert after(printed, said(101.1, 1, 0.9, "report")).reached.value == 0.9

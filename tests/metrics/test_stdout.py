@@ -109,6 +109,7 @@ LANGUAGE = """\
         ("torchvision", TORCHVISION, ("acc1", [(0, 18.25), (1, 31.5)])),
         ("torchvision", TORCHVISION, ("ema_acc1", [(0, 20.5)])),
         ("torchvision", EXAMPLES, ("acc5", [(1, 25.0)])),
+        ("torchvision", EXAMPLES.replace(" Acc@5 25.000", ""), ("acc1", [(1, 12.5)])),
         ("nanogpt", NANOGPT, ("val_loss", [(0, 4.2823), (1, 2.0625)])),
         ("torchtitan", TORCHTITAN, ("val_loss", [(1, 7.5)])),
         ("torchtitan", TORCHTITAN, ("loss", [(1, 12.24213)])),
@@ -148,6 +149,70 @@ def test_a_percentage_is_a_share_if_the_target_is_one(tmp_path, pattern, target,
     source = open_source(tmp_path, "acc", target=target, source="stdout", pattern=pattern)
     append(log(tmp_path), "acc 15.0%, best\nacc 0.5 of 100%\n")
     assert values_of(source, "acc") == [(1, pytest.approx(value)), (2, 0.5)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["acc: 35 %", "acc: 35\u00a0%", "acc: 35\u202f%", "acc: 35\uff05", "acc: 35 percent", "acc (%): 35",
+     "acc[%] 35", "acc % = 35", "acc%: 35 of 100"],
+)  # fmt: skip
+def test_a_percent_sign_may_stand_apart_or_before(tmp_path, text):
+    pattern = r"acc\W*(?P<acc>[\d.]+)"
+    source = open_source(tmp_path, "acc", target=0.7, source="stdout", pattern=pattern)
+    append(log(tmp_path), f"{text}\n")
+    assert values_of(source, "acc") == [(1, pytest.approx(0.35))]
+
+
+@pytest.mark.parametrize("text", ["100%| acc: 0.35", "50% acc 0.35  12%|##", "acc: 0.35, 5 %"])
+def test_the_percent_sign_of_another_number_is_none_of_the_metric(tmp_path, text):
+    pattern = r"acc\W*(?P<acc>[\d.]+)"
+    source = open_source(tmp_path, "acc", target=0.7, source="stdout", pattern=pattern)
+    append(log(tmp_path), f"{text}\n")
+    assert values_of(source, "acc") == [(1, 0.35)]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [
+        (r"acc=(?P<acc>[\d.]+)", "acc=0,91"),
+        (r"acc=(?P<acc>[\d.]+).*", "acc=0,91 loss=3"),
+        (r"(?P<acc>\d+) %", "acc 57,3 %"),
+        (r"acc\D*(?P<acc>[\d.]+)", "acc 1,234.5"),
+        (r"acc\D*(?P<acc>[\d.]+)", "acc -0.5"),
+        (r"acc\D*(?P<acc>[\d.]+)", "acc=\u22120.5"),
+        (r"acc (?P<acc>[\d.]+)", "acc 1.5e-05"),
+        (r"acc (?P<acc>\d+)", "acc 57.3"),
+        (r"acc (?P<acc>\d)", "acc 57"),
+        (r"(?P<acc>\d\.\d+)", "acc 10.5"),
+    ],
+)
+def test_a_part_of_a_number_is_no_value_and_is_named(tmp_path, pattern, text):
+    source = open_source(tmp_path, "acc", source="stdout", pattern=pattern)
+    append(log(tmp_path), f"{text}\n")
+    assert values_of(source, "acc") == []
+    (warning,) = source.warnings
+    assert f"a part of a number, for acc from {text!r}" in warning
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "value"),
+    [
+        (r"^(?P<epoch>\d+),(?P<acc>[\d.]+)", "1,0.91", 0.91),
+        (r"^(?P<epoch>\d+)\D(?P<acc>[\d.]+)", "1,0.91", 0.91),
+        (r"acc (?P<acc>[\d.]+)", "acc 0.91,0.82", 0.91),
+        (r"acc (?P<acc>[\d.]+)", "acc 0.91, 5", 0.91),
+        (r"loss,acc (?P<l>\d+),(?P<acc>\d+)", "loss,acc 3,57", 57),
+        (r"acc (?P<acc>0\.\d\d)", "acc 0.912", 0.91),
+        (r"acc -(?P<acc>[\d.]+)", "acc -0.5", 0.5),
+        (r"top-(?P<acc>[\d.]+)", "top-0.5", 0.5),
+        (r"ep (?P<epoch>\d+)\S* acc (?P<acc>\S+)", "ep 1.0 acc 1.5e-05", 1.5e-05),
+    ],
+)
+def test_a_number_beside_another_one_is_whole(tmp_path, pattern, text, value):
+    source = open_source(tmp_path, "acc", source="stdout", pattern=pattern)
+    append(log(tmp_path), f"{text}\n")
+    assert values_of(source, "acc") == [(1, value)]
+    assert list(source.warnings) == []
 
 
 def test_several_patterns_are_looked_for(tmp_path):

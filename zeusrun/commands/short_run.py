@@ -88,14 +88,16 @@ class Tried(NamedTuple):
         """The metrics that were printed in each step."""
         return list_each_step(self.printed, self._each_step)
 
-    def propose(self, likely: str) -> tuple[Proposal | None, Shape | None]:
+    def propose(self, guess: Guess) -> tuple[Proposal | None, Shape | None]:
         """Return a proposal, and the pattern that it needs, if any."""
         seen = {} if self.progress is None else self.progress.seen
-        proposal = propose(seen, likely)
+        likely, monitor = guess.metric, guess.monitor
+        proposal = propose(seen, likely, monitor)
         # What is printed once for an evaluation precedes the mean of what is logged in it.
         mean = proposal is not None and seen[proposal.metric, proposal.source].parts > 1
         read = mean or proposal is None
-        shape = propose_pattern(self.printed, likely, self._each_step) if read else None
+        read_by = likely, self._each_step, monitor
+        shape = propose_pattern(self.printed, *read_by) if read else None
         if proposal is None or (
             shape is not None and is_alike(proposal.metric, shape.proposal.metric)
         ):

@@ -60,7 +60,7 @@ def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> i
     ``text`` is that of the file; ``write`` returns it with another guess and an objective.
     """
     tried, epochs = _run(guess, path)
-    proposal, shape = tried.propose(guess.metric)
+    proposal, shape = tried.propose(guess)
     trial, progress, printed = tried.trial, tried.progress, tried.printed
     sight = TrainingSummary.of(progress) if progress is not None else None
     if sight is not None and sight.metrics:
@@ -80,23 +80,13 @@ def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> i
         seen_epochs=find_epochs(printed, shape),
     )
     guess = _check_batch(as_written, path, sight, progress)
-    if proposal is None:
-        stepped = progress.steps or progress.ranks.spawned
-        idle = "" if stepped else "The run made no optimizer step: see its output above. "
-        lines, objective = [idle + _NOTHING_SEEN, *_describe_likely(tried)], None
-    else:
-        objective, proposed = _describe_proposal(proposal, shape, whole=tried.finished)
-        lines = [
-            *describe_choice(proposal, progress.seen),
-            *_describe_agreement(proposal, progress, printed),
-            proposed,
-            f"Next: set the target to what you need, then run: zeusrun submit {path}",
-        ]
+    objective, lines = _describe(tried, proposal, shape, path)
+    if proposal is not None:
+        guess, as_written = (replace(each, metric=proposal.metric) for each in (guess, as_written))
     new = write(guess, objective=objective)
     changed, arrives = _replace(path, text, new), True
     if not tried.failed and proposal is not None and read_text(path) == new:
-        own = replace(guess, metric=proposal.metric)
-        code, arrives = _rehearse(own, path, epochs, progress.observed.get(0))
+        code, arrives = _rehearse(guess, path, epochs, progress.observed.get(0))
         if code is not None:
             return code
         if not arrives:
@@ -108,7 +98,7 @@ def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> i
         then = "the proposal is from what it had shown before. Correct the cause first"
         typer.echo(f"zeusrun: the run failed: {tried.reason}; {then}", err=True)
         return tried.code
-    return ExitCode.REACHED if proposal and arrives else ExitCode.TRAINING_FAILED
+    return ExitCode.REACHED if objective and arrives else ExitCode.TRAINING_FAILED
 
 
 def _run(guess: Guess, path: Path) -> tuple[Tried, int]:
@@ -123,7 +113,7 @@ def _run(guess: Guess, path: Path) -> tuple[Tried, int]:
     )
     if epochs is None or epochs.value == 1:
         return tried, 1
-    if tried.propose(guess.metric)[0] is not None or not _may_be_too_short(tried):
+    if tried.propose(guess)[0] is not None or not _may_be_too_short(tried):
         return tried._replace(finished=False), 1  # it was a part of the training
     own = f"{epochs.written} {epochs.value:g}"
     typer.echo(
@@ -135,14 +125,35 @@ def _run(guess: Guess, path: Path) -> tuple[Tried, int]:
     return run_shortly(load_spec(path, longer), whole=False), int(epochs.value)
 
 
+def _describe(
+    tried: Tried, proposal: Proposal | None, shape: Shape | None, path: Path
+) -> tuple[tuple[str, str, float, str] | None, list[str]]:
+    """Return the objective for the job file, if it is known, and the lines for people."""
+    progress = tried.progress
+    if progress is None or proposal is None:
+        stepped = progress is not None and (progress.steps or progress.ranks.spawned)
+        idle = "" if stepped else "The run made no optimizer step: see its output above. "
+        return None, [idle + _NOTHING_SEEN, *_describe_likely(tried)]
+    chosen = [*describe_choice(proposal, progress.seen)]
+    if proposal.mode is None:
+        return None, [*chosen, _ask_for_mode(proposal, path)]
+    objective, proposed = _describe_proposal(proposal, shape, proposal.mode, whole=tried.finished)
+    return objective, [
+        *chosen,
+        *_describe_agreement(proposal, progress, tried.printed),
+        proposed,
+        f"Next: set the target to what you need, then run: zeusrun submit {path}",
+    ]
+
+
 def _describe_proposal(
-    proposal: Proposal, shape: Shape | None, *, whole: bool
+    proposal: Proposal, shape: Shape | None, mode: str, *, whole: bool
 ) -> tuple[tuple[str, str, float, str], str]:
     """Return the objective for the job file, and the proposal for people.
 
     ``whole``: the training has run to its own end, so that it reaches no more than that.
     """
-    metric, source, mode, target, last, best = proposal
+    metric, source, _, target, last, best = proposal
     if whole:
         target = a_little_worse(last if best is None else best, mode)
     better = "at most" if mode == "min" else "at least"
@@ -163,6 +174,14 @@ def _describe_proposal(
     origin = f"it was {was} in the run of --try; source: {source}"
     proposed = " ".join([f"Proposed: {metric} {better} {target:g}.", *remarks])
     return (metric, mode, target, origin), proposed
+
+
+def _ask_for_mode(proposal: Proposal, path: Path) -> str:
+    return (
+        f"Next: under 'objective' in {path}, write whether {proposal.metric} is better when it is "
+        f"low (mode: min) or high (mode: max), and a target; it was {proposal.last:.6g}. Then run: "
+        f"zeusrun submit {path}"
+    )
 
 
 def _may_be_too_short(tried: Tried) -> bool:

@@ -14,8 +14,8 @@ from zeusrun.jobfile.values import SourceName, Template  # noqa: TC001 - pydanti
 READY = {
     "torchvision": (
         r"^Epoch: \[(?P<epoch>\d+)\](?:.*?\sloss: (?P<train_loss>\S+))?",
-        r"^(?:Test:| \*) +Acc@1 (?P<acc1>\S+) Acc@5 (?P<acc5>\S+)",
-        r"^Test: EMA +Acc@1 (?P<ema_acc1>\S+) Acc@5 (?P<ema_acc5>\S+)",
+        r"^(?:Test:| \*) +Acc@1 (?P<acc1>\S+)(?: Acc@5 (?P<acc5>\S+))?",
+        r"^Test: EMA +Acc@1 (?P<ema_acc1>\S+)(?: Acc@5 (?P<ema_acc5>\S+))?",
         r"^mean IoU: (?P<mean_iou>\S+)",
     ),
     "nanogpt": (

@@ -19,7 +19,7 @@ from zeusrun.metrics.seen import (
     list_names,
 )
 from zeusrun.sidecar.events import REPORT
-from zeusrun.target import meets_target
+from zeusrun.target import likely_mode, meets_target
 from zeusrun.trial import adapts, is_baseline
 
 if TYPE_CHECKING:
@@ -42,12 +42,28 @@ _DATA_MAY_GROW = 1.25
 def find_script_warnings(spec: JobSpec) -> list[str]:
     """Return a sentence for each thing in the job file or the script that will probably go wrong.
 
-    That is each choice that seems never to reach the training, and a save that a stop at the
-    target precedes. Nothing is said of a script that cannot be read, and of no choice where the
-    script mentions zeusrun.
+    That is a mode that does not fit the metric, each choice that seems never to reach the training,
+    and a save that a stop at the target precedes. Nothing is said of a script that cannot be read,
+    and of no choice where the script mentions zeusrun.
     """
     script = read_job_script(spec)
-    return [*_find_unused_choices(spec, script.text), *_find_lost_save(spec, script)]
+    return [
+        *_find_wrong_mode(spec),
+        *_find_unused_choices(spec, script.text),
+        *_find_lost_save(spec, script),
+    ]
+
+
+def _find_wrong_mode(spec: JobSpec) -> Iterator[str]:
+    metric, mode = spec.objective.metric, spec.objective.mode
+    likely = likely_mode(metric)
+    if likely is not None and likely != mode:
+        better = "lower" if likely == "min" else "higher"
+        written = "is" if "mode" in spec.objective.model_fields_set else "is not written, so it is"
+        yield (
+            f"objective.mode {written} {mode}, but {better} values of {metric!r} are usually the "
+            f"better ones: write  objective: {{mode: {likely}}}, or a poor value meets the target"
+        )
 
 
 def _find_unused_choices(spec: JobSpec, text: str) -> Iterator[str]:
@@ -154,6 +170,8 @@ def find_remarks(
         spawns: Whether the script always starts processes itself; see ``Script.spawns``.
     """
     remarks = _observed_remarks(progress, trial, spawns=spawns)
+    if progress.doubt is not None:
+        remarks["doubt"] = progress.doubt
     metric = trial.metric
     seen = progress.seen.get((metric, progress.source or ""))
     if seen is not None and seen.each_step:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from zeusrun.clock import MTIME_S
+from zeusrun.metrics.doubt import find_doubt
 from zeusrun.metrics.progress import Progress
 from zeusrun.metrics.seen import names_an_evaluation, precedes, see
 from zeusrun.sidecar import events
@@ -95,17 +96,18 @@ def _watch(progress: Progress, event: events.Watched) -> dict[str, Any]:
     return changes
 
 
-def _pass_over(progress: Progress, event: events.Reported) -> Progress:
-    """Take in a report without the metric.
+def _pass_over(progress: Progress, event: events.Reported, doubt: str | None) -> Progress:
+    """Take in a report without the metric, or with a value that does not count.
 
     A library also reports training losses between evaluations; only an evaluation should have the
     metric. Epoch 0 may come before training.
     """
+    progress = progress if doubt is None else replace(progress, doubt=doubt)
     epochs = progress.other_epochs
     if event.epoch == 0 or event.epoch in epochs or len(epochs) >= _OTHERS:
         return progress
     known = event.source != "stdout" and names_an_evaluation(event.metrics)  # lines are a guess
-    if event.source != events.REPORT and not known:
+    if doubt is None and event.source != events.REPORT and not known:
         return progress
     return replace(progress, other_epochs=epochs | {event.epoch})
 
@@ -222,6 +224,12 @@ def _judge(
     return None, early or (point if event.epoch > 0 and progress.steps is None else None)
 
 
+def _find_doubt(progress: Progress, event: events.Reported, trial: Trial) -> str | None:
+    if event.each_step or progress.reached is not None:
+        return None
+    return find_doubt(event.metrics[trial.metric], trial, progress.known, progress.best_value)
+
+
 def _changed(progress: Progress, **changes: object) -> Progress:
     """Do what ``replace`` does, in a tenth of the time: a script may report a million times."""
     changed = object.__new__(Progress)
@@ -238,8 +246,9 @@ def _report(
     seen = see(progress.seen, event, trial.metric)
     progress = _changed(progress, training_t=begun, seen=seen, last_report_t=event.t)
     value = event.metrics.get(trial.metric)
-    if value is None:
-        return _pass_over(progress, event)
+    doubt = None if value is None else _find_doubt(progress, event, trial)
+    if value is None or doubt is not None:
+        return _pass_over(progress, event, doubt)
     if progress.source is None:
         progress = replace(progress, source=event.source)
     elif event.source != progress.source:

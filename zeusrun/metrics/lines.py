@@ -18,7 +18,7 @@ from zeusrun.jobfile.placeholders import expand_placeholders
 from zeusrun.metrics.rows import Rows, RowSource, number_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import TypeAlias
 
     from zeusrun.metrics.rows import SourceContext
@@ -95,11 +95,11 @@ def _end(path: str, old: os.stat_result) -> bytes:
 
 
 class _Table:
-    """Parses the lines of a table. The first is the header, which may come again."""
+    """Parses the lines of a table. The first is the header, which may come again, and change."""
 
-    def __init__(self) -> None:
+    def __init__(self, rows: Rows) -> None:
         self._header: list[str] = []
-        self._delimiter = ","
+        self._delimiter, self._rows = ",", rows
 
     def __call__(self, line: bytes) -> tuple[int, Mapping[str, str]] | None:
         text = line.decode("utf-8-sig", errors="replace")
@@ -110,24 +110,67 @@ class _Table:
         except csv.Error as error:
             raise ValueError(f"is not a row of a table: {error}") from error
         cells = [cell.strip() for cell in cells]
-        named = not set(self._header).isdisjoint(filter(None, cells))
-        if not self._header or (named and all(number_of(cell) is None for cell in cells)):
-            self._header = cells
+        if not self._header or self._is_header(cells):
+            self._take_header(cells)
             return None
         if len(cells) != len(self._header):
             raise ValueError(f"has {len(cells)} cells, but the header has {len(self._header)}")
-        row = {name: cell for name, cell in zip(self._header, cells, strict=True) if cell}
+        pairs = zip(self._header, cells, strict=True)
+        row = {name: cell for name, cell in pairs if name and cell}
         return hash(frozenset(row.items())), row
+
+    def _is_header(self, cells: Sequence[str]) -> bool:
+        """Whether a row has the names of the header: all that are no numbers, or nothing else."""
+        words = {name for name in self._header if name and number_of(name) is None}
+        named = not set(self._header).isdisjoint(filter(None, cells))
+        only = named and all(number_of(cell) is None for cell in cells)
+        return only or bool(words and words <= set(cells))
+
+    def _take_header(self, cells: Sequence[str]) -> None:
+        """Take the names of the columns; two of one name have none."""
+        twice = sorted({name for name in cells if name and cells.count(name) > 1})
+        self._header = ["" if name in twice else name for name in cells]
+        for name in twice:
+            places = " and ".join(str(at) for at, each in enumerate(cells, 1) if each == name)
+            self._rows.warn(
+                f"twice {name}",
+                f"the columns {places} are both named {name!r}, so neither is read; give each "
+                "column a name of its own, or name another one in metrics.name",
+            )
+
+
+def _unique(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
+    row = dict(pairs)
+    if len(row) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        raise _TwiceError(f"has the key {twice[0]!r} twice")
+    return row
+
+
+class _TwiceError(ValueError):
+    """A JSON object has two values of one key."""
 
 
 def _parse_object(line: bytes) -> tuple[int, Mapping[str, object]]:
     try:
-        row = json.loads(line)
+        row = json.loads(line, object_pairs_hook=_unique)
+    except _TwiceError:
+        raise
     except (ValueError, RecursionError) as error:
         raise ValueError("is not JSON") from error
     if not isinstance(row, dict):
         raise ValueError("is not a JSON object")  # noqa: TRY004 - one error type for bad lines
-    return hash(line), {name: value for name, value in row.items() if value is not None}
+    return hash(line), dict(_flatten(row))
+
+
+def _flatten(row: Mapping[str, object], before: str = "") -> Iterator[tuple[str, object]]:
+    """Yield the values; those of an object within have names such as ``val.acc``."""
+    for name, value in row.items():
+        if isinstance(value, dict):
+            yield from _flatten(value, f"{before}{name}.")
+        elif value is not None:
+            yield before + name, value
 
 
 class LineFile(RowSource):
@@ -137,7 +180,9 @@ class LineFile(RowSource):
     returns a row and a hash that identifies it; ``None`` for a header. It raises ``ValueError``.
     """
 
-    def __init__(self, run: SourceContext, kind: str, create_parser: Callable[[], Parse]) -> None:
+    def __init__(
+        self, run: SourceContext, kind: str, create_parser: Callable[[Rows], Parse]
+    ) -> None:
         super().__init__(Rows(run, kind))
         self._files = NewestFile(run, self._rows)
         self._create_parser = create_parser
@@ -166,7 +211,7 @@ class LineFile(RowSource):
         if self._restarts:
             self._old_bytes = 0
         self._restarts = self._tail.restarts
-        self._parse = self._create_parser()
+        self._parse = self._create_parser(self._rows)
         self._position = self._offset = 0
         self._rows.restart()
 
@@ -216,4 +261,4 @@ def open_source(run: SourceContext) -> LineFile:
     """Open the file that ``metrics.path`` names. Blank cells and ``null`` are no values."""
     if run.section.source == "csv":
         return LineFile(run, "column", _Table)
-    return LineFile(run, "key", lambda: _parse_object)
+    return LineFile(run, "key", lambda _: _parse_object)

@@ -14,6 +14,7 @@ from zeusrun.trial import CurvePoint, SizeChange, is_baseline, join_changes
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from zeusrun.metrics.doubt import Known
     from zeusrun.metrics.seen import SeenMetrics
     from zeusrun.sidecar.step_clock import StepCount
     from zeusrun.trial.values import NoisePoint, SyncChange, WorldChange
@@ -60,6 +61,8 @@ class Progress:
     other_epochs: frozenset[int] = frozenset()  # the first ones without the metric
     last_value: float | None = None  # NaN and infinities included
     best_value: float | None = None  # finite
+    known: Known | None = None  # the values of earlier runs
+    doubt: str | None = None  # why the newest value that met the target does not count
     reached: CurvePoint | None = None  # the point that first met the target
     early: CurvePoint | None = None  # that point while no step is seen: ``settle``
     ranks: Ranks = Ranks()  # noqa: RUF009 - a frozen value

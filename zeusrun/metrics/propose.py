@@ -7,21 +7,20 @@ import re
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import TYPE_CHECKING, NamedTuple
 
-from zeusrun.metrics.seen import EVALUATIONS, names_an_evaluation, precedes
+from zeusrun.metrics.seen import EVALUATIONS, names_an_evaluation, names_training, precedes
 from zeusrun.sidecar.events import REPORT
 from zeusrun.target import likely_mode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from zeusrun.metrics.seen import SeenMetrics
+    from zeusrun.metrics.seen import Seen, SeenMetrics
 
 
 # What libraries report beside metrics.
 NO_METRIC = re.compile(
     r"(runtime|per_sec|_time|^time|samples|steps?$|^epoch|learning_rate|^lr\b|lr-|grad_norm|flos)"
 )
-QUALITY = {"acc", "accuracy", "top", "f", "auc", "auroc", "map", "bleu", "rouge", "iou", "score"}
 _TWO_DIGITS = Context(prec=2)
 
 
@@ -30,28 +29,34 @@ class Proposal(NamedTuple):
 
     metric: str
     source: str
-    mode: str
+    mode: str | None  # ``None``: neither its name nor its values say what is better
     target: float
     last: float
     best: float | None = None  # where the last value is far worse; the target is near it
 
 
-def propose(seen: SeenMetrics, likely: str = "") -> Proposal | None:
+def propose(
+    seen: SeenMetrics, likely: str = "", monitor: tuple[str, str | None] = ("", None)
+) -> Proposal | None:
     """Propose one of the metrics seen, by name and source; ``None`` if there is none.
 
-    A metric of an evaluation precedes one of training, an accuracy precedes a loss, unless it is
-    still 0; of those that are left, the ``likely`` name precedes others.
+    What the script monitors itself precedes all others, with the mode that it says. A metric of an
+    evaluation precedes one of training, an accuracy precedes a loss, unless it is still 0, and a
+    loss precedes a name that says nothing; of those that are left, the ``likely`` name precedes.
     """
+    modes = {key: monitor[1] if key[0] == monitor[0] else None for key in seen}
+    modes = {key: mode or likely_mode(key[0]) for key, mode in modes.items()}
 
     def rank(key: tuple[str, str]) -> tuple[bool, ...]:
-        words = set(re.findall(r"[a-z]+", key[0].lower()))
         evaluates = names_an_evaluation({key[0]: 0.0})
-        good = key[1] == REPORT or bool(words & QUALITY) or evaluates
+        high = likely_mode(key[0]) == "max"
         return (
-            "train" in words,
-            not good,
-            bool(words & QUALITY) and seen[key].last == 0,
-            likely_mode(key[0]) == "min",
+            key[0] != monitor[0],
+            names_training(key[0]),
+            not (key[1] == REPORT or high or evaluates),
+            high and seen[key].last == 0,
+            modes[key] is None,
+            not high,
             seen[key].parts > 1,  # a mean of AUCs is not quite the AUC
             not evaluates,
             key[0] != likely,
@@ -70,12 +75,31 @@ def propose(seen: SeenMetrics, likely: str = "") -> Proposal | None:
     for name, other in usable:
         if name == metric and precedes(other, source):
             source = other
-    mode, values = likely_mode(metric), seen[metric, source]
-    last, best = values.last, values.high if mode == "max" else values.low
+    values = seen[metric, source]
+    mode, last = modes[metric, source] or _mode_by_values(values, seen), values.last
+    if mode is None:
+        return Proposal(metric, source, None, last, last)
+    best = values.high if mode == "max" else values.low
     far = best > max(0, 2 * last) if mode == "max" else last > 2 * best > 0
     if not far or math.isinf(best):
         return Proposal(metric, source, mode, a_little_better(last, mode), last)
     return Proposal(metric, source, mode, a_little_better(best, mode), last, best)
+
+
+def _mode_by_values(values: Seen, seen: SeenMetrics) -> str | None:
+    """Return the mode of a metric that moved clearly, while a loss fell if there is one."""
+    losses = [each for (name, _), each in seen.items() if likely_mode(name) == "min"]
+    learns = not losses or any(_moved(each) < 0 for each in losses)
+    moved = _moved(values) if learns else 0
+    return {-1: "min", 1: "max"}.get(moved)
+
+
+def _moved(values: Seen) -> int:
+    """Return 1 if the values have clearly risen, -1 if they have fallen, else 0."""
+    span = values.high - values.low
+    clear = values.times >= 3 and 0.02 * max(abs(values.high), abs(values.low)) < span < math.inf
+    change = values.last - values.first
+    return (change > 0) - (change < 0) if clear and abs(change) >= 0.8 * span else 0
 
 
 def a_little_worse(value: float, mode: str) -> float:
@@ -111,7 +135,9 @@ def describe_choice(proposal: Proposal, seen: SeenMetrics) -> Iterator[str]:
     """Yield sentences on a proposed metric: what it is, and how it is logged."""
     name, source = proposal.metric, proposal.source
     values = seen.get((name, source))
-    better = "lower" if proposal.mode == "min" else "higher"
+    better = {"min": "lower is better", "max": "higher is better"}.get(
+        proposal.mode or "", "whether lower or higher is better cannot be seen"
+    )
     what = "of an evaluation, " if names_an_evaluation({name: 0.0}) else ""
     how = "as the script prints it"
     if values is not None and source != "stdout":
@@ -122,7 +148,7 @@ def describe_choice(proposal: Proposal, seen: SeenMetrics) -> Iterator[str]:
                 f"; the script logs {values.parts} values in an evaluation, and their mean counts. "
                 "For AUC or F1 that is only near"
             )
-    yield f"Chosen: {name} ({what}{better} is better), {how}."
+    yield f"Chosen: {name} ({what}{better}), {how}."
     others = sorted(other for other, by in seen if seen[other, by].each_step)
     if others:
         yield f"No results, because they are logged in every step: {', '.join(others[:5])}."

@@ -7,12 +7,13 @@ follows another number may be anything.
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from decimal import Decimal
 from typing import TYPE_CHECKING, NamedTuple
 
-from zeusrun.metrics.propose import NO_METRIC, QUALITY, propose
+from zeusrun.metrics.propose import NO_METRIC, propose
 from zeusrun.metrics.rows import number_of
 from zeusrun.metrics.seen import EVALUATIONS, Seen, names_an_evaluation
 from zeusrun.target import likely_mode
@@ -23,9 +24,11 @@ if TYPE_CHECKING:
     from zeusrun.metrics.propose import Proposal
     from zeusrun.metrics.seen import SeenMetrics
 
+# Not 57,3 and 1,234: a comma between digits is a decimal one, or separates thousands.
 _NUMBER = re.compile(
-    r"(?:(?<![a-zA-Z0-9_.@])(?<![a-zA-Z]-)|(?i:(?<=epoch)|(?<=epoch_)))"
-    r"(?:[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?![\d.]\d)|nan\b|inf\b)"
+    r"(?:(?<![a-zA-Z0-9_.@])(?<![a-zA-Z]-)(?<!\d,)|(?i:(?<=epoch)|(?<=epoch_)))"
+    r"(?:[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?!\.?\d)(?!,(?:\d{3}\b|\d+(?![\d.])))"
+    r"|nan\b|inf\b)"
 )
 _WORD = re.compile(r"[^\W\d][\w./@-]*")
 # What ends the words before a number, a unit such as "ms/step", and what begins no words.
@@ -47,6 +50,9 @@ _SETTING = re.compile(
 _FRAMED = re.compile(r"\s*(?:[\u2502\u2503\u2506\u250a\u250c-\u254b\u2551-\u2570]|\|.*\|\s*$)")
 _COUNT = re.compile(r"\W{0,3}(\d{1,6}) ?/ ?(\d{1,6})\b")
 _EPOCH_OF = re.compile(r"\bep(?:och)?\b\W{0,3}(\d{1,6}) ?/ ?(\d{1,6})\b", re.IGNORECASE)
+# The batches so far, and a mean behind the value of one: ``[20/40] Acc 18.7 (21.9)``.
+_BATCHES = re.compile(r"\[ *(\d{1,6})/ *\d{1,6} *\]")
+_METER = re.compile(r"\d \( *[\d.e+-]+ *\)")
 _MAX_LINE = 1000
 _MAX_SHAPES = 100
 
@@ -76,12 +82,16 @@ class Shape(NamedTuple):
 
 
 def propose_pattern(
-    lines: Sequence[str], likely: str = "", each_step: float = math.inf
+    lines: Sequence[str],
+    likely: str = "",
+    each_step: float = math.inf,
+    monitor: tuple[str, str | None] = ("", None),
 ) -> Shape | None:
     """Propose a pattern for lines without colours; ``None`` if none looks like a result.
 
     A line looks like one if it has a metric and an epoch, or a metric of an evaluation. Where the
-    pattern matches another line, it reads what that line says. ``likely`` is as in ``propose``. An
+    pattern matches another line, it reads what that line says. ``likely`` and ``monitor`` are as in
+    ``propose``. An
     accuracy that is always 0 is no result, nor is a value that is the same in every epoch, nor what
     so many lines have as would be printed in ``each_step``.
     """
@@ -89,11 +99,13 @@ def propose_pattern(
     found = {key: values for key, values in seen.items() if not values.each_step}
     # Of the patterns with the best metric: one with an epoch, then the one that matches least.
     merged = {(name, "stdout"): values for (name, _), values in found.items()}
-    if (best := propose(merged, likely)) is None:
+    if (best := propose(merged, likely, monitor)) is None:
         return None
     usable = [shape for name, shape in found if name == best.metric]
     shape = min(usable, key=lambda each: ("<epoch>" not in each, found[best.metric, each].times))
-    proposal = propose({(best.metric, "stdout"): found[best.metric, shape]})
+    own = {key: values for key, values in merged.items() if key[0] != best.metric}
+    own[best.metric, "stdout"] = found[best.metric, shape]
+    proposal = propose(own, best.metric, (best.metric, best.mode))
     return proposal and Shape(shape, shapes[shape], proposal)
 
 
@@ -107,11 +119,19 @@ def _find(lines: Sequence[str], each_step: float) -> tuple[dict[str, str], SeenM
     """Return a line of each pattern, and what the metrics of each pattern look like."""
     known = [*_read([line for line in lines if len(line) <= _MAX_LINE])]
     shapes: dict[str, str] = {}
+    batches: dict[str, list[int]] = {}
     for line, numbers in known:
         names = {number.name for number in numbers if number.is_metric}
         by_epoch = any(number.name == "epoch" for number in numbers)
         if names and (by_epoch or names_an_evaluation(dict.fromkeys(names, 0.0))):
-            shapes.setdefault(_build(line, numbers), line)
+            shape = _build(line, numbers)
+            shapes.setdefault(shape, line)
+            if count := _BATCHES.search(line):
+                batches.setdefault(shape, []).append(int(count[1]))
+    for shape, counts in batches.items():
+        steps = {after - before for before, after in itertools.pairwise(counts)}
+        if steps - {1} or _METER.search(shapes[shape]):
+            del shapes[shape]  # of single batches: the result comes after them
     last = [*shapes][-_MAX_SHAPES:]
     found = {
         (name, shape): Seen(
@@ -230,9 +250,7 @@ def _is_metric(name: str, line: str, start: int, end: int) -> bool:
         return False
     if re.match(r"[^\W_]|[:\-/.]\d", line[end:]):  # a unit, a time, a date
         return False
-    words = set(re.findall(r"[a-z]+", name))
-    is_known = bool(words & QUALITY) or likely_mode(name) == "min"
-    return is_known or not re.fullmatch(r"[-+]?\d+", line[start:end])
+    return likely_mode(name) is not None or not re.fullmatch(r"[-+]?\d+", line[start:end])
 
 
 def _unique(numbers: list[_Number]) -> list[_Number]:
@@ -358,7 +376,7 @@ def _varies(name: str, looks: Sequence[float]) -> bool:
     """Whether the values are like those of a metric: not always the same, no accuracy of 0."""
     if len(looks) > 1:
         return len(set(looks)) > 1
-    return looks[0] != 0 or not QUALITY.intersection(re.findall(r"[a-z]+", name))
+    return looks[0] != 0 or likely_mode(name) != "max"
 
 
 def find_agreeing(printed: Sequence[str], metric: str, value: float) -> str | None:

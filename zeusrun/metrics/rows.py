@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from abc import ABC, abstractmethod
 from bisect import bisect_left
@@ -116,6 +117,7 @@ class Places:
 _FIRST_S = 60.0  # of training, after which a file should be there
 _EPOCHS = 3  # after which a column should be there
 _MAX_NAMES = 1000
+_PERCENT = re.compile("%|(?<![a-z])(?:pct|percent)(?![a-z])", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -237,7 +239,8 @@ class Rows:
             if value is not None:
                 target = self._run.target if name == self._wanted else None
                 # Of the metric in percent, whose target is not: ``15.0%`` is 0.15.
-                is_share = target is not None and 0 <= target <= 1 and "%" in str(raw)
+                percent = _PERCENT.search(f"{name} {raw}" if self._kind != "group" else str(raw))
+                is_share = target is not None and 0 <= target <= 1 and percent
                 values[name] = value / 100 if is_share else value
             elif name == self._wanted:
                 self._found = True

@@ -10,7 +10,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from zeusrun.files.tail import LineTail
-from zeusrun.jobfile.metrics_section import READY
+from zeusrun.jobfile.metrics_section import COUNTERS, READY
 from zeusrun.metrics.base import SidecarReader
 from zeusrun.metrics.propose_pattern import has_metric
 from zeusrun.metrics.rows import Rows, RowSource
@@ -25,11 +25,18 @@ if TYPE_CHECKING:
 
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 _DIGIT = re.compile(r"\d")
+_DIGITS = frozenset("0123456789.")
 # A line of a traceback, of Python or of a library in C++.
 _TRACED = re.compile(
     r'\s*(?:File ".*", line \d|frame #\d|#\d+[: ]|(?:[\w.]+\.)?\w*(?:Error|Exception)\b|\*\*\* |'
     r"Exception raised from )"
 )
+# What follows or precedes a number in percent; ``\s`` is also a no-break space.
+_PERCENT = re.compile(r"\s*(?:[%\uff05]|(?:percent|pct)\b)")
+_OF_PERCENT = re.compile(r"(?:[(\[]|[^\W\d][ _]?)[%\uff05][)\]]?\s*[:=|]?\s*$")
+# What is left of a number that a pattern has cut, such as 0,91 or 1.5e-05 or -3; 1,0.5 are two.
+_REST = re.compile(r"\d|\.\d|,(?:\d{3}\b|\d+(?![\d.]))|[eE][-+]?\d")
+_HEAD = re.compile(r"\d[.,]?$|(?:^|[\s=:(\[])[-\u2212]$")
 _MAX_KEPT, _SHOWN_LETTERS = 50, 120
 _MAX_CHUNKS = 4  # 1 MB at a time, so that supervision never waits long
 _MAX_LINE = 4096  # characters; a metric stands at the start of a line
@@ -116,11 +123,7 @@ class PrintedLines(RowSource):
             for pattern in patterns:
                 self._tried = pattern.pattern
                 if match := pattern.search(part[:_MAX_LINE]):
-                    row |= {
-                        name: raw + "%" * (part[match.end(name) :][:1] == "%")
-                        for name, raw in match.groupdict().items()
-                        if raw
-                    }
+                    row |= self._read(match)
             if row:
                 self._matched = True
                 self._rows.take(row, written_s, log_bytes=at)
@@ -129,6 +132,46 @@ class PrintedLines(RowSource):
                 if not (traced or self._traced):  # the line after a place is its code
                     self._unmatched.append(part[:_MAX_LINE])
                 self._traced = traced and part.lstrip().startswith("File ")
+
+    def _read(self, match: re.Match[str]) -> dict[str, str]:
+        """Return the named groups of a match: percent with their sign, no part of a number."""
+        found = {}
+        for name, raw in match.groupdict().items():
+            if not raw:
+                continue
+            if _is_cut(match, name):
+                line = match.string.strip()[:_SHOWN_LETTERS]
+                self._rows.warn(
+                    f"cut {name}",
+                    f"metrics.pattern takes {raw!r}, a part of a number, for {name} from {line!r}; "
+                    "such values do not count. Let the group take the whole number, such as "
+                    f"(?P<{name}>\\S+); a decimal comma cannot be read",
+                )
+                continue
+            text, (start, end) = match.string, match.span(name)
+            before = text[max(0, start - 8) : start]
+            percent = _PERCENT.match(text, end) or _OF_PERCENT.search(before)
+            found[name] = f"{raw}%" if percent and raw[-1] != "%" else raw
+        return found
+
+
+def _is_cut(match: re.Match[str], name: str) -> bool:
+    """Whether a group is a part of a number, and the pattern does not name what stands between."""
+    text, (start, end), raw = match.string, match.span(name), match[name]
+    cuts = []
+    if raw[0] in _DIGITS and _HEAD.search(text[max(0, start - 3) : start]):
+        cuts.append(start - 1)
+    if raw[-1] in _DIGITS and _REST.match(text, end):
+        cuts.append(end)
+    for at in cuts:
+        mark = text[at]
+        between = mark == "," and "." in raw  # two numbers
+        missing = at == end and (mark.isdigit() if "." in raw else mark == "." and name in COUNTERS)
+        if not between and not missing:  # would another character do?
+            other = match.re.search(f"{text[:at]}\0{text[at + 1 :]}")
+            if other is not None and other.span(name) == (start, end):
+                return True
+    return False
 
 
 def _has_trained(run: SourceContext) -> bool:

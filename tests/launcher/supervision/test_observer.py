@@ -43,14 +43,14 @@ def test_a_continued_trial_starts_with_what_its_earlier_part_has_reported():
         metrics=SimpleNamespace(source="auto"),
         batch_size=SimpleNamespace(default=32, apply="dataloader"),
     )
-    first = first_progress(spec, GOAL)
+    first = first_progress(spec, GOAL, [])
     assert (first.seen, first.earlier, first.best_value) == ({}, (), None)
     assert (first.preferred, first.replaced, first.ranks) == ("auto", 32, Ranks(GOAL.world_size))
     curve = (CurvePoint(0, 0.0, 0.0, 0.1), CurvePoint(1, 2.0, 20.0, 0.3))
-    again = first_progress(spec, replace(GOAL, curve=curve, best_metric=0.3))
+    again = first_progress(spec, replace(GOAL, curve=curve, best_metric=0.3), [])
     assert (again.seen_metrics, again.earlier, again.best_value) == ({GOAL.metric}, (1,), 0.3)
     spec.batch_size.apply = "args"
-    assert first_progress(spec, GOAL).replaced is None
+    assert first_progress(spec, GOAL, []).replaced is None
 
 
 def test_ranks_of_the_script_are_not_looked_for_once_one_is_known_or_a_step_is_seen():

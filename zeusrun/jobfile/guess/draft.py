@@ -93,8 +93,9 @@ def _objective(guess: Guess, objective: tuple[str, str, float, str] | None) -> I
     else:
         yield "  # Remove the # from the next three lines, and correct them (docs/metrics.md)."
         yield _line(f"  # metric: {guess.metric}", "`init --try` lists those of a run")
-        mode = likely_mode(guess.metric)
-        yield _line(f"  # mode: {mode}", "max: higher is better, or min")
+        monitored = guess.monitor[1] if guess.metric == guess.monitor[0] else None
+        known = monitored or likely_mode(guess.metric) or "max or min"
+        yield _line(f"  # mode: {known}", "max: higher is better, or min")
         yield _line("  # target: 0.9", "a run ends when the metric reaches it")
     epochs, count, why = guess.max_epochs, 40, "a guess: no option for it was found"
     if epochs is None and guess.seen_epochs is not None:

@@ -96,6 +96,7 @@ class Guess:
     scale: str  # how it grows with the batch size
     max_epochs: OptionValue | None
     metric: str  # its probable name
+    monitor: tuple[str, str | None]  # what the script itself goes by, and its mode
     warnings: tuple[str, ...]  # a sentence each
     hidden: tuple[Hidden, ...] = ()  # secrets of the command
     seen_rate: float | None = None  # of the optimizer in a run
@@ -137,7 +138,8 @@ def build_guess(launched: Launched, script: Script, *, gpus: int, cpus: int) -> 
         learning_rate=rate,
         scale=scale,
         max_epochs=epochs,
-        metric=_METRICS.get(script.library or "", "val_accuracy"),
+        metric=script.monitor[0] or _METRICS.get(script.library or "", "val_accuracy"),
+        monitor=script.monitor,
         warnings=tuple(warnings),
         hidden=hidden,
         spawns=script.spawns,

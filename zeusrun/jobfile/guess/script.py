@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from zeusrun.jobfile.guess.options import dotted, match_option, parse, read_options
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from zeusrun.jobfile.guess.options import Option
@@ -132,8 +132,47 @@ class Script:
         return find_late_save(self._tree, self.text, self.options, self.words)
 
     @cached_property
+    def monitor(self) -> tuple[str, str | None]:
+        """The metric by which it keeps a model or stops, or ``""``, and its mode if written."""
+        return next(find_monitors(self._tree), ("", None))
+
+    @cached_property
     def _tree(self) -> ast.Module:
         return parse(self.text)
+
+
+def find_monitors(tree: ast.Module) -> Iterator[tuple[str, str | None]]:
+    """Yield the metrics that callbacks, trainers and schedulers get, with ``min`` or ``max``.
+
+    The mode that is not written is the default of Lightning, transformers and torch.
+    """
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    for call in calls:
+        given = {each.arg: getattr(each.value, "value", None) for each in call.keywords}
+        if isinstance(name := given.get("monitor"), str):
+            mode = given.get("mode", "min")
+            yield name, mode if mode in {"min", "max"} else None
+        if isinstance(name := given.get("metric_for_best_model"), str):
+            greater = given.get("greater_is_better", not name.endswith("loss"))
+            name = name if name.startswith("eval_") else f"eval_{name}"
+            yield name, "max" if greater else "min"
+    plateaus = [call for call in calls if dotted(call.func).endswith("ReduceLROnPlateau")]
+    if not plateaus:
+        return
+    options = {each.arg: each.value for each in plateaus[0].keywords}
+    mode = options.get("mode", plateaus[0].args[1] if len(plateaus[0].args) > 1 else None)
+    by = str(getattr(mode, "value", "min"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Dict):  # of configure_optimizers
+            pairs = zip(node.keys, node.values, strict=True)
+            found = [value for key, value in pairs if getattr(key, "value", None) == "monitor"]
+        else:
+            steps = isinstance(node, ast.Call) and _split_call(node.func)[0] == "step"
+            found = node.args[:1] if isinstance(node, ast.Call) and steps else []
+        for value in found:
+            name = getattr(value, "value", getattr(value, "id", None))
+            if isinstance(name, str):
+                yield name, by if by in {"min", "max"} else None
 
 
 def read_text(*paths: Path) -> str:

@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from zeusrun.metrics.advance import advance
+from zeusrun.metrics.doubt import find_known
 from zeusrun.metrics.progress import Progress, settle, take_step_clock
 from zeusrun.metrics.seen import Ranks, Seen
 from zeusrun.sidecar.events import Regrouped
 from zeusrun.trial import is_baseline
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from zeusrun.jobfile.spec import JobSpec
     from zeusrun.launcher.events import Messages
@@ -82,8 +83,8 @@ class RunObserver:
         return replace(event, t=now_t)
 
 
-def first_progress(spec: JobSpec, trial: Trial) -> Progress:
-    """Return the progress of a trial that is about to start."""
+def first_progress(spec: JobSpec, trial: Trial, earlier: Sequence[Trial]) -> Progress:
+    """Return the progress of a trial that is about to start; ``earlier`` are of its job."""
     now_t = time.monotonic()
     return Progress(
         launched_t=now_t,
@@ -92,6 +93,7 @@ def first_progress(spec: JobSpec, trial: Trial) -> Progress:
         preferred=spec.metrics.source,
         replaced=spec.batch_size.default if spec.batch_size.apply == "dataloader" else None,
         best_value=trial.best_metric,
+        known=find_known(trial, earlier),
         earlier=tuple(point.epoch for point in trial.curve if not is_baseline(point)),
         ranks=Ranks(trial.world_size),
     )

@@ -147,7 +147,11 @@ def _may_be_saving(progress: Progress) -> bool:
 
 def _without_metric(progress: Progress, rules: StopRules) -> StopOrder | None:
     metric, seen = rules.needs_metric, progress.seen_metrics
-    if metric is None or metric in seen or len(progress.other_epochs) < EPOCHS_WITHOUT_METRIC:
+    if metric is None or len(progress.other_epochs) < EPOCHS_WITHOUT_METRIC:
+        return None
+    if progress.doubt is not None and progress.last_value is None:
+        return StopOrder(ReasonCode.NO_METRIC, progress.doubt)
+    if metric in seen:
         return None
     names = list_names(seen) or "nothing"
     return StopOrder(

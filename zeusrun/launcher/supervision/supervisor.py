@@ -111,7 +111,7 @@ class Supervised:
         self.stalls = StallControl(spec, trial, paths, messages, ranks)
         self.neighbours = Neighbours(submission.home, on_cpu=not submission.gpus)
         self.logs = log_tails(paths, ranks.world)
-        self.progress = first_progress(spec, trial)
+        self.progress = first_progress(spec, trial, choice.earlier)
         self.find_remarks = functools.partial(
             find_remarks,
             stops_at_target=spec.objective.on_target == "stop",

@@ -81,6 +81,8 @@ def _missed(trial: Trial, progress: Progress, earlier: Sequence[Trial]) -> Verdi
     """Return how a training ended that came to its own end."""
     if _is_untrained(trial, progress):
         return TrialStatus.FAILED, ReasonCode.NOT_TRAINED, _UNTRAINED
+    if progress.doubt is not None and progress.last_value is None:
+        return TrialStatus.FAILED, ReasonCode.NO_METRIC, progress.doubt
     if trial.metric not in progress.seen_metrics:
         return _without_metric(trial, progress, earlier, _never_reported(trial, progress))
     best = "no finite value" if progress.best_value is None else f"best {progress.best_value:.4g}"
