@@ -104,7 +104,8 @@ def test_a_run_that_is_edited_while_it_is_preempted_goes_on_and_teaches_no_epoch
 
 def test_a_run_that_was_not_edited_goes_on_without_a_word(zeusrun, script):
     script.write_text((CHILDREN / "checkpoints.py").read_text())
-    job = zeusrun.job("train.py", args=["--epoch-s", "0.1", "--reaches", "4", "--again"])
+    args = ["--epoch-s", "0.1", "--reaches", "4", "--again"]
+    job = zeusrun.job("train.py", args=args, objective={"max_epochs": 1000})
     cut = preempt(zeusrun, job)
     _, result, seen = zeusrun.submit(job)
     assert only_trial(result)["fingerprint"] == cut["fingerprint"]

@@ -179,6 +179,38 @@ def test_a_run_without_its_metric_is_stopped_after_three_epochs_and_not_tried_ag
     assert (code, only_trial(result)["reason"][:28]) == (3, "the script never reported 'a")
 
 
+@pytest.mark.parametrize("how", ["stop", "continue"])
+def test_an_accuracy_in_percent_never_reaches_a_target_that_is_a_share(zeusrun, how):
+    job = zeusrun.job(
+        args=["--gain", "20"], objective={"max_epochs": 4, "missing_metric": how, "target": 0.7}
+    )
+    code, result, seen = zeusrun.submit(job)
+    trial = only_trial(result)
+    assert (trial["status"], trial["best_metric"]) == ("FAILED", None)
+    assert code in {2, 3}
+    assert "meets the target 0.7, but does not count" in trial["reason"]
+    assert "objective: {target: 70}" in " ".join(seen.split())
+    assert zeusrun.submit(job)[1]["trials"][0]["status"] == "FAILED"
+
+
+def test_a_share_that_is_printed_as_35_percent_is_read_rightly(zeusrun):
+    script = zeusrun.folder / "cifar.py"
+    script.write_text(
+        "for value in (35, 71):\n"
+        "    print(f'Accuracy of the network on the 10000 test images: {value} %', flush=True)\n"
+    )
+    job = zeusrun.job(
+        str(script),
+        env=None,
+        objective={"metric": "accuracy", "target": 0.7},
+        metrics={"source": "stdout", "pattern": r"images: (?P<accuracy>[\d.]+)"},
+        launch={"nproc_per_node": 1},
+    )
+    code, result, _ = zeusrun.submit(job)
+    trial = only_trial(result)
+    assert (code, trial["best_metric"], trial["epochs"]) == (0, 0.71, 2)
+
+
 def test_a_script_that_reports_but_never_asks_for_its_batch_size_is_told(zeusrun):
     _, result, seen = zeusrun.submit(zeusrun.job(env=None))
     told = "the script has never asked for the batch size, so it seems to train with its own"

@@ -83,7 +83,7 @@ def script(zeusrun):
 
 @pytest.mark.long
 def test_a_model_that_a_script_saves_after_its_loop_is_kept(zeusrun, script):
-    prints = 'print(f"epoch {epoch + 1} accuracy {0.4 + epoch}", flush=True)'
+    prints = 'print(f"epoch {epoch + 1} score {0.4 + epoch}", flush=True)'
     trains = dedent(TRAINS).replace("range(2)", "range(4)")
     script(f'{trains}    {prints}\ntorch.save(model, "model.pt")\n')
     job, model = zeusrun.folder / "train.yaml", zeusrun.folder / "model.pt"
@@ -129,6 +129,39 @@ def test_from_a_command_over_a_try_to_a_run(zeusrun, script):
     (trial,) = result["trials"]
     assert (code, trial["epochs"], trial["global_batch_size"]) == (0, 2, 32)
     assert trial["learning_rate"] == 0.2
+
+
+NBEATS = """
+    import argparse
+    import zeusrun
+
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--epochs", type=int, default=3)
+    epochs = parser.parse_args().epochs
+    stop = dict(EarlyStopping=dict) and dict(monitor="val_q", mode="min")
+    run = zeusrun.current()
+    for epoch in range(1, epochs + 1):
+        run.report(epoch=epoch, val_q=4.0 / epoch, val_p=0.3 * epoch)
+"""
+
+
+def test_a_name_that_says_nothing_is_asked_about_and_what_the_script_monitors_is_not(
+    zeusrun, script
+):
+    script(NBEATS.replace("val_q=4.0 / epoch, ", ""))
+    done = zeusrun("init", "--try", "--", "python", "train.py")
+    assert done.returncode == 3, done.stderr
+    assert "write whether val_p is better when it is low (mode: min) or high" in done.stdout
+    text = (zeusrun.folder / "train.yaml").read_text()
+    assert "  # metric: val_p " in text
+    assert "  # mode: max or min" in text
+    (zeusrun.folder / "train.yaml").unlink()
+    script(NBEATS)
+    done = zeusrun("init", "--try", "--", "python", "train.py")
+    assert done.returncode == 0, done.stderr
+    assert "Proposed: val_q at most 3.9." in done.stdout
+    job = yaml.safe_load((zeusrun.folder / "train.yaml").read_text())
+    assert (job["objective"]["metric"], job["objective"]["mode"]) == ("val_q", "min")
 
 
 def test_a_batch_size_that_only_the_data_loader_shows_is_found(zeusrun, script):

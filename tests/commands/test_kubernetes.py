@@ -377,7 +377,7 @@ def test_ctrl_c_deletes_the_job_and_shows_how_it_ends(submit, inside, history, r
         record(1, PREEMPTED, allocation=f"kubernetes:ml/{found['metadata']['name']}")
         interrupt()
 
-    later(lambda: until_ready(fake), preempt)
+    later(lambda: {until_ready(fake)} & fake.followed, preempt)
     code, out, errors = submit()
     assert code == 130
     assert errors.startswith("zeusrun: job-1-1 is CANCELLED: ")

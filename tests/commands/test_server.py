@@ -114,6 +114,18 @@ def test_people_sign_in_at_a_proxy_whatever_process_answers(zeusrun):
     assert len(re.findall(r'info: 127.0.0.1:[1-9]\d* - "GET /api/v1 HTTP/1.1" 401', log)) == 20
 
 
+@pytest.mark.long  # the workers take 6 s to start
+def test_workers_that_start_slowly_are_not_killed_for_it(zeusrun, tmp_path):
+    slow = "import sys, time\nif '--multiprocessing-fork' in sys.argv:\n    time.sleep(6)\n"
+    (tmp_path / "sitecustomize.py").write_text(slow)
+    zeusrun.home.mkdir(mode=0o700)
+    (zeusrun.home / "server.yaml").write_text("workers: 2\n")
+    child, port, _ = start(zeusrun, PYTHONPATH=str(tmp_path))
+    assert ask(port, "GET", "/readyz")[0] == 200
+    child.send_signal(signal.SIGTERM)
+    assert child.wait(300) == 0
+
+
 @pytest.mark.long
 def test_its_log_has_no_token(zeusrun):
     child, port, _ = start(zeusrun, "--access-log")

@@ -98,6 +98,7 @@ class FakeCluster:
         runtimes: Objects of the kind TrainingRuntime, by namespace and name.
         rules: Those of a Role of the user; ``None`` allows everything.
         used: Each group, resource and verb of a request.
+        followed: The pods whose logs somebody has begun to follow.
         validate: Returns what is wrong with an object that is created or replaced.
         absent: API groups that are not installed.
         schedulable: Whether there is room for pods; ``unschedulable_message`` says why not.
@@ -121,6 +122,7 @@ class FakeCluster:
         self.namespaces = {"default", "ml"}
         self.rules: list[dict] | None = None
         self.used: set[tuple[str, str, str]] = set()
+        self.followed: set[str] = set()
         self.validate = lambda _: []
         self.absent: set[str] = set()
         self.schedulable = True

@@ -288,6 +288,8 @@ class Handler(BaseHTTPRequestHandler):
         if text := self.query.get("sinceTime"):  # whole seconds, as all times of objects
             since = datetime.fromisoformat(text.replace("Z", "+00:00")).replace(microsecond=0)
         lines = container.lines(since, self.query.get("tailLines"))
+        if follow:
+            cluster.followed.add(found["name"])
         for stamp, line in lines:
             if line is None:  # nothing new
                 if not follow or self._left():

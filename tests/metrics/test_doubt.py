@@ -62,6 +62,8 @@ def test_percent_are_told_by_earlier_runs_that_had_a_share():
         (3000.0, (12.0, 20.0), None, "max", True),
         (1500.0, (12.0, 20.0), None, "max", False),
         (3000.0, (12.0, 20.0), 900.0, "max", False),
+        (11.0, (0.01, 0.02), None, "max", False),  # earlier runs were far from the target
+        (0.4, (90.0, 100.0), None, "min", False),
     ],
 )
 def test_a_value_beyond_all_others_by_two_orders_is_doubted(value, known, best, mode, doubted):

@@ -255,8 +255,10 @@ def test_a_rounded_value_agrees(value, line):
 
 
 @pytest.mark.parametrize(
-    "line", ["val_accuracy: 0.97", "epoch 1", "seed 0.9583", "took 0.9583 s", "momentum 0.9583"]
-)
+    "line",
+    ["val_accuracy: 0.97", "epoch 1", "seed 0.9583", "took 0.9583 s", "momentum 0.9583",
+     "train_accuracy: 0.9583", "valid loss: 0.9583"],
+)  # fmt: skip
 def test_other_numbers_do_not_agree(line):
     assert find_agreeing([line], "accuracy/valid", 0.9583333) is None
 

@@ -386,7 +386,7 @@ def find_agreeing(printed: Sequence[str], metric: str, value: float) -> str | No
         for number in read_line(line[:1000]):
             text = line[number.start : number.end]
             words = {word[:3] for word in re.findall(r"[a-z]+", number.name)}
-            if "." not in text or not words & own:
+            if "." not in text or not own or not own <= words or "tra" in words - own:
                 continue
             scale = 100 if line[number.end : number.end + 1] == "%" else 1
             if _rounds_to(value * scale, text) or (scale == 1 and _rounds_to(value * 100, text)):
