@@ -101,10 +101,9 @@ def after(seconds, action):
 def test_a_submit_waits_for_its_server_and_says_so(open_shared, proxy, told, monkeypatch):
     monkeypatch.setattr(spool, "_LONG_S", 5.0)
     begin(open_shared(), with_uuid())
-    history = open_shared(wait_s=60.0, pause=time.sleep)
+    history = open_shared(wait_s=60.0, pause=lambda _: setattr(proxy, "mode", "pass"))
     proxy.mode = "refuse"
     assert history.unfinished("digits") == []  # as submit looks for lost trials
-    after(0.3, lambda: setattr(proxy, "mode", "pass"))
     trial = begin(history, with_uuid(2))
     assert history.find(trial.uuid) == trial
     assert told  # once for each way in which it does not respond
