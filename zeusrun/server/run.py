@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 _STOP_S = 10  # for the requests that are being answered
 _KEEP_ALIVE_S = 75  # longer than the heartbeat of launchers, so that their connections stay open
 _BACKLOG = 2048
-_START_S = 120  # of a worker process: uvicorn kills one that does not answer for so long
 _MAX_CONNECTIONS = 900  # a process may usually open 1024 files
 _HEAD_BYTES = 32 << 10  # of the first line and the headers of a request
 # A token, and what stands where a token belongs in the path of Zeus's clients.
@@ -117,7 +116,7 @@ def build_config(settings: ServerSettings) -> uvicorn.Config:
         limit_concurrency=_MAX_CONNECTIONS,
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=_STOP_S,
-        timeout_worker_healthcheck=_START_S,
+        timeout_worker_healthcheck=120,  # s: then uvicorn kills a worker, one that starts, too
         http="h11",
         h11_max_incomplete_event_size=_HEAD_BYTES,
         ssl_certfile=settings.ssl_certfile,
