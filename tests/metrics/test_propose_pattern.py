@@ -284,6 +284,25 @@ def test_a_value_of_a_batch_gives_no_pattern_and_the_result_behind_it_does():
     assert propose_pattern([timm]) is None
 
 
+def test_a_line_of_the_same_data_agrees_before_one_of_other_data():
+    lines = ["valid loss  5.29 | ppl 189.13", "test loss  5.29 | ppl 188.37"]
+    assert find_agreeing(lines, "val_loss", 5.2901) == lines[0]
+    assert find_agreeing(lines[1:], "val_loss", 5.2901) == lines[1]
+
+
+def test_an_accuracy_without_an_epoch_is_a_result_if_it_is_as_rare_as_evaluations():
+    lines = [f" Accuracy: {value}%, Avg loss: 2.29" for value in (14.2, 14.6)]
+    assert propose_pattern(lines) is None
+    assert propose_pattern(lines, evaluations=1) is None
+    assert propose_pattern(lines, evaluations=2).proposal[:3] == ("accuracy", "stdout", "max")
+    psnr = propose_pattern(
+        ["===> Epoch 1 Complete: Avg. Loss: 0.1712", "===> Avg. PSNR: 13.1279 dB"], evaluations=1
+    )
+    assert psnr.proposal.metric == "psnr"
+    trained = [f"train acc: {value}" for value in (0.5, 0.6)]
+    assert propose_pattern(trained, evaluations=2) is None
+
+
 def test_a_count_of_epochs_is_no_batch():
     lines = [f"Val [{n}/60] val_acc: {n / 9:.3f}" for n in (1, 2, 3)]
     assert propose_pattern(lines).proposal.metric == "val_acc"

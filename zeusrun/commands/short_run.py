@@ -96,7 +96,8 @@ class Tried(NamedTuple):
         # What is printed once for an evaluation precedes the mean of what is logged in it.
         mean = proposal is not None and seen[proposal.metric, proposal.source].parts > 1
         read = mean or proposal is None
-        read_by = likely, self._each_step, monitor
+        others = 0 if self.progress is None else self.progress.others
+        read_by = likely, self._each_step, monitor, others
         shape = propose_pattern(self.printed, *read_by) if read else None
         if proposal is None or (
             shape is not None and is_alike(proposal.metric, shape.proposal.metric)

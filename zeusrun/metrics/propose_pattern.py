@@ -10,12 +10,13 @@ from __future__ import annotations
 import itertools
 import math
 import re
+from collections import Counter
 from decimal import Decimal
 from typing import TYPE_CHECKING, NamedTuple
 
 from zeusrun.metrics.propose import NO_METRIC, propose
 from zeusrun.metrics.rows import number_of
-from zeusrun.metrics.seen import EVALUATIONS, Seen, names_an_evaluation
+from zeusrun.metrics.seen import EVALUATIONS, Seen, names_an_evaluation, names_training
 from zeusrun.target import likely_mode
 
 if TYPE_CHECKING:
@@ -86,16 +87,18 @@ def propose_pattern(
     likely: str = "",
     each_step: float = math.inf,
     monitor: tuple[str, str | None] = ("", None),
+    evaluations: int = 0,
 ) -> Shape | None:
     """Propose a pattern for lines without colours; ``None`` if none looks like a result.
 
-    A line looks like one if it has a metric and an epoch, or a metric of an evaluation. Where the
+    A line looks like one if it has a metric and an epoch, or a metric of an evaluation, or an
+    accuracy or the like that is printed no more often than there were ``evaluations``. Where the
     pattern matches another line, it reads what that line says. ``likely`` and ``monitor`` are as in
     ``propose``. An
     accuracy that is always 0 is no result, nor is a value that is the same in every epoch, nor what
     so many lines have as would be printed in ``each_step``.
     """
-    shapes, seen = _find(lines, each_step)
+    shapes, seen = _find(lines, each_step, evaluations)
     found = {key: values for key, values in seen.items() if not values.each_step}
     # Of the patterns with the best metric: one with an epoch, then the one that matches least.
     merged = {(name, "stdout"): values for (name, _), values in found.items()}
@@ -115,16 +118,22 @@ def list_each_step(lines: Sequence[str], each_step: float) -> list[str]:
     return sorted({name for (name, _), seen in found.items() if seen.each_step})
 
 
-def _find(lines: Sequence[str], each_step: float) -> tuple[dict[str, str], SeenMetrics]:
+def _find(
+    lines: Sequence[str], each_step: float, evaluations: int = 0
+) -> tuple[dict[str, str], SeenMetrics]:
     """Return a line of each pattern, and what the metrics of each pattern look like."""
     known = [*_read([line for line in lines if len(line) <= _MAX_LINE])]
     shapes: dict[str, str] = {}
     batches: dict[str, list[int]] = {}
+    rare: Counter[str] = Counter()
     for line, numbers in known:
         names = {number.name for number in numbers if number.is_metric}
         by_epoch = any(number.name == "epoch" for number in numbers)
-        if names and (by_epoch or names_an_evaluation(dict.fromkeys(names, 0.0))):
+        evaluated = by_epoch or names_an_evaluation(dict.fromkeys(names, 0.0))
+        good = not any(map(names_training, names)) and "max" in map(likely_mode, names)
+        if names and (evaluated or (evaluations and good)):
             shape = _build(line, numbers)
+            rare[shape] += not evaluated
             shapes.setdefault(shape, line)
             if count := _BATCHES.search(line):
                 batches.setdefault(shape, []).append(int(count[1]))
@@ -132,7 +141,7 @@ def _find(lines: Sequence[str], each_step: float) -> tuple[dict[str, str], SeenM
         steps = {after - before for before, after in itertools.pairwise(counts)}
         if steps - {1} or _METER.search(shapes[shape]):
             del shapes[shape]  # of single batches: the result comes after them
-    last = [*shapes][-_MAX_SHAPES:]
+    last = [each for each in shapes if rare[each] <= evaluations][-_MAX_SHAPES:]
     found = {
         (name, shape): Seen(
             *(looks[0], looks[-1], len(looks), min(looks), max(looks)),
@@ -380,8 +389,13 @@ def _varies(name: str, looks: Sequence[float]) -> bool:
 
 
 def find_agreeing(printed: Sequence[str], metric: str, value: float) -> str | None:
-    """Return the last printed line with a metric of such a name and value; ``None`` without one."""
-    own = {word[:3] for word in set(re.findall(r"[a-z]+", metric.lower())) - EVALUATIONS}
+    """Return the last printed line with a metric of such a name and value; ``None`` without one.
+
+    A line of the same data (validation, test) goes before one of other data.
+    """
+    names = set(re.findall(r"[a-z]+", metric.lower()))
+    own, part = ({word[:3] for word in each} for each in (names - EVALUATIONS, names & EVALUATIONS))
+    found = None
     for line in reversed(printed):
         for number in read_line(line[:1000]):
             text = line[number.start : number.end]
@@ -390,8 +404,10 @@ def find_agreeing(printed: Sequence[str], metric: str, value: float) -> str | No
                 continue
             scale = 100 if line[number.end : number.end + 1] == "%" else 1
             if _rounds_to(value * scale, text) or (scale == 1 and _rounds_to(value * 100, text)):
-                return line
-    return None
+                if not part or part & words:
+                    return line
+                found = found or line
+    return found
 
 
 def _rounds_to(value: float, text: str) -> bool:
