@@ -93,6 +93,20 @@ def test_each_host_has_the_energy_of_its_own_devices_over_the_span():
     assert windows == [(103.0, 107.0)]
 
 
+def test_a_share_that_missed_a_target_in_percent_is_told_so():
+    assert outcome(MISSED, target=70.0).reason.endswith(
+        "target 70; if its values are shares of 1, write  target: 0.7"
+    )
+    assert outcome(MISSED, target=70.0, metric="accuracy_loss").reason[-6:] != "0.7"
+    assert "shares" not in outcome(MISSED).reason
+
+
+def test_a_metric_whose_only_values_do_not_count_was_never_seen():
+    ended = outcome(after(report(105.0, 1, 35.0)))
+    assert (ended.status, ended.reason_code) == (TrialStatus.FAILED, ReasonCode.NO_METRIC)
+    assert "does not count" in ended.reason
+
+
 def test_restarts_count_from_the_start_of_training_to_the_end_of_what_counts():
     started_late = after(started(101.0), started(102.0, restart=1), start=replace(LAUNCHED))
     assert outcome(after(report(105.0, 1, 0.1), start=started_late)).interruptions == ((1.0, 0),)

@@ -10,7 +10,7 @@ from zeusrun.launcher.supervision.stalls import ranks_text
 from zeusrun.launcher.supervision.stopping import BY_SIGNAL
 from zeusrun.metrics.seen import list_names
 from zeusrun.reasons import ReasonCode
-from zeusrun.target import meets_target
+from zeusrun.target import is_share, meets_target
 from zeusrun.trial import TrialStatus, host_of
 
 if TYPE_CHECKING:
@@ -91,6 +91,8 @@ def _missed(trial: Trial, progress: Progress, earlier: Sequence[Trial]) -> Verdi
     if trial.by_samples or progress.by_samples:
         done = f"{(trial.samples or 0) + (progress.samples or 0):,} samples"
     text = f"{trial.metric} {best} after {done}, target {trial.target:g}"
+    if trial.target > 1 >= (progress.best_value or 2) >= 0 and is_share(trial.metric):
+        text += f"; if its values are shares of 1, write  target: {trial.target / 100:g}"
     return TrialStatus.MISSED, ReasonCode.TARGET_MISSED, text
 
 
