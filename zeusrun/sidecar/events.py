@@ -151,6 +151,22 @@ class Applied:
 
 
 @dataclass(frozen=True)
+class Scheduled:
+    """Rank 0 has a learning-rate scheduler of a fixed length, which steps with the optimizer.
+
+    Attributes:
+        scheduler: Its class.
+        steps: Optimizer steps after which its schedule is over.
+        steps_per_epoch: Optimizer steps in a pass over the training data.
+    """
+
+    t: float
+    scheduler: str
+    steps: int
+    steps_per_epoch: int
+
+
+@dataclass(frozen=True)
 class Watched:
     """Rank 0 measured the gradients of a model; what is not known yet is absent.
 
@@ -262,7 +278,9 @@ class Ended:
 
 
 _OfProcess: TypeAlias = Started | Loading | Built | Observed | Regrouped | Spawned | Ended
-_OfTraining: TypeAlias = Asked | Reported | Hooked | Applied | Watched | Adapted | Synced
+_OfTraining: TypeAlias = (
+    Asked | Reported | Hooked | Applied | Scheduled | Watched | Adapted | Synced
+)
 Event: TypeAlias = _OfProcess | _OfTraining
 
 
