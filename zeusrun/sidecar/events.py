@@ -99,8 +99,14 @@ class Loading:
     t: float
 
 
+@dataclass(frozen=True)
 class Built(Loading):
-    """Rank 0 has built an optimizer of torch, whose steps are seen; it is written once."""
+    """Rank 0 has built an optimizer of torch, whose steps are seen; it is written once.
+
+    ``optimizer``: its class.
+    """
+
+    optimizer: str = ""
 
 
 @dataclass(frozen=True)
