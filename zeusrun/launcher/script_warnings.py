@@ -38,7 +38,7 @@ _TRAINS_ON = (
 _HOOKED = {"batch_size": "dataloader", "learning_rate": "optimizer"}
 _CALLS = {"batch_size": "local_batch_size", "learning_rate": "learning_rate"}
 _DATA_MAY_GROW = 1.25
-_SAME_LENGTH = 0.1  # a last batch that is smaller, and a step more or less
+_SAME_LENGTH = 0.1  # a warm-up, or a step more or less
 
 
 def find_script_warnings(spec: JobSpec) -> list[str]:
@@ -304,10 +304,13 @@ def _how_to_deliver(
 def describe_schedule(event: Scheduled, trial: Trial) -> str | None:
     """Return a warning if a schedule is as long as a run of the default, and not as this one."""
     size, default, epochs = trial.global_batch_size, trial.default_batch_size, trial.max_epochs
-    steps = event.steps_per_epoch * epochs
-    share = event.steps / max(1, steps)
-    of_default = default is not None and abs(share * default / size - 1) <= _SAME_LENGTH
-    if not of_default or abs(share - 1) <= _SAME_LENGTH or adapts(trial.variant):
+    own = event.steps_per_epoch
+    steps, share = own * epochs, event.steps / max(1, own * epochs)
+    if default is None or abs(share - 1) <= _SAME_LENGTH or adapts(trial.variant):
+        return None
+    # Of an epoch of the default: the last batch of this one may be nearly empty.
+    least, most = max(own - 1, own / 2) * size / default, math.ceil(own * size / default)
+    if not least * (1 - _SAME_LENGTH) <= event.steps / epochs <= most * (1 + _SAME_LENGTH):
         return None
     if share > 1:
         then = f"the run ends after {1 / share:.0%} of the schedule"
