@@ -172,9 +172,9 @@ def count_crashes(runs: Runs) -> Counter[int]:
     If it crashed in a proven arm, too, the batch size is not the cause, and the recurrence does not
     count.
     """
-    today = [run for run in runs if run.differs is None]
-    proven = {run.arm for run in today if run.status in _WHOLE}
-    crashed = {(run.recurrence, run.arm) for run in today if run.status is TrialStatus.FAILED}
+    failed = [run for run in runs if run.status is TrialStatus.FAILED and run.differs is None]
+    crashed = {(run.recurrence, run.arm) for run in failed}
+    proven = _find_whole(runs) if failed else set()
     of_the_job = {recurrence for recurrence, arm in crashed if arm in proven}
     return Counter(arm for recurrence, arm in crashed if recurrence not in of_the_job)
 
@@ -205,8 +205,12 @@ def rule_out_crashed(runs: Runs) -> dict[int, str]:
     if cause is not None and newest == [(arm, cause)] * CRASH_LIMIT and alike == {arm}:
         others = dict.fromkeys(crashes, "its script crashed")
         out = others | {arm: f"its script crashed {CRASH_LIMIT} times with the same error"} | out
-    whole = {run.arm for run in today if run.status in _WHOLE}
-    return {arm: why for arm, why in out.items() if arm not in whole}
+    return {arm: why for arm, why in out.items() if arm not in _find_whole(runs)}
+
+
+def _find_whole(runs: Runs) -> set[int]:
+    """Return the arms that today's training has trained to its end."""
+    return {run.arm for run in runs if run.status in _WHOLE and run.differs is None}
 
 
 def explain_arms(

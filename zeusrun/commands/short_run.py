@@ -84,10 +84,9 @@ class Tried(NamedTuple):
 
         A script may ask zeusrun when to end, and some hooks end the training.
         """
-        if not self.finished or self.is_part or self.progress is None:
-            return self.finished and not self.is_part
-        hooks = {hook.library for hook in self.progress.hooks if hook.problem is None}
-        return "stop" not in self.progress.asked and hooks.isdisjoint(CONTROLLING)
+        asked, hooks = (self.progress.asked, self.progress.hooks) if self.progress else ((), ())
+        controlled = any(hook.library in CONTROLLING and hook.problem is None for hook in hooks)
+        return self.finished and not (self.is_part or controlled or "stop" in asked)
 
     @property
     def steps_of_pass(self) -> float | None:

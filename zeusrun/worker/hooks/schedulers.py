@@ -37,51 +37,45 @@ def install(module: ModuleType, hooks: Hooks) -> None:
 
 class _Schedulers:
     def __init__(self, hooks: Hooks) -> None:
-        self._hooks = hooks
+        self._environment, self._observer = hooks.environment, hooks.observer
         self._built: weakref.WeakSet[Any] = weakref.WeakSet()
         self._first: dict[int, int] = {}  # how far each was after ``_FIRST`` steps, by its id
         self._batches = 1  # of the loader in an optimizer step
-        self._looks: bool | None = None  # ``None``: not yet
+        self._begun = self._ended = False
 
     def add(self, scheduler: Any, *_: Any, **__: Any) -> None:
         """Take in a new scheduler."""
-        if self._looks is None:
-            from torch.optim.optimizer import (  # noqa: PLC0415 - is imported
-                register_optimizer_step_post_hook,
-            )
+        self._built.add(scheduler)
+        if not self._begun:
+            from torch.optim import optimizer  # noqa: PLC0415 - is imported
 
-            self._looks = True
-            register_optimizer_step_post_hook(self._look)
-        if self._looks:
-            self._built.add(scheduler)
+            self._begun = True
+            optimizer.register_optimizer_step_post_hook(self._look)
 
     def _look(self, *_: Any) -> None:
-        steps, current = self._hooks.observer.steps, self._hooks.observer.current
-        if not self._looks or steps < _FIRST:
+        steps, current = self._observer.steps, self._observer.current
+        if self._ended or steps < _FIRST:
             return
-        if current is not None and current.batches:
-            self._batches = current.batches
+        self._batches = (current and current.batches) or self._batches
+        self._ended = steps >= _LAST
         with contextlib.suppress(Exception):  # a scheduler of the script's own
-            if steps >= _LAST:
-                self._looks = False
-                self._record(steps)
-            elif steps == _FIRST:
+            if steps == _FIRST:
                 self._first = {id(each): each.last_epoch for each in self._built}
+            elif self._ended:
+                self._record(steps)
 
     def _record(self, steps: int) -> None:
-        environment, feed = self._hooks.environment, self._hooks.observer.training
-        if feed is None or feed.length is None:
-            return
-        epoch = math.ceil(feed.length / self._batches)
+        feed, first = self._observer.training, self._first
+        batches = None if feed is None else feed.length
         parts = {id(part) for each in self._built for part in getattr(each, "_schedulers", ())}
-        for scheduler in self._built:
-            length, first = _length(scheduler), self._first.get(id(scheduler))
-            if length is None or first is None or id(scheduler) in parts:
-                continue
-            times = (scheduler.last_epoch - first) / (steps - _FIRST)
-            if times >= 1:  # or more: accelerate's step once for each rank
-                name, ends = type(scheduler).__name__, round(length / times)
-                environment.record(Scheduled(time.monotonic(), name, ends, epoch))
+        for each in self._built if batches else ():
+            length = _length(each)
+            times = (each.last_epoch - first.get(id(each), each.last_epoch)) / (steps - _FIRST)
+            if length and times >= 1 and id(each) not in parts:
+                # It may step several times: accelerate's does so for each rank.
+                ends, epoch = round(length / times), math.ceil((batches or 0) / self._batches)
+                name = type(each).__name__
+                self._environment.record(Scheduled(time.monotonic(), name, ends, epoch))
 
 
 def _length(scheduler: Any) -> int | None:
