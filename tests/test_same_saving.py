@@ -37,7 +37,7 @@ def trials(record):
 
 def test_every_place_tells_the_same_saving(trials, cli, zeusrun, sql_history):
     savings = find_savings(trials)
-    share = claim_share(savings.share, " a run")
+    share = claim_share(savings.share, "cost")
     assert savings.share.is_shown
     net = net_text(find_net_amounts(trials, savings), savings.net)
     history, report = cli("history", "job")[1], zeusrun.folder / "report.html"

@@ -311,15 +311,13 @@ def test_a_script_that_exits_7_is_a_failed_training_with_that_cause(zeusrun):
     assert trial["reason"] in seen
 
 
-def test_two_failures_that_are_alike_end_the_recurrence_with_their_cause(zeusrun):
+def test_two_failures_that_are_alike_are_followed_by_another_batch_size_once(zeusrun):
     code, result, seen = zeusrun.submit(zeusrun.job("exits_7.py"))
-    assert (code, [trial["status"] for trial in result["trials"]]) == (3, ["FAILED"] * 2)
+    assert (code, [trial["status"] for trial in result["trials"]]) == (3, ["FAILED"] * 3)
+    assert [trial["global_batch_size"] for trial in result["trials"]] == [32, 32, 16]
     assert {trial["cause"] for trial in result["trials"]} == {"the script exited with code 7"}
     told = " ".join(seen.split())
-    assert (
-        "two attempts failed with the same error, so there is no third: rank 0: the script exi"
-        in told
-    )
+    assert "the same error again, so there is no other attempt: rank 0: the script exi" in told
 
 
 def test_a_failure_that_does_not_come_again_is_made_good_by_the_next_attempt(zeusrun):

@@ -145,6 +145,69 @@ def test_a_damaged_profile_or_cost_stops_no_submit(name, point):
             assert belief.cost_j is None or not math.isnan(belief.cost_j)
 
 
+TRIES = pytest.mark.parametrize("name", ["auto", "grid", "zeus"])
+
+
+def choose_nights(name, crash, nights, **changes):
+    """Choose for some nights of two attempts; ``crash`` says how a batch size ends, if it does."""
+    policy, trials, chosen = create_policy(name), [], []
+    for night in range(nights):
+        chosen.append([])
+        for _ in range(2):
+            asked = problem(recurrence=night, fingerprint={"script": "b"}, **changes)
+            now, runs = read_history(asked, trials)
+            arm = policy.choose(now, runs, rng()).global_batch_size
+            cause = crash(arm, night)
+            how = {"status": TrialStatus.FAILED if cause else REACHED, "cause": cause}
+            trials.append(trial(arm, recurrence=night, fingerprint={"script": "b"}, **how))
+            chosen[-1].append(arm)
+            if cause is None:
+                break
+    return chosen
+
+
+@TRIES
+def test_a_default_that_always_crashes_makes_way_for_another_batch_size(name):
+    first, second, *later = choose_nights(name, lambda arm, _: "shape" if arm == 64 else None, 12)
+    assert first == [64, 64]
+    assert 64 not in second
+    assert sum(64 in night for night in later) <= 1  # another one has trained since
+
+
+@TRIES
+def test_a_crash_that_another_batch_size_shows_too_sends_the_choice_back(name):
+    nights = choose_nights(name, lambda *_: "no such file", 6)
+    assert [arm for night in nights for arm in night if arm != 64] == [nights[1][0]]
+
+
+@TRIES
+def test_each_other_batch_size_is_tried_once_while_all_crash_in_another_way(name):
+    nights = choose_nights(name, lambda arm, _: f"shape {arm}", 12)
+    every = [arm for night in nights for arm in night]
+    assert all(every.count(arm) == 1 for arm in problem().candidates if arm != 64)
+
+
+@TRIES
+def test_a_default_that_crashed_while_the_disk_was_full_is_the_choice_again(name):
+    nights = choose_nights(name, lambda _, night: "disk" if night < 1 else None, 9)
+    assert nights[0] == [64, 64]
+    assert [64] in nights[2:]
+
+
+@TRIES
+def test_an_edit_lifts_what_crashes_have_ruled_out(name):
+    crashed = [
+        trial(64, TrialStatus.FAILED, cause="shape", fingerprint={"script": "a"}, recurrence=n)
+        for n in (1, 2)
+    ]
+    choices = {}
+    for script in "ab":
+        now, runs = read_history(problem(fingerprint={"script": script}), crashed)
+        choices[script] = create_policy(name).choose(now, runs, rng()).global_batch_size
+    assert choices["a"] != 64
+    assert choices["b"] == 64
+
+
 def test_fixed_never_leaves_the_default_and_never_stops_it():
     runs = [run(128, 1), run(64, 40, status=TrialStatus.STOPPED, recurrence=1000)]
     decision = create_policy("fixed").choose(problem(), runs, rng())

@@ -104,7 +104,13 @@ def failed(number, size, status=TrialStatus.MISSED, **changes):
         ([failed(1, 32, CRASHED, cause="x")], 32, None),
         (
             [failed(1, 32, CRASHED, cause="x"), failed(2, 32, CRASHED, cause="x", reason="it is")],
-            *(16, "two attempts failed with the same error, so there is no third: it is"),
+            *(32, "the same error again, so there is no other attempt: it is"),
+        ),
+        # another batch size shows whether that is the cause, once
+        ([failed(n, 32, CRASHED, cause="x") for n in (1, 2)], 16, None),
+        (
+            [failed(n, size, CRASHED, cause="x") for n, size in ((1, 32), (2, 32), (3, 16))],
+            *(64, "the same error again, so there is no other attempt"),
         ),
         (
             [failed(1, 32, CRASHED, cause="x"), failed(2, 32, CRASHED, cause="y")],

@@ -297,7 +297,7 @@ OUT_OF_MEMORY = [
     ("trials", "size", "stage", "why"),
     [
         ([], 32, Stage.EXPLORE, "and no cost is known here: 32 is the default"),
-        (OUT_OF_MEMORY, 16, Stage.EXPLORE, "16 is the largest that fits in memory"),
+        (OUT_OF_MEMORY, 16, Stage.EXPLORE, "16 is the largest that may run"),
         (
             [reached(1, 64, 50.0), reached(2, 64, 90.0), reached(3, 32, 80.0)],
             *(64, Stage.EXPLOIT, "and 64 is the cheapest batch size that is known here"),

@@ -13,12 +13,15 @@ from textwrap import dedent
 import pytest
 import yaml
 
+from tests.factories import build_trial
 from zeusrun.commands import try_run
+from zeusrun.commands.short_run import Tried
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.jobfile.yaml_reader import read_job_file
+from zeusrun.metrics.progress import Progress
 from zeusrun.metrics.propose import propose
 from zeusrun.metrics.seen import Seen
-from zeusrun.sidecar.events import Observed
+from zeusrun.sidecar.events import Hooked, Observed
 
 REPORTS = """
     import argparse
@@ -712,6 +715,88 @@ def test_a_loss_of_the_training_is_said_to_be_one(metric, said):
     proposal = propose({(metric, "stdout"): Seen(0.5, 0.4)})
     _, told = try_run._describe_proposal(proposal, None, proposal.mode, whole=False)
     assert (said in told) if said else ("training" not in told)
+
+
+def tried(steps=16, passes=2, finished=True, asked=(), hooks=(), **changes):
+    hooked = [Hooked(1.0, name, "1", problem) for name, problem in hooks]
+    progress = Progress(
+        launched_t=0.0, now_t=9.0, steps=steps, passes=passes, asked=frozenset(asked),
+        hooks=tuple(hooked),
+    )  # fmt: skip
+    return Tried(build_trial(), 0, progress, [], ended=False, finished=finished, **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "whole"),
+    [
+        ({}, True),
+        ({"asked": ["batch_size"]}, True),
+        ({"hooks": [("tensorboard", None), ("lightning", "does not fit")]}, True),
+        ({"finished": False}, False),
+        ({"is_part": True}, False),
+        ({"asked": ["stop"]}, False),  # it asks whether to go on
+        ({"hooks": [("lightning", None)]}, False),  # a hook ends it after max_epochs
+        ({"hooks": [("transformers", None)]}, False),
+    ],
+)
+def test_a_training_that_zeusrun_ended_after_an_epoch_is_not_the_whole(changes, whole):
+    """One epoch of 100 was "the whole training has run"."""
+    assert tried(**changes).is_whole is whole
+
+
+@pytest.mark.parametrize(
+    ("changes", "steps"),
+    [
+        ({}, 8),
+        ({"finished": False}, 16),  # it was stopped in its second pass
+        ({"finished": False, "passes": 1}, None),
+        ({"passes": 0}, None),
+        ({"steps": None}, None),
+    ],
+)
+def test_the_steps_of_an_epoch_are_those_of_whole_passes(changes, steps):
+    assert tried(**changes).steps_of_pass == steps
+
+
+def test_an_epoch_that_ends_before_its_loader_is_told_of(tmp_path, capsys):
+    """It said "328 steps an epoch, not 164" of 15."""
+    usual, now = (
+        Observed(1.0, 0, size, 1, length=length) for size, length in ((64, 164), (32, 328))
+    )
+    try_run._compare_steps(tmp_path / "a.yaml", 32, usual, now, 15.0)
+    told = capsys.readouterr()
+    assert "batch size 32 arrives, but an epoch ended after 15 of the 164 steps" in told.err
+    assert told.out == ""
+    try_run._compare_steps(tmp_path / "a.yaml", 32, usual, now, 164.0)
+    assert "Batch size 32 arrives in the training: 328 steps an epoch, not 164." in (
+        capsys.readouterr().out
+    )
+
+
+def test_a_try_knows_the_optimizer_the_end_and_the_steps_of_an_epoch(zeusrun, script):
+    script(
+        """
+        import torch, zeusrun
+        from torch.utils.data import DataLoader, TensorDataset
+
+        run = zeusrun.current()
+        loader = DataLoader(TensorDataset(torch.ones(640, 2)), run.local_batch_size(default=16))
+        model = torch.nn.Linear(2, 1)
+        optimizer = torch.optim.Adadelta(model.parameters(), lr=run.learning_rate(default=1.0))
+        for epoch in run.epochs(100):
+            for number, (x,) in enumerate(loader):
+                model(x).mean().backward()
+                optimizer.step()
+                if number == 9: break
+            run.report(epoch=epoch, val_accuracy=0.5)
+        """
+    )
+    done = zeusrun("init", "--try", "--", "python", "train.py")
+    assert done.returncode == 0, done.stderr
+    assert "The whole training has run" not in done.stdout
+    assert "an epoch ended after 10 of the 40 steps of its data loader" in done.stderr
+    text = (zeusrun.folder / "train.yaml").read_text()
+    assert re.search(r"scale: sqrt +# how it grows, as usual with Adadelta", text)
 
 
 @pytest.mark.long

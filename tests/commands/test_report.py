@@ -56,7 +56,7 @@ def test_the_page_is_written_and_says_what_was_saved_and_what_comes_next(cli, ru
     assert (code, said) == (0, "")
     assert out.startswith("report.html (")
     text = (zeusrun.folder / "report.html").read_text()
-    assert "no difference can be shown yet (" in text
+    assert "no difference in cost can be shown yet (" in text
     assert "The next run uses batch size" in text
     days = [f'<span class="date">2025-{day}</span>' for day in ("06-01", "07-01")]  # unbroken
     assert f"<dt>from</dt><dd>{' to '.join(days)}</dd>" in text
@@ -88,7 +88,9 @@ def test_a_damaged_history_keeps_no_other_job_from_its_report(cli, runs, record,
         True,
         True,
     )
-    assert "no difference can be shown yet (" in (zeusrun.folder / "report.html").read_text()
+    assert (
+        "no difference in cost can be shown yet (" in (zeusrun.folder / "report.html").read_text()
+    )
     code, out, _ = cli("report", "--format", "md")
     assert (code, out.startswith("### job")) == (6, True)
     code, out, _ = cli("report", "other", "-o", "other.html")

@@ -100,7 +100,7 @@ def test_an_attempt_after_a_crash_is_told_to_be_the_last_one_if_it_crashes_alike
     *notes, _ = announced(tmp_path, build_trial(1, 3), [looked, crashed])
     assert [note.text for note in notes] == [
         "trying again with batch size 32, attempt 2 of 3",
-        "if this attempt fails with the same error, it is the last one",
+        "if this attempt fails with the same error, it is the last one with this batch size",
     ]
 
 

@@ -11,6 +11,7 @@ from tests.factories import REACHED, build_trial, load_job
 from tests.launcher.values import LAUNCHED, after, report
 from zeusrun.jobfile.guess.script import Script
 from zeusrun.launcher.script_warnings import (
+    describe_schedule,
     find_choices_to_ask_for,
     find_remarks,
     find_script_warnings,
@@ -25,6 +26,7 @@ from zeusrun.sidecar.events import (
     Hooked,
     Observed,
     Reported,
+    Scheduled,
     Spawned,
     Watched,
 )
@@ -553,3 +555,33 @@ def test_a_metric_of_every_step_reaches_no_target_and_that_is_said():
     assert after(event).reached is None
     assert settle(after(logged()), final=True).reached is not None
     assert "in every step of the training" in remarks(event)["each step"]
+
+
+COSINE, CYCLE = "CosineAnnealingLR", "OneCycleLR"
+
+
+@pytest.mark.parametrize(
+    ("size", "event", "changes", "told"),
+    [
+        (256, (COSINE, 938, 24), {}, "with 256 they have 240, so the run ends after 26% of the sc"),
+        (32, (COSINE, 938, 188), {}, "with 32 they have 1880, so the schedule ends in epoch 5 of"),
+        (32, (CYCLE, 938, 188), {}, "epoch 5 of 10, where its next step raises an error. Let"),
+        (256, (COSINE, 100, 3), {}, "with 256 they have 30, so the run ends after 30% of the"),
+        (64, (COSINE, 938, 94), {}, None),
+        (256, (COSINE, 30, 3), {}, None),
+        (256, (COSINE, 240, 24), {}, None),  # the script computes it
+        (256, (COSINE, 480, 24), {}, None),  # the same, for more epochs
+        (256, (COSINE, 938, 24), {"variant": "adapt noise_scale"}, None),
+        (256, (COSINE, 938, 24), {"default_batch_size": None}, None),
+    ],
+)
+def test_a_schedule_of_the_steps_of_the_default_is_told_of_with_another_batch_size(
+    size, event, changes, told
+):
+    asked = {"global_batch_size": size, "default_batch_size": 64, "max_epochs": 10, **changes}
+    found = describe_schedule(Scheduled(9.0, *event), build_trial(**asked))
+    assert (found is None) == (told is None)
+    assert (told or "") in (found or "")
+    name, steps, _ = event
+    start = f"{name} is set for {steps} steps, those of 10 epochs with the default batch size (64)"
+    assert (found or start).startswith(start)

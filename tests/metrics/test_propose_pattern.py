@@ -179,6 +179,14 @@ def test_a_line_that_is_indented_may_be_centred_so_it_is_read_anywhere(space):
         (["[1/60] loss: 0.5", "test accuracy: 0.5"], None),  # batches, perhaps
         (["Epoch 1/60 val acc 0.5", "Epoch 1/7 of the other phase"], None),
         (["Epoch 60: 1/60 val acc 0.5"], None),
+        # the first one is 0
+        (["Epoch 0/99 val acc 0.5"], 100),
+        (["Epoch 0/24 val acc 0.5", "Epoch 1/24 val acc 0.6"], 25),
+        (["[0/59] loss: 0.5 | test accuracy: 0.5"], 60),
+        (["Epoch 0/100 val acc 0.5"], 100),
+        (["Epoch 0/5 val acc 0.5", "Epoch 5/5 val acc 0.6"], 6),
+        (["Epoch 1/99 val acc 0.5"], 99),
+        (["Epoch 0/0 val acc 0.5"], None),
         (["val acc 0.5"], None),
     ],
 )

@@ -289,6 +289,21 @@ def test_a_forecast_believes_what_the_history_says_a_batch_size_saves():
     assert told.low - 0.02 < np.quantile(saved, 0.05) < told.value < np.quantile(saved, 0.95)
 
 
+@pytest.mark.parametrize("size", [64, 128])
+def test_the_usual_seeds_give_a_run_what_runs_have_cost(size):
+    """They had bad luck: a forecast was 6 to 9 % below the runs, in every job."""
+    scales = np.exp(0.25 * np.array([0.3, -1.3, 0.7, 0.0, -0.7, 1.3, -0.3]))
+    trials = [
+        ran(n, own, scale=scale, epoch_s=20.0)
+        for n, (own, scale) in enumerate(itertools.product((64, 128), scales), 1)
+    ]
+    problem = replace(PROBLEM, candidates=(64, 128), default=size)
+    model, policy = learn("job", problem, trials), create_policy("fixed")
+    found = forecast(model, policy, recurrences=2, seeds=range(20), attempts=1)
+    mean_j = statistics.fmean(t.energy_j for t in trials if t.global_batch_size == size)
+    assert statistics.median(found.energy_j) == pytest.approx(mean_j, rel=0.02)
+
+
 def test_a_batch_size_that_only_one_setting_knows_leaves_the_luck_of_the_others():
     trials = [*KNOWN, ran(90, 256)]
     before, after = (learn("job", replace(PROBLEM, max_epochs=n), trials) for n in (60, 20))

@@ -10,6 +10,7 @@ import pytest
 from rich.cells import cell_len
 
 from tests.factories import build_trial as trial
+from zeusrun.analysis.amounts import Estimate
 from zeusrun.analysis.critical import CriticalSize
 from zeusrun.analysis.savings import find_savings
 from zeusrun.bandit.problem import ArmBelief
@@ -108,9 +109,9 @@ def test_a_history_shows_each_trial_oldest_first():
         "50.0",
         "J",
         "REACHED",
-        "46",
+        "47",
         "to",
-        "54",
+        "53",
         "%",
     ]
     assert "~ estimated from CPU time" in text
@@ -247,17 +248,43 @@ def test_an_empty_history_is_a_table_without_rows():
 def test_what_is_saved_stands_above_the_table_with_its_range():
     lines = render(history_table("job", saving(), None)).splitlines()
     assert lines[0] == "job"
-    assert re.fullmatch(r"  batch size 16 saves 50 % a run \(4\d to 5\d %\) against 32", lines[1])
+    assert re.fullmatch(
+        r"  batch size 16 saves 50 % of the cost of a run \(4\d to 5\d %\) against 32", lines[1]
+    )
     assert re.fullmatch(
         r"  12 recurrences, exploring included: saved 30\d J of cost \(2\d\d to 3\d\d J\)",
         lines[2],
     )
 
 
+def test_a_recurrence_of_one_attempt_has_the_range_of_the_first_line():
+    lines = render(history_table("job", saving(), None)).splitlines()
+    (ends,) = re.findall(r"\((\d+ to \d+ %)\)", lines[1])
+    rows = [line for line in lines if re.search(r" 16 .*REACHED ", line)]
+    assert len(rows) == 6
+    assert all(row.rstrip().endswith(ends) for row in rows)
+
+
+def test_no_recurrence_saves_more_than_all_that_the_default_costs():
+    """As a share of a median, it went to 198 %, beside a first line of 46 %."""
+    known = saving()[4:]
+    odd = [replace(known[0], cost_j=300.0, energy_j=300.0, epochs=9), *known[1:]]
+    savings = find_savings(odd)
+    assert max(each.high for each in savings.shares.values()) < 1
+    assert max(each.high for each in savings.by_trial.values()) / savings.default_j > 1
+
+
+def test_a_saving_has_no_colour_while_exploring_has_cost_more():
+    found = find_savings(saving())
+    assert net_lines(found)[0].style == "green"
+    loss = Estimate(-1.0, -20.0, 9.0)  # in doubt
+    assert net_lines(replace(found, net=loss))[0].style == ""
+
+
 def test_what_is_in_doubt_is_said_without_colour():
     found = find_savings(saving()[:8])
     head, basis = net_lines(found)
-    pattern = "batch size 16 against 32: no difference can be shown yet ("
+    pattern = "batch size 16 against 32: no difference in cost can be shown yet ("
     assert pattern in head.plain
     assert head.style == ""
     assert "no saving can be shown yet (" in basis.plain

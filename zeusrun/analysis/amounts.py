@@ -176,6 +176,7 @@ class Savings:
     ended: int  # recurrences that have ended, compared or not
     explored: bool  # whether zeusrun has ever chosen another batch size than the default
     by_trial: Mapping[str, Estimate] = field(default_factory=dict)
+    shares: Mapping[str, Estimate] = field(default_factory=dict)  # the same, of the default's cost
     so_far: Sequence[float] = ()  # what all had saved by then, in the order of ``by_trial``
     default: int | None = None
     default_j: float | None = None  # expected cost of a run of the default
@@ -191,10 +192,8 @@ class Savings:
 
         ``None``: unknown, or in doubt.
         """
-        saved = self.by_trial.get(trial)
-        if saved is None or not saved.is_shown or not self.default_j:
-            return None
-        return Estimate(*(each / self.default_j for each in (saved.value, saved.low, saved.high)))
+        saved = self.shares.get(trial)
+        return saved if saved is not None and saved.is_shown else None
 
     @property
     def pays_back_in(self) -> int | None:

@@ -100,14 +100,20 @@ class Comparison:
             sums.append(float(np.median(now)))
         return sums
 
-    def estimate_share(self, arm: int, against: int) -> Estimate:
-        """Return what a run with a batch size saves, as a share of what another one costs."""
-        return _over_looks(
-            [
-                1 - drawn[arm] / drawn[against] if arm in drawn and against in drawn else None
-                for drawn in self.looks
-            ]
-        )
+    def estimate_share(self, arm: int | None, against: int, lost_j: float = 0.0) -> Estimate:
+        """Return what a run with a batch size saves, as a share of what another one costs.
+
+        ``lost_j`` is what attempts before it took. At a look at which nothing was known of the
+        batch size, or without one, nothing else is saved.
+        """
+
+        def share(drawn: Mapping[int, Array]) -> Array | None:
+            if against not in drawn:
+                return None
+            own = drawn[against] if arm is None else drawn.get(arm, drawn[against])
+            return np.asarray(1 - (own + lost_j) / drawn[against])
+
+        return _over_looks([share(drawn) for drawn in self.looks])
 
 
 def build_comparison(
@@ -233,6 +239,10 @@ def compare(trials: Sequence[Trial], ended: Sequence[Sequence[Trial]]) -> Saving
         ended=len(ended),
         explored=True,
         by_trial={each.last.trial: usual[each.arm].less(each.lost_j) for each in compared},
+        shares={
+            each.last.trial: found.estimate_share(each.arm, default, each.lost_j)
+            for each in compared
+        },
         so_far=found.add_up(),
         default=default,
         default_j=float(np.median(now[default])),

@@ -61,8 +61,12 @@ def draw_run_costs(problem: Problem, runs: Runs) -> dict[int, Array]:
 
 
 def _luck(of: int, arm: int) -> Array:
-    """Return the same Gaussian luck of an arm in every comparison, shape ``(DRAWS,)``."""
-    return np.random.default_rng([of, arm]).standard_normal(DRAWS)
+    """Return the same Gaussian luck of an arm in every comparison, shape ``(DRAWS,)``.
+
+    The second half mirrors the first: a draw and its mirror image have the right mean.
+    """
+    luck = np.random.default_rng([of, arm]).standard_normal(DRAWS // 2)
+    return np.concatenate([luck, -luck])
 
 
 def _doubt_of_one(log_epochs: float, means: Sequence[float]) -> float:
@@ -111,9 +115,8 @@ def draw_log_epochs(default: int, arms: Sequence[int], evidence: Evidence) -> Ar
         seen = prior + np.diag(variances)
         _, size = np.linalg.slogdet(seen)
         log_weights.append(-(away @ np.linalg.solve(seen, away) + size) / 2)
-    usual = np.random.default_rng(0).random(DRAWS) < 1 / (
-        1 + finite_exp(log_weights[1] - log_weights[0])
-    )
+    chance = 1 / (1 + finite_exp(log_weights[1] - log_weights[0]))
+    usual = np.tile(np.random.default_rng(0).random(DRAWS // 2) < chance, 2)
     wider = student(SDS90, freedom) / GAUSSIAN90
     luck = wider * np.column_stack([_luck(0, arm) for arm in arms])
     drawn = np.empty((DRAWS, len(arms)))

@@ -108,7 +108,7 @@ def _next(problem: Problem, tally: Tally, runs: Runs) -> tuple[int, Stage, str]:
 
 def _verdict(tally: Tally, arm: int) -> str:
     if arm not in tally.fitting:
-        return "out: memory"
+        return f"out: {tally.crashed.get(arm, 'memory')}"
     if arm in tally.costs_j:
         return "tried, and more expensive"
     return "out: it failed" if arm in tally.results else "not tried yet"

@@ -177,6 +177,7 @@ class Observation(NamedTuple):
     weight: float = 1.0  # how likely it is that its epochs still hold, as a policy judges
     log_shift: float = 0.0  # by how much log epochs are expected to have changed since
     elsewhere: SpeedElsewhere | None = None  # instead of ``epoch_cost_j``, if the devices differ
+    cause: str | None = None  # of a crash of the script; see ``Trial.cause``
 
     @property
     def epochs_today(self) -> float:

@@ -131,7 +131,7 @@ def read_trial(problem: Problem, trial: Trial) -> Observation | None:
     if proof.nothing or (status in CRASHED and (shared or not machine)):
         return None
     if status in CRASHED:
-        return run._replace(profile=trial.power_profile if measured else ())
+        return run._replace(profile=trial.power_profile if measured else (), cause=trial.cause)
     # No attempt of the same recurrence makes the same failure again, whatever it proves.
     failed_now = status in FAILED and trial.recurrence == problem.recurrence
     run = run._replace(status=status if failed_now else CUT_SHORT, local=measured and not shared)

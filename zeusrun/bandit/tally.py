@@ -20,9 +20,11 @@ if TYPE_CHECKING:
 # You et al. do not treat memory. If an arm has trained before, another process on the GPU may have
 # caused one OOM: it takes two to rule the arm out.
 _MAX_CRASHES = 2
+CRASH_LIMIT = 2  # crashes of the script after which the batch size may be the cause
 
 _RESULTS = frozenset({TrialStatus.REACHED, TrialStatus.MISSED, TrialStatus.STOPPED})
 _TRAINED = _RESULTS | {TrialStatus.CANCELLED}
+_WHOLE = frozenset({TrialStatus.REACHED, TrialStatus.MISSED})
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,8 @@ class Tally:
     results: RunsByArm  # that reached the target or failed to
     costs_j: Mapping[int, Sequence[float]]  # known ones of ``REACHED``, the last ``Problem.window``
     out_of_memory: Mapping[int, int]  # how often
-    fitting: tuple[int, ...]  # candidates that memory does not rule out, ascending
+    fitting: tuple[int, ...]  # candidates that memory and crashes do not rule out, ascending
+    crashed: Mapping[int, str]  # arms that crashes of the script rule out, and why
     not_now: frozenset[int]  # failed in an earlier attempt of the recurrence being decided
     exploring: bool  # whether another recurrence has an exploration in flight
 
@@ -100,11 +103,13 @@ def build_tally(problem: Problem, runs: Runs) -> Tally:
         elif status is TrialStatus.DISPATCHED and run.recurrence != problem.recurrence:
             exploring = exploring or run.stage is Stage.EXPLORE
     window = problem.window or 0  # [-0:] is everything
+    crashed = rule_out_crashed(runs)
     return Tally(
         results=dict(results),
         costs_j={b: costs[-window:] for b, costs in costs_j.items()},
         out_of_memory=out_of_memory,
-        fitting=fitting(problem.candidates, out_of_memory, runs),
+        fitting=fitting(problem.candidates, out_of_memory, runs, crashed),
+        crashed=crashed,
         not_now=failed_now(problem, runs, OUTDONE),
         exploring=exploring,
     )
@@ -143,9 +148,12 @@ def likeliest_arm(tally: Tally) -> tuple[int, str] | None:
 
 
 def fitting(
-    candidates: Sequence[int], out_of_memory: Mapping[int, int], runs: Iterable[Observation]
+    candidates: Sequence[int],
+    out_of_memory: Mapping[int, int],
+    runs: Runs,
+    crashed: Mapping[int, str],
 ) -> tuple[int, ...]:
-    """Return the candidates below the first that memory rules out.
+    """Return the candidates below the first that memory rules out, without the ``crashed`` ones.
 
     An arm that has trained for an epoch fits, and so do all smaller ones.
     """
@@ -154,7 +162,55 @@ def fitting(
     proven = max(trained, default=0)
     crashes = {arm: _MAX_CRASHES if arm <= proven else 1 for arm in out_of_memory}
     too_large = [arm for arm, times in out_of_memory.items() if times >= crashes[arm]]
-    return tuple(arm for arm in candidates if not too_large or arm < min(too_large))
+    small = tuple(arm for arm in candidates if not too_large or arm < min(too_large))
+    return tuple(arm for arm in small if arm not in crashed) or small
+
+
+def count_crashes(runs: Runs) -> Counter[int]:
+    """Count the recurrences in which today's training crashed in each arm.
+
+    If it crashed in a proven arm, too, the batch size is not the cause, and the recurrence does not
+    count.
+    """
+    failed = [run for run in runs if run.status is TrialStatus.FAILED and run.differs is None]
+    crashed = {(run.recurrence, run.arm) for run in failed}
+    proven = _find_whole(runs) if failed else set()
+    of_the_job = {recurrence for recurrence, arm in crashed if arm in proven}
+    return Counter(arm for recurrence, arm in crashed if recurrence not in of_the_job)
+
+
+def rule_out_crashed(runs: Runs) -> dict[int, str]:
+    """Return the arms that crashes of today's training rule out, and why.
+
+    An arm is out if it crashed in ``CRASH_LIMIT`` recurrences, and another one has trained. If the
+    newest runs are as many crashes of one arm with one cause, the next run has an arm that has not
+    crashed: it shows whether the batch size is the cause, unless another arm has shown that cause
+    already. Which causes depend on it cannot be told from their text, and one more crash costs
+    little. An arm that today's training has trained to its end is never out: then something else is
+    the cause, such as a full disk.
+    """
+    crashes = count_crashes(runs)
+    if not crashes:
+        return {}
+    today = [r for r in runs if r.differs is None and r.status is not TrialStatus.DISPATCHED]
+    trained = {run.arm for run in today if run.epochs and run.status in _TRAINED}
+    out = {
+        arm: f"its script crashed in {times} recurrences, and not with others"
+        for arm, times in crashes.items()
+        if times >= CRASH_LIMIT and trained - {arm}
+    }
+    newest = [(run.arm, run.cause) for run in today[-CRASH_LIMIT:]]
+    arm, cause = newest[-1]
+    alike = {run.arm for run in today if run.cause == cause}
+    if cause is not None and newest == [(arm, cause)] * CRASH_LIMIT and alike == {arm}:
+        others = dict.fromkeys(crashes, "its script crashed")
+        out = others | {arm: f"its script crashed {CRASH_LIMIT} times with the same error"} | out
+    return {arm: why for arm, why in out.items() if arm not in _find_whole(runs)}
+
+
+def _find_whole(runs: Runs) -> set[int]:
+    """Return the arms that today's training has trained to its end."""
+    return {run.arm for run in runs if run.status in _WHOLE and run.differs is None}
 
 
 def explain_arms(

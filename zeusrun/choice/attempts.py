@@ -30,10 +30,13 @@ def why_no_other(
 
     ``runs`` and ``trials`` are the history, as the policy reads it and as it is stored.
     """
-    *earlier, last = made
+    last = made[-1]
     if last.cause is not None:
-        if last.cause in {trial.cause for trial in earlier}:
-            return f"two attempts failed with the same error, so there is no third: {last.reason}"
+        alike = [each.global_batch_size for each in made if each.cause == last.cause]
+        # One with another batch size shows whether that is the cause.
+        shown = len({*alike}) > 1 or decision.global_batch_size in alike
+        if len(alike) > 1 and shown:
+            return f"the same error again, so there is no other attempt: {last.reason}"
         again = {ReasonCode.CANNOT_IMPORT}
         if decision.global_batch_size == last.global_batch_size:  # else its arguments may be valid
             again.add(ReasonCode.USAGE_ERROR)

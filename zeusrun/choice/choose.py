@@ -343,7 +343,7 @@ def _cheapest(problem: Problem, runs: Sequence[Observation]) -> Decision:
     if not means:
         fits = problem.default in tally.fitting or not tally.fitting
         arm = problem.default if fits else tally.fitting[-1]
-        what = "the default" if fits else "the largest that fits in memory"
+        what = "the default" if fits else "the largest that may run"
         why = f"{_NO_ANSWER}, and no cost is known here: {arm} is {what}"
         return Decision(arm, Stage.EXPLORE, why, first_lever(problem, runs, arm))
     arm = min(means, key=lambda arm: (means[arm], arm))

@@ -15,6 +15,7 @@ from rich.text import Text
 from typer import Argument, Option
 
 from zeusrun.analysis.critical import fit_critical
+from zeusrun.analysis.savings import find_savings
 from zeusrun.bandit.auto.drift import describe_edited
 from zeusrun.bandit.auto.evidence import gather
 from zeusrun.bandit.auto.policy import Auto
@@ -34,7 +35,12 @@ from zeusrun.simulate.own_job import learn
 from zeusrun.simulate.replay import forecast
 from zeusrun.simulate.study import BASELINE, StudySettings, build_scenarios, run_study, summarise
 from zeusrun.target import describe_target
-from zeusrun.view.explain import describe_choice, explain_table, in_samples
+from zeusrun.view.explain import (
+    compare_with_history,
+    describe_choice,
+    explain_table,
+    in_samples,
+)
 from zeusrun.view.export import print_json
 from zeusrun.view.simulate import forecast_json, forecast_sheet, progress, simulation_sheet
 from zeusrun.view.units import plural
@@ -266,7 +272,8 @@ def explain(
         knob = f"eta_knob {objective.eta_knob:g}"
         title = f"what policy {policy.name} expects, {goal}, {knob}"
         headline, *texts = describe_choice(submission.chooser, problem, runs, beliefs, continued)
-        first = [f"{spec.name}: {headline}", *texts]
+        other = compare_with_history(policy.name, find_savings(trials), beliefs)
+        first = [f"{spec.name}: {headline}", *texts, *([other] if other else [])]
         limits = best_limits(problem, runs)
         # A batch size that adapts is none of the law.
         critical = None if spec.adapt is not None else fit_critical(gather(problem, runs))

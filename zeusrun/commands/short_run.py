@@ -23,13 +23,15 @@ from zeusrun.launcher.processes.signals import CaughtSignals
 from zeusrun.launcher.queue.admission import admitted, check_not_ended
 from zeusrun.launcher.recurrence import submit
 from zeusrun.launcher.redact import mask_job
+from zeusrun.launcher.rundir.layout import RunPaths
+from zeusrun.metrics.base import SidecarReader
 from zeusrun.metrics.propose import is_alike, propose
 from zeusrun.metrics.propose_pattern import list_each_step, propose_pattern, shows_evaluation
 from zeusrun.metrics.rows import HANDFUL, SourceContext
-from zeusrun.metrics.seen import names_an_evaluation
+from zeusrun.metrics.seen import CONTROLLING, names_an_evaluation
 from zeusrun.metrics.stdout import split_states
 from zeusrun.plain_text import plain_text
-from zeusrun.sidecar.events import REPORT
+from zeusrun.sidecar.events import REPORT, Built
 from zeusrun.trial import TrialStatus
 from zeusrun.view.console import lasting_console
 from zeusrun.view.live import SubmitView
@@ -62,6 +64,8 @@ class Tried(NamedTuple):
     printed: list[str]  # by rank 0 at the end, in training where its steps are seen; no colours
     ended: bool  # by the user, or by another zeusrun
     finished: bool  # whether it came to its own end, and not because of a crash
+    optimizer: str | None = None  # its class, where hooks have seen one
+    is_part: bool = False  # whether its number of epochs was set
 
     @property
     def failed(self) -> bool:
@@ -73,6 +77,26 @@ class Tried(NamedTuple):
     def reason(self) -> str:
         """Why it ended, for people."""
         return plain_text(self.trial.reason or "it was stopped")
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether that was all of the training, and not what was left of it by ``max_epochs``.
+
+        A script may ask zeusrun when to end, and some hooks end the training.
+        """
+        asked, hooks = (self.progress.asked, self.progress.hooks) if self.progress else ((), ())
+        controlled = any(hook.library in CONTROLLING and hook.problem is None for hook in hooks)
+        return self.finished and not (self.is_part or controlled or "stop" in asked)
+
+    @property
+    def steps_of_pass(self) -> float | None:
+        """Optimizer steps in a pass over the training data; ``None`` if none was completed."""
+        progress = self.progress
+        if progress is None or progress.steps is None or not progress.passes:
+            return None
+        # A run that was stopped had begun another pass, and made few steps in it.
+        done = progress.passes - (not self.finished)
+        return progress.steps / done if done > 0 else None
 
     @property
     def _each_step(self) -> float:
@@ -215,11 +239,14 @@ def run_shortly(spec: JobSpec, *, whole: bool, size: int | None = None) -> Tried
                 result = submit(submission, consume)
             mask = mask_job(spec, {})
             printed = [line for line in watch.read_printed() if mask.text(line) == line]
+            events = SidecarReader(RunPaths(Path(result.trials[-1].run_dir)).sidecar).read()
+            built = (event.optimizer for event in events if isinstance(event, Built))
+            optimizer = next(built, None)
     code = result.exit_code
     ended = not stopped and (code == ExitCode.BUSY or code >= ExitCode.SIGNAL_BASE)
     crashed = result.trials[-1].cause is not None
     finished = not (stopped or ended or crashed or code == ExitCode.TIMED_OUT)
-    return Tried(result.trials[-1], code, progress, printed, ended, finished)
+    return Tried(result.trials[-1], code, progress, printed, ended, finished, optimizer)
 
 
 def _size(log: Path) -> int:

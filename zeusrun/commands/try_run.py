@@ -13,7 +13,7 @@ from zeusrun.commands.short_run import TRY_S, overrides, run_shortly
 from zeusrun.errors import ExitCode, UsageError
 from zeusrun.files.private import replace_file
 from zeusrun.jobfile.guess.draft import reveal
-from zeusrun.jobfile.guess.guess import Batch, correct_batch
+from zeusrun.jobfile.guess.guess import Batch, correct_batch, see_optimizer
 from zeusrun.jobfile.guess.script import read_text
 from zeusrun.jobfile.metrics_section import find_metrics
 from zeusrun.jobfile.spec import load_spec
@@ -74,7 +74,7 @@ def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> i
         typer.echo(f"zeusrun: the run failed: {tried.reason}; {then}", err=True)
         return tried.code
     as_written = replace(
-        guess,
+        see_optimizer(guess, tried.optimizer),
         seen_rate=max(sight.learning_rates, default=None),
         pattern=None if shape is None else shape.pattern,
         seen_epochs=find_epochs(printed, shape),
@@ -86,7 +86,7 @@ def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> i
     new = write(guess, objective=objective)
     changed, arrives = _replace(path, text, new), True
     if not tried.failed and proposal is not None and read_text(path) == new:
-        code, arrives = _rehearse(guess, path, epochs, progress.observed.get(0))
+        code, arrives = _rehearse(guess, path, epochs, tried)
         if code is not None:
             return code
         if not arrives:
@@ -114,7 +114,7 @@ def _run(guess: Guess, path: Path) -> tuple[Tried, int]:
     if epochs is None or epochs.value == 1:
         return tried, 1
     if tried.propose(guess)[0] is not None or not _may_be_too_short(tried):
-        return tried._replace(finished=False), 1  # it was a part of the training
+        return tried._replace(is_part=True), 1
     own = f"{epochs.written} {epochs.value:g}"
     typer.echo(
         f"zeusrun: the run failed: {tried.reason}. zeusrun had set {epochs.written} 1: running "
@@ -137,7 +137,7 @@ def _describe(
     chosen = [*describe_choice(proposal, progress.seen)]
     if proposal.mode is None:
         return None, [*chosen, _ask_for_mode(proposal, path)]
-    objective, proposed = _describe_proposal(proposal, shape, proposal.mode, whole=tried.finished)
+    objective, proposed = _describe_proposal(proposal, shape, proposal.mode, whole=tried.is_whole)
     return objective, [
         *chosen,
         *_describe_agreement(proposal, progress, tried.printed),
@@ -240,13 +240,11 @@ def _check_batch(guess: Guess, path: Path, sight: TrainingSummary, progress: Pro
     return guess
 
 
-def _rehearse(
-    guess: Guess, path: Path, epochs: int, before: Observed | None
-) -> tuple[int | None, bool]:
+def _rehearse(guess: Guess, path: Path, epochs: int, first: Tried) -> tuple[int | None, bool]:
     """Run a few steps with another batch size, and say whether it arrives.
 
-    ``before``: what rank 0 saw with the default. Returns the exit code if the user has ended it,
-    and whether nothing speaks against that it arrives.
+    ``first``: the run with the default. Returns the exit code if the user has ended it, and whether
+    nothing speaks against that it arrives.
     """
     batch = guess.batch
     if batch is None:
@@ -264,7 +262,8 @@ def _rehearse(
     size = TrainingSummary.of(tried.progress).batch_size if tried.progress is not None else None
     if size == other:
         now = tried.progress.observed.get(0) if tried.progress is not None else None
-        _compare_steps(path, other, before, now)
+        before = first.progress.observed.get(0) if first.progress is not None else None
+        _compare_steps(path, other, before, now, first.steps_of_pass)
     elif tried.failed:
         why = f"with batch size {other}, the run failed: {tried.reason}"
         typer.echo(f"zeusrun: warning: {path}: {why}", err=True)
@@ -277,12 +276,30 @@ def _rehearse(
     return None, True
 
 
-def _compare_steps(path: Path, size: int, before: Observed | None, now: Observed | None) -> None:
-    """Say that a batch size arrives, and whether the steps of an epoch change with it."""
+def _compare_steps(
+    path: Path,
+    size: int,
+    before: Observed | None,
+    now: Observed | None,
+    taken: float | None = None,
+) -> None:
+    """Say that a batch size arrives, and whether the steps of an epoch change with it.
+
+    ``taken``: the steps that an epoch had, if its loader may have been left before its end.
+    """
     steps = None if now is None else now.steps_per_epoch
     usual = None if before is None else before.steps_per_epoch
     if before is None or now is None or steps is None or usual is None:
         typer.echo(f"Batch size {size} arrives in the training.")
+        return
+    if taken is not None and taken < 0.9 * usual - 1:
+        why = (
+            f"batch size {size} arrives, but an epoch ended after {taken:.0f} of the {usual} steps "
+            "of its data loader (such as limit_train_batches or max_steps). If that number does "
+            "not change with the batch size, an epoch is not the same number of samples for every "
+            "batch size: let it be a share of the data"
+        )
+        typer.echo(f"zeusrun: warning: {path}: {why}", err=True)
         return
     shares = now.samples or 0, before.samples or 0  # of a step
     if abs(steps * shares[0] - usual * shares[1]) <= sum(shares):  # the last batches may differ

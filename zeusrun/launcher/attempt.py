@@ -112,7 +112,9 @@ def _announce(submission: Submission, begun: Begun, made: Sequence[Attempt]) -> 
             f"{submission.spec.attempts}"
         )
     if made and made[-1].trial.cause is not None:
-        notes.append("if this attempt fails with the same error, it is the last one")
+        notes.append(
+            "if this attempt fails with the same error, it is the last one with this batch size"
+        )
     for text in notes:
         emit(Noted(text))
     if choice.note is not None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from zeusrun.jobfile.spec import JobSpec
     from zeusrun.metrics.progress import Progress
+    from zeusrun.sidecar.events import Scheduled
     from zeusrun.trial import Trial
 
 _TRAINS_ON = (
@@ -37,6 +38,7 @@ _TRAINS_ON = (
 _HOOKED = {"batch_size": "dataloader", "learning_rate": "optimizer"}
 _CALLS = {"batch_size": "local_batch_size", "learning_rate": "learning_rate"}
 _DATA_MAY_GROW = 1.25
+_SAME_LENGTH = 0.1  # a warm-up, or a step more or less
 
 
 def find_script_warnings(spec: JobSpec) -> list[str]:
@@ -314,6 +316,31 @@ def _how_to_deliver(
         f"batch_size.apply: dataloader found no data loader with shuffle and a batch size of "
         f"{replaced // trial.world_size}, which is the share of batch_size.default. Make the "
         "default the batch size of the script, or pass ${local_batch_size} in args"
+    )
+
+
+def describe_schedule(event: Scheduled, trial: Trial) -> str | None:
+    """Return a warning if a schedule is as long as a run of the default, and not as this one."""
+    size, default, epochs = trial.global_batch_size, trial.default_batch_size, trial.max_epochs
+    own = event.steps_per_epoch
+    steps, share = own * epochs, event.steps / max(1, own * epochs)
+    if default is None or abs(share - 1) <= _SAME_LENGTH or adapts(trial.variant):
+        return None
+    # Of an epoch of the default: the last batch of this one may be nearly empty.
+    least, most = max(own - 1, own / 2) * size / default, math.ceil(own * size / default)
+    if not least * (1 - _SAME_LENGTH) <= event.steps / epochs <= most * (1 + _SAME_LENGTH):
+        return None
+    if share > 1:
+        then = f"the run ends after {1 / share:.0%} of the schedule"
+    else:
+        raises = ", where its next step raises an error" * (event.scheduler == "OneCycleLR")
+        ends = math.ceil(event.steps / event.steps_per_epoch)
+        then = f"the schedule ends in epoch {ends} of {epochs}{raises}"
+    return (
+        f"{event.scheduler} is set for {event.steps} steps, those of {epochs} epochs with the "
+        f"default batch size ({default}); with {size} they have {steps}, so {then}. Let the script "
+        "compute the number from the length of its data loader: otherwise each batch size trains "
+        "under another schedule"
     )
 
 

@@ -50,18 +50,25 @@ def advance(
     elif isinstance(event, events.Hooked):
         others = (hook for hook in progress.hooks if hook.library != event.library)
         changes = {"hooks": (*others, event)}  # a script may make many trainers
-    elif isinstance(event, (events.Adapted, events.Synced)) and event.problem is not None:
-        changes = {"problems": (*progress.problems, event.problem)}
-    elif isinstance(event, events.Adapted):
-        changes = {"adapted": (*progress.adapted, event)}
-    elif isinstance(event, events.Synced):
-        change = SyncChange(progress.epochs, event.why, event.how)
-        changes = {"syncs": join_syncs(progress.syncs, [change])}
+    elif isinstance(event, (events.Adapted, events.Synced)):
+        changes = _take_change(progress, event)
     elif isinstance(event, events.Watched):
         changes = _watch(progress, event)
-    else:
+    elif isinstance(event, events.Observed):
         changes = {"observed": {**progress.observed, event.rank: event}}
+    else:  # a schedule changes nothing of it
+        changes = {}
     return replace(progress, **changes)
+
+
+def _take_change(progress: Progress, event: events.Adapted | events.Synced) -> dict[str, Any]:
+    """Take in another batch size, or another way to agree."""
+    if event.problem is not None:
+        return {"problems": (*progress.problems, event.problem)}
+    if isinstance(event, events.Adapted):
+        return {"adapted": (*progress.adapted, event)}
+    change = SyncChange(progress.epochs, event.why, event.how)
+    return {"syncs": join_syncs(progress.syncs, [change])}
 
 
 def _take_rank(

@@ -156,12 +156,18 @@ def _find(
 def find_epochs(lines: Sequence[str], shape: Shape | None) -> int | None:
     """Return how many epochs a script trains, as it prints: ``Epoch 3/60``, or ``[3/60]``.
 
-    The second form counts only at the beginning of the line that is read for the metric.
+    The second form counts only at the beginning of the line that is read for the metric. Where the
+    first epoch is 0, the number may be that of the last one: ``Epoch 0/99``. It is taken for that
+    unless it is a round one, because a limit that is one too low would cost the last epoch.
     """
     own = [] if shape is None else [_COUNT.match(shape.line)]
     found = [match for match in (*own, *map(_EPOCH_OF.search, lines)) if match]
-    totals = {int(match[2]) for match in found if int(match[1]) <= int(match[2])}
-    return totals.pop() if len(totals) == 1 and totals != {0} else None
+    counts = [(int(match[1]), int(match[2])) for match in found]
+    totals = {total for number, total in counts if number <= total}
+    if len(totals) != 1 or totals == {0}:
+        return None
+    total, numbers = totals.pop(), {number for number, _ in counts}
+    return total + (0 in numbers and (total in numbers or total % 5 != 0))
 
 
 def read_line(line: str) -> list[_Number]:

@@ -99,8 +99,14 @@ class Loading:
     t: float
 
 
+@dataclass(frozen=True)
 class Built(Loading):
-    """Rank 0 has built an optimizer of torch, whose steps are seen; it is written once."""
+    """Rank 0 has built an optimizer of torch, whose steps are seen; it is written once.
+
+    ``optimizer``: its class.
+    """
+
+    optimizer: str = ""
 
 
 @dataclass(frozen=True)
@@ -148,6 +154,22 @@ class Applied:
     given: float
     chosen: float
     where: str
+
+
+@dataclass(frozen=True)
+class Scheduled:
+    """Rank 0 has a learning-rate scheduler of a fixed length, which steps with the optimizer.
+
+    Attributes:
+        scheduler: Its class.
+        steps: Optimizer steps after which its schedule is over.
+        steps_per_epoch: Optimizer steps in a pass over the training data.
+    """
+
+    t: float
+    scheduler: str
+    steps: int
+    steps_per_epoch: int
 
 
 @dataclass(frozen=True)
@@ -262,7 +284,9 @@ class Ended:
 
 
 _OfProcess: TypeAlias = Started | Loading | Built | Observed | Regrouped | Spawned | Ended
-_OfTraining: TypeAlias = Asked | Reported | Hooked | Applied | Watched | Adapted | Synced
+_OfTraining: TypeAlias = (
+    Asked | Reported | Hooked | Applied | Scheduled | Watched | Adapted | Synced
+)
 Event: TypeAlias = _OfProcess | _OfTraining
 
 

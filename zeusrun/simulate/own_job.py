@@ -228,13 +228,16 @@ def draw_job(model: JobModel, seed: int) -> SimulatedJob:
 
 def _curves(model: JobModel, arm: KnownArm, seed: int) -> list[LearningCurve]:
     rng = np.random.default_rng(seed)  # the luck of runs is that of all batch sizes
-    # Of successive seeds, as many are good as bad.
+    # Of successive seeds, as many are good as bad, and so are the runs of each: otherwise the
+    # median over the usual seeds would be too low for every job, or too high. A draw and its mirror
+    # image are half of all draws apart.
     guess = statistics.NormalDist().inv_cdf(max(_LEAST_LUCK, (0.5 + seed * _GOLDEN_RATIO) % 1))
-    level = _draw_log_epochs(arm, rng.random(), guess)
+    which = (np.random.default_rng(seed // 2).random() + seed % 2) / 2
+    level = _draw_log_epochs(arm, which, guess)
     curves = []
-    for luck, which, chance in zip(
-        rng.standard_normal(CURVES), rng.random(CURVES), rng.random(CURVES), strict=True
-    ):
+    lucks = rng.standard_normal(CURVES)
+    lucks = (lucks - lucks.mean()) / lucks.std()
+    for luck, which, chance in zip(lucks, rng.random(CURVES), rng.random(CURVES), strict=True):
         log_epochs = min(math.log(_MAX_EPOCHS), level + model.run_sd * float(luck))
         epochs = max(1, round(math.exp(log_epochs)))
         pace = arm.paces[int(which * len(arm.paces))] if arm.paces else ()

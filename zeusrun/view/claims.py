@@ -20,28 +20,46 @@ def is_good(estimate: Estimate | None) -> bool | None:
     return None if estimate is None or not estimate.is_shown else estimate.low > 0
 
 
-def claim_style(estimate: Estimate | None) -> str:
+def judge(share: Estimate | None, *sums: Estimate | None) -> bool | None:
+    """Return ``is_good`` of what a run saves; ``None`` if one of the sums below it is the opposite.
+
+    A saving is not called good while a sum is a loss, even in doubt.
+    """
+    good = is_good(share)
+    known = [each for each in sums if each is not None]
+    opposite = any(each.value < 0 for each in known) if good else any(map(is_good, known))
+    return None if opposite else good
+
+
+def claim_style(estimate: Estimate | None, *sums: Estimate | None) -> str:
     """Return the style of a claim on a console: a colour if something is saved or lost."""
-    return {True: "green", False: "yellow", None: ""}[is_good(estimate)]
+    return {True: "green", False: "yellow", None: ""}[judge(estimate, *sums)]
 
 
-def claim_share(share: Estimate, of: str = "") -> str:
+def claim_share(share: Estimate, what: str = "") -> str:
     """Return what is saved: ``saves 14 % (9 to 19 %)``, or that no difference shows.
 
-    ``of`` is what saves, such as `` a run``.
+    ``what`` a run saves: ``cost`` or ``energy``; "" if that is said already.
+    """
+    ends = f"({_range(share if share.low > 0 or not share.is_shown else -share)})"
+    if not share.is_shown:
+        return f"no difference{what and f' in {what}'} can be shown yet {ends}"
+    if share.low > 0:
+        return f"saves {_percent(share.value)} %{what and f' of the {what} of a run'} {ends}"
+    more = f"{_percent(-share.value)} % more"
+    if what in {"", "cost"}:
+        return f"costs {more}{what and ' a run'} {ends}"
+    return f"takes {more} {what} a run {ends}"
+
+
+def claim_against(share: Estimate, name: str, other: str, what: str = "cost") -> str:
+    """Return what one of two saves: ``32 saves 14 % of the cost of a run (9 to 19 %) against 64``.
+
+    ``what``: see ``claim_share``.
     """
     if not share.is_shown:
-        return f"no difference can be shown yet ({_range(share)})"
-    if share.low > 0:
-        return f"saves {_percent(share.value)} %{of} ({_range(share)})"
-    return f"costs {_percent(-share.value)} % more{of} ({_range(-share)})"
-
-
-def claim_against(share: Estimate, name: str, other: str) -> str:
-    """Return what one of two saves: ``batch size 32 saves 14 % a run (9 to 19 %) against 64``."""
-    if not share.is_shown:
-        return f"{name} against {other}: {claim_share(share)}"
-    return f"{name} {claim_share(share, ' a run')} against {other}"
+        return f"{name} against {other}: {claim_share(share, what)}"
+    return f"{name} {claim_share(share, what)} against {other}"
 
 
 def claim_cost(net: Estimate) -> str:

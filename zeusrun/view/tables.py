@@ -67,7 +67,7 @@ def net_lines(savings: Savings) -> list[Text]:
     basis = f"{of}, exploring included: {claim_cost(savings.net)}"
     if savings.pays_back_in is not None:
         basis += f"; pays back in about {savings.pays_back_in} more"
-    heads = [] if in_use is None else [Text(head, style=claim_style(savings.share))]
+    heads = [] if in_use is None else [Text(head, style=claim_style(savings.share, savings.net))]
     return [*heads, Text(basis, style="dim")]
 
 

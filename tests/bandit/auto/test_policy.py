@@ -238,6 +238,37 @@ def test_a_later_success_clears_a_batch_size_that_crashed():
     assert choose(*cleared, **TWO).global_batch_size == 128
 
 
+def crashed_as(cause, arm, recurrence, **changes):
+    return crash(arm, recurrence)._replace(cause=cause, **changes)
+
+
+def test_what_today_s_training_has_finished_with_is_no_cause_of_its_crashes():
+    """The disk was full, say: it stays the choice."""
+    full = [crashed_as("disk", 64, 1000)] * 3
+    decision = choose(*settled(), *full)
+    assert (decision.global_batch_size, decision.stage) == (64, Stage.EXPLOIT)
+    # It was another training that reached the target.
+    edited = [each._replace(differs="script:a") for each in settled()]
+    assert choose(*edited, *full).global_batch_size != 64
+
+
+def test_an_edit_clears_a_batch_size_that_crashed():
+    before = [
+        crash(128, 5)._replace(differs="script:a"),
+        crash(128, 6)._replace(differs="script:a"),
+    ]
+    assert choose(run(64, 10, differs="script:a"), *before, **TWO).global_batch_size == 128
+
+
+def test_why_another_batch_size_follows_two_crashes_is_told():
+    decision = choose(crashed_as("shape", 64, 1), crashed_as("shape", 64, 1))
+    assert decision.why.startswith(
+        "nothing has reached the target yet; 64: its script crashed 2 times with the same error; of"
+    )
+    told = explain(crashed_as("shape", 64, 1), crashed_as("shape", 64, 1))
+    assert told[64].verdict == "out: its script crashed 2 times with the same error"
+
+
 def test_a_script_that_never_worked_rules_nothing_out():
     crashes = [crash(64, recurrence) for recurrence in (1, 2, 3)]
     assert choose(*crashes).global_batch_size == 64

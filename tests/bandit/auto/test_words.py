@@ -17,7 +17,7 @@ ARMS = (16, 32, 64)
 def assess(times=(1.0, 1.0, 1.0), values=(0.5, 0.0, 2.0), *, incumbent=1, cost_j=100.0, **evidence):
     """What is known if 32 is the cheapest, and each arm costs so many times as much."""
     known = {
-        "results": {}, "reached": {32: [1]}, "crashes": {}, "outdated": (), "fitting": ARMS,
+        "results": {}, "reached": {32: [1]}, "crashes": {}, "crashed": {}, "outdated": (), "fitting": ARMS,
         "in_flight": (), "failed_since": dict.fromkeys(ARMS, 0), "failed_now": {16},
         "crashed_now": {64, 16}, "last_reached": 32, "out_of_memory": {}, "speeds": {32: [1]},
         "timed": {}, "freedom": 4.0, "run_sd": 0.1, "speed_sd": 0.05,
@@ -117,8 +117,8 @@ def test_what_is_believed_of_a_batch_size_is_known_as_far_as_something_was_seen(
         ({}, 1, "the cheapest so far"),
         ({"fitting": (16, 32)}, 2, "out: it, or a smaller one, ran out of memory"),
         (
-            {"fitting": (16, 32), "crashes": {64: 9}},
-            *(2, "out: its script crashed in 9 recurrences, and not with others"),
+            {"fitting": (16, 32), "crashed": {64: "its script crashed in 9 recurrences"}},
+            *(2, "out: its script crashed in 9 recurrences"),
         ),
         ({"in_flight": (64,)}, 2, "runs now, in another recurrence"),
         ({"incumbent": None}, 2, "may run once another one has failed or reached the target"),

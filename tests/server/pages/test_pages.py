@@ -128,7 +128,7 @@ def test_the_first_page_shows_what_runs_what_was_saved_and_every_job(port):
 
 def test_a_job_has_its_report_its_belief_its_schedule_and_all_runs(port):
     text = fetch(port, "/job/job").text
-    assert "no difference can be shown yet (" in text
+    assert "no difference in cost can be shown yet (" in text
     assert "The next run uses batch size" in text
     assert "every day at 01:00" in text
     assert "ended with exit code 4" in text

@@ -17,7 +17,10 @@ def test_medians_decide_and_notes_say_what_differs():
     left = [run(n, 32, cost) for n, cost in enumerate((1.0, 1.0, 1.05), 1)]
     right = [run(4, 64, 0.5), run(5, 64, 0.5), run(6, 64, 0.1, status=TrialStatus.STOPPED)]
     found = compare("job", ("batch size 32", "batch size 64"), left, right)
-    start, end = "Batch size 64 saves 50\u00a0% a run (", "\u00a0%) against batch size 32"
+    start, end = (
+        "Batch size 64 saves 50\u00a0% of the cost of a run (",
+        "\u00a0%) against batch size 32",
+    )
     assert found.headline.startswith(start)
     assert found.headline.endswith(end)
     assert (found.better, found.reached) == (True, (3, 2))
@@ -34,7 +37,10 @@ def test_one_lucky_run_shows_no_difference():
     left = [run(1, 32, 1.0), run(2, 32, 1.0)]
     found = compare("job", ("batch size 32", "batch size 64"), left, [run(3, 64, 0.8)])
     assert found.better is None
-    assert "Batch size 64 against batch size 32: no difference can be shown yet" in found.headline
+    assert (
+        "Batch size 64 against batch size 32: no difference in cost can be shown yet"
+        in found.headline
+    )
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def test_the_headline_is_what_a_run_saves_with_the_net_of_everything():
     trials = several(32, 1.0, range(1, 7), **PRICED) + several(64, 0.5, range(7, 17), **PRICED)
     facts = build_facts("job", trials)
     text, good = headline(facts)
-    assert text.startswith("batch size 64 saves 50\u00a0% a run (4")
+    assert text.startswith("batch size 64 saves 50\u00a0% of the cost of a run (4")
     assert text.endswith("\u00a0%) against 32")
     assert good is True
     # Each saved 0.5 kWh, priced with the 0.3 EUR and 400 g that its 0.5 kWh cost.
@@ -57,7 +57,9 @@ def test_the_headline_is_what_a_run_saves_with_the_net_of_everything():
 def test_a_difference_in_doubt_is_no_claim_and_has_no_colour():
     facts = build_facts("job", [run(1, 32, 1.0), *several(64, 0.9, range(2, 6))])
     text, good = headline(facts)
-    assert text.startswith(f"batch size 64 against 32: no difference can be shown yet ({MINUS}")
+    assert text.startswith(
+        f"batch size 64 against 32: no difference in cost can be shown yet ({MINUS}"
+    )
     assert good is None
     assert "no saving can be shown yet (" in basis(facts)
 
@@ -97,7 +99,9 @@ def test_a_lower_cost_with_more_energy_is_explained():
     trials = several(32, 1.0, range(1, 7), **mixed, time_s=20_000.0)
     trials += several(64, 1.5, range(7, 14), **mixed, time_s=6_000.0)
     facts = build_facts("job", trials)
-    assert headline(facts)[1] is True
+    text, good = headline(facts)
+    assert "of the cost of a run" in text
+    assert good is None  # the line below is of a loss
     assert " more than the default alone" in basis(facts)
     assert "By the cost, which also counts time (eta_knob 0.1), they saved " in basis(facts)
 

@@ -22,7 +22,7 @@ from zeusrun.bandit.problem import (
     timed_runs,
     usual_speed,
 )
-from zeusrun.bandit.tally import failed_now, fitting
+from zeusrun.bandit.tally import count_crashes, failed_now, fitting, rule_out_crashed
 from zeusrun.trial import Stage, TrialStatus
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from zeusrun.bandit.problem import Observation, Problem, Runs, RunsByArm
 
-CRASH_LIMIT = 2  # recurrences in which a script crashed with a batch size and not with another
 # Standard deviations of log joules per epoch between runs, of a steady and of a noisy machine, and
 # how many machines are noisy. A range has to hold on these, too, so it assumes more of them; for
 # choices that would cost 3 % of the regret. docs/policies.md shows the ranges that follow.
@@ -59,9 +58,8 @@ class Evidence:
     freedom: float  # degrees of freedom of it
     widest: Mapping[int, float]  # factor between the expected epochs and the most of the next run
     fitting: tuple[int, ...]  # candidates that neither memory nor crashes of the script rule out
-    # Recurrences in which the script crashed in an arm. If it crashed in a proven arm, too, the
-    # batch size is not the cause, and the recurrence does not count.
-    crashes: Mapping[int, int]
+    crashes: Mapping[int, int]  # see ``count_crashes``
+    crashed: Mapping[int, str]  # arms that crashes of the script rule out, and why
     crashed_now: frozenset[int]  # in the recurrence being decided, as the next four
     failed_now: frozenset[int]
     missed_now: frozenset[int]  # failed, and not only stopped at a bound
@@ -98,11 +96,10 @@ def gather(problem: Problem, runs: Runs) -> Evidence:
     spread = find_spread(reached, failed)
     timed = timed_runs(runs)
     variance, _ = find_speed_variance(timed, NOISY_SHARE)
-    crashed = {(run.recurrence, run.arm) for run in runs if run.status is TrialStatus.FAILED}
-    of_the_job = {recurrence for recurrence, arm in crashed if arm in successes}
-    crashes = Counter(arm for recurrence, arm in crashed if recurrence not in of_the_job)
+    crashed = rule_out_crashed(runs)
+    now = [run for run in runs if run.recurrence == problem.recurrence]
     out_of_memory = Counter(run.arm for run in runs if run.status is TrialStatus.OOM)
-    lost = [r for r in runs if r.recurrence == problem.recurrence and r.status in OUTDONE]
+    lost = [run for run in now if run.status in OUTDONE]
     results = {arm: [*reached.get(arm, ()), *failed.get(arm, ())] for arm in {**reached, **failed}}
     return Evidence(
         results=results,
@@ -116,13 +113,10 @@ def gather(problem: Problem, runs: Runs) -> Evidence:
         run_sd=spread.sd,
         freedom=spread.freedom,
         widest={arm: _widest(spread, own) for arm, own in reached.items()},
-        fitting=tuple(
-            arm
-            for arm in fitting(problem.candidates, out_of_memory, runs)
-            if arm in successes or crashes[arm] < CRASH_LIMIT or not successes
-        ),
-        crashes=crashes,
-        crashed_now=frozenset(arm for number, arm in crashed if number == problem.recurrence),
+        fitting=fitting(problem.candidates, out_of_memory, runs, crashed),
+        crashes=count_crashes(runs),
+        crashed=crashed,
+        crashed_now=frozenset(run.arm for run in now if run.status is TrialStatus.FAILED),
         out_of_memory=out_of_memory,
         in_flight=frozenset(run.arm for run in runs if run.status is TrialStatus.DISPATCHED),
         failed_now=failed_now(problem, lost, OUTDONE),

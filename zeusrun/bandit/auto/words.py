@@ -7,12 +7,7 @@ from typing import TYPE_CHECKING
 
 from zeusrun.bandit.auto.beliefs import HORIZON, LEAST_SAVING
 from zeusrun.bandit.auto.drift import describe_outdated
-from zeusrun.bandit.auto.evidence import (
-    CRASH_LIMIT,
-    NOISY_SHARE_OF_RANGES,
-    find_speed_variance,
-    was_bounded,
-)
+from zeusrun.bandit.auto.evidence import NOISY_SHARE_OF_RANGES, find_speed_variance, was_bounded
 from zeusrun.bandit.problem import FAILED, SDS90, ArmBelief, finite_exp, student
 from zeusrun.cost import energy_text
 
@@ -43,7 +38,9 @@ def why_first(now: Assessment, index: int) -> str:
             f"{arm} is the only batch size that runs until the script trains with the one that it "
             "gets; runs with another one teach nothing, even if they reach the target"
         )
-    own = evidence.results.get(arm, ())
+    own, out = evidence.results.get(arm, ()), evidence.crashed
+    if out.keys() - {arm}:
+        nothing = "; ".join((nothing, *(f"{other}: {why}" for other, why in sorted(out.items()))))
     if any(not was_bounded(run) for run in own) or evidence.out_of_memory.get(arm):
         which = "the default" if last is None else "the nearest to the one that reached it last"
         return f"{nothing}, and every batch size has failed; so {arm}, {which}"
@@ -181,10 +178,7 @@ def _verdict(now: Assessment, index: int, failure_chance: float | None) -> str:
     evidence, beliefs = now.evidence, now.beliefs
     arm = beliefs.arms[index]
     if arm not in evidence.fitting:
-        crashed = evidence.crashes.get(arm, 0)
-        times = f"its script crashed in {crashed} recurrences, and not with others"
-        memory = "it, or a smaller one, ran out of memory"
-        return f"out: {times if crashed >= CRASH_LIMIT else memory}"
+        return f"out: {evidence.crashed.get(arm, 'it, or a smaller one, ran out of memory')}"
     if index == beliefs.incumbent:
         return "the cheapest so far"
     if arm in evidence.in_flight:

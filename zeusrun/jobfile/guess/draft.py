@@ -8,6 +8,7 @@ import shlex
 import textwrap
 from typing import TYPE_CHECKING, Literal
 
+from zeusrun.jobfile.guess.guess import scale_for
 from zeusrun.jobfile.guess.script import LATE_SAVE
 from zeusrun.jobfile.secrets import mask_words
 from zeusrun.target import likely_mode
@@ -148,9 +149,11 @@ def _learning_rate(guess: Guess) -> Iterator[str]:
         yield f"# learning_rate: {{base: {base:g}, scale: {guess.scale}, apply: optimizer}}"
         return
     rate, scale = guess.learning_rate, guess.scale
-    why = {"linear": "as usual without Adam", "sqrt": "as usual with Adam"}.get(
-        scale, "since the script scales it itself"
-    )
+    usual = {"linear": "as usual without Adam", "sqrt": "as usual with Adam"}
+    if guess.seen_optimizer is not None:
+        how = "as usual with" if scale_for(guess.seen_optimizer) else "a guess for"
+        usual = dict.fromkeys(usual, f"{how} {guess.seen_optimizer}")
+    why = usual.get(scale, "since the script scales it itself")
     yield "learning_rate:"
     yield _line(f"  base: {rate.value!r}", f"guessed from {rate.origin}")
     yield _line(f"  scale: {scale}", f"how it grows, {why}")

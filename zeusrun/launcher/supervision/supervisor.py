@@ -28,7 +28,12 @@ from zeusrun.launcher.rundir.failure import (
 from zeusrun.launcher.rundir.layout import has_checkpoint
 from zeusrun.launcher.rundir.logs import log_tails, read_text_lines
 from zeusrun.launcher.rundir.record import Live, write_live
-from zeusrun.launcher.script_warnings import find_choices_to_ask_for, find_remarks, read_job_script
+from zeusrun.launcher.script_warnings import (
+    describe_schedule,
+    find_choices_to_ask_for,
+    find_remarks,
+    read_job_script,
+)
 from zeusrun.launcher.supervision.neighbours import Neighbours
 from zeusrun.launcher.supervision.observer import RunObserver, first_progress
 from zeusrun.launcher.supervision.outcome import (
@@ -48,7 +53,7 @@ from zeusrun.metrics.base import open_sources
 from zeusrun.metrics.progress import TrainingSummary, describe_applied, take_time
 from zeusrun.metrics.rows import SourceContext
 from zeusrun.plain_text import storable_text
-from zeusrun.sidecar.events import Applied, Regrouped, Started, Synced
+from zeusrun.sidecar.events import Applied, Regrouped, Scheduled, Started, Synced
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
@@ -205,6 +210,8 @@ def _observe(run: Supervised, *, final: bool = False) -> None:
             run.logs |= log_tails(run.begun.paths, [event.rank])
         if (note := _describe(event)) is not None:
             run.messages.note(note)
+        if isinstance(event, Scheduled) and (text := describe_schedule(event, trial)) is not None:
+            run.messages.warn_once("schedule", text)
     reached = progress.reached
     if order is not None and order.ends_ranks:
         reached = reached or before.reached

@@ -266,7 +266,9 @@ _RULE = (
 def _notes(energy: Estimate | None, name: str, other: str, left_out: int) -> list[str]:
     notes = [_RULE]
     if energy is not None:
-        notes.insert(0, f"Of energy alone: {unbroken(claim_against(energy, name, other))}.")
+        notes.insert(
+            0, f"Of energy alone: {unbroken(claim_against(energy, name, other, 'energy'))}."
+        )
     if left_out:
         runs = plural(left_out, "run")
         notes.append(f"Left out: {runs} with another objective, hardware or kind of energy.")

@@ -11,6 +11,7 @@ from zeusrun.view.claims import (
     claim_against,
     claim_cost,
     is_good,
+    judge,
     money_saved,
     net_text,
     short_amount,
@@ -67,17 +68,16 @@ def capitalized(text: str) -> str:
 def headline(facts: JobFacts) -> tuple[str, bool | None]:
     """Return what a job saves, in a few words, and whether that is good; ``None``: neither is sure.
 
-    A saving is not called good while exploring has surely cost more.
+    A saving is not called good while the sum of cost or energy below it is a loss.
     """
     savings = facts.savings
-    share, net = savings.share, savings.net
+    share = savings.share
     if share is None:
         return _without_saving(facts), None
     if savings.in_use == savings.default:
         return f"uses {facts.against}, the default", None
     text = claim_against(share, f"batch size {savings.in_use}", str(savings.default))
-    good = is_good(share)
-    return unbroken(text), good if is_good(net) in {good, None} else None
+    return unbroken(text), judge(share, savings.net, facts.net.energy_j)
 
 
 def _without_saving(facts: JobFacts) -> str:
@@ -112,7 +112,8 @@ def basis(facts: JobFacts) -> str:
         f"What the default costs is known from {shown} of it.",
     ]
     energy, cost = is_good(facts.net.energy_j), is_good(savings.net)
-    if {energy, cost} == {True, False} and facts.eta_knob < 1:
+    differ = facts.net.energy_j is not None and cost is not None and energy is not cost
+    if differ and facts.eta_knob < 1:
         sentences.append(
             f"By the cost, which also counts time (eta_knob {facts.eta_knob:g}), they "
             f"{claim_cost(savings.net)}."

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 MODULES = {
     "torch.optim.optimizer": "pytorch.optimizer",
+    "torch.optim.lr_scheduler": "schedulers",
     "torch.utils.data.dataloader": "pytorch.loader",
     "torch.nn.parallel.distributed": "pytorch.models",
     "torch.amp.grad_scaler": "pytorch.grad_scaler",
@@ -56,7 +57,7 @@ A part after a dot names the function; by default, it is ``install``. Lightning 
 callbacks instead: see ``hooks/lightning.py`` and pyproject.toml.
 """
 
-_OF_TORCH = {"pytorch", "members"}  # in every script
+_OF_TORCH = {"pytorch", "members", "schedulers"}  # in every script
 
 _installed: Hooks | None = None
 

@@ -207,7 +207,7 @@ class Observer:
     def build(self, optimizer: Any, rate: float | None, *, steps_are_seen: bool) -> None:
         """Take in the learning rate of a group that an optimizer was built with."""
         if not self.has_optimizer and self._environment.rank == 0 and steps_are_seen:
-            self._environment.record(Built(time.monotonic()))
+            self._environment.record(Built(time.monotonic(), type(optimizer).__name__))
         self.has_optimizer, self._counted = True, None  # the steps of a new one may count
         if rate is not None:
             self.built.setdefault(optimizer, set()).add(rate)
