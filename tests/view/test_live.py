@@ -128,7 +128,7 @@ def test_a_run_that_reports_within_epochs_shows_the_samples_of_all_its_parts():
 
 def test_the_summary_of_a_run_that_reports_within_epochs_has_its_samples():
     curve = (CurvePoint(1000, 2.0, None, 0.1), CurvePoint(2000, 4.0, None, 0.6))
-    text = render(summary(finished(samples=3000, by_samples=curve, epochs=1)))
+    text = render(summary(finished(samples=2000, whole_samples=3000, by_samples=curve, epochs=1)))
     assert "batch size 32 · 2,000 samples · 4.0 s" in text
 
 

@@ -56,7 +56,7 @@ def find_currency(own: Sequence[Trial]) -> str | None:
 
 def never_trained(trial: Trial) -> bool:
     """Whether a run ended before its first optimizer step."""
-    return trial.time_s is None and not trial.steps
+    return trial.time_s is None and not trial.whole_steps
 
 
 def last_after_target(trial: Trial) -> CurvePoint | None:
@@ -287,7 +287,7 @@ def add_up(name: str, trials: Sequence[Trial]) -> Total:
         if trial.price is not None:
             by_currency.setdefault(trial.currency or "", []).append(trial.price)
     prices = {currency: sum_known(own) for currency, own in by_currency.items()}
-    trained = [trial for trial in trials if trial.time_s is not None or trial.steps]
+    trained = [trial for trial in trials if trial.time_s is not None or trial.whole_steps]
     estimated = [trial for trial in trials if trial.energy_source is EnergySource.ESTIMATED]
     return Total(
         name,

@@ -45,6 +45,8 @@ def amount_in(trial: Trial, unit: CurveUnit) -> int | None:
     """Return the epochs or samples of a run up to its target, else to its end."""
     if unit == "epochs":
         return trial.epochs
+    if trial.samples is not None:
+        return trial.samples
     if not trial.by_samples:
         samples, whole = _samples(trial), epochs_of(trial.curve)
         return round(samples * (trial.epochs or whole) / whole) if samples and whole else None
@@ -62,15 +64,7 @@ def amount_in(trial: Trial, unit: CurveUnit) -> int | None:
 def _samples(trial: Trial) -> int:
     """Return the samples of a run that reports once an epoch; 0 if unknown."""
     whole = samples_per_epoch(trial) or 0.0
-    return trial.samples or round(whole * epochs_of(trial.curve))
-
-
-def epochs_by_samples(trial: Trial) -> float | None:
-    """Return ``amount_in`` samples as epochs, with a fraction; ``None`` if unknown."""
-    samples = amount_in(trial, "samples")
-    if not samples or not trial.samples or trial.progress is None:
-        return None
-    return trial.progress * samples / trial.samples
+    return trial.whole_samples or round(whole * epochs_of(trial.curve))
 
 
 def counts_reports(trial: Trial) -> bool:

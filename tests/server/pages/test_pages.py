@@ -469,10 +469,17 @@ def test_lists_have_pages_and_jobs_can_be_found(store, monkeypatch):
 
 
 def test_pages_of_a_job_that_is_compared_by_samples_speak_of_samples(store):
-    store.add([run(1, 32, samples=600, steps=100), run_by_samples(2, 64), run_by_samples(3, 64)])
+    store.add(
+        [
+            run(1, 32, samples=600, whole_samples=600, whole_steps=100),
+            run_by_samples(2, 64),
+            run_by_samples(3, 64),
+        ]
+    )
     begin(store, build_trial(4))
     points = [[100_000, 10.0, 1e5, 0.2], [200_000, 20.0, 2e5, 0.4]]
-    now = {"curve": [[1, *points[-1][1:]]], "epochs": 1, "samples": 200_000, "by_samples": points}
+    now = {"curve": [[1, *points[-1][1:]]], "epochs": 1, "by_samples": points}
+    now |= {"samples": 200_000, "whole_samples": 200_000}
     store.renew("job-4-1", {**LIVE, **now})
     with serve(store) as port:
         text = fetch(port, "/job/job").text

@@ -160,7 +160,7 @@ def test_a_forgotten_run_is_marked_and_counts_in_no_median():
 
 def test_an_attempt_that_never_trained_took_nothing():
     dead = run(
-        1, 64, None, status=TrialStatus.FAILED, time_s=None, steps=None, cost_j=None, curve=()
+        1, 64, None, status=TrialStatus.FAILED, time_s=None, whole_steps=None, cost_j=None, curve=()
     )
     (only,) = build_facts("job", [dead, run(1, 32, 1.0, attempt=2)]).recurrences
     assert only.energy_j == KWH
@@ -309,8 +309,13 @@ def test_any_history_has_facts_that_can_be_written(values):
 
 
 def test_a_job_that_is_compared_by_samples_has_samples_everywhere():
-    hidden = run(4, 64, steps=None)
-    trials = [run(1, 32, samples=600), run_by_samples(2, 32), run_by_samples(3, 64), hidden]
+    hidden = run(4, 64, whole_steps=None)
+    trials = [
+        run(1, 32, samples=600, whole_samples=600),
+        run_by_samples(2, 32),
+        run_by_samples(3, 64),
+        hidden,
+    ]
     facts = build_facts("job", trials)
     assert facts.unit == "samples"
     drawn = {each.trial: each.epochs[-1] for each in facts.curves}
@@ -319,12 +324,12 @@ def test_a_job_that_is_compared_by_samples_has_samples_everywhere():
     assert [each.samples for each in facts.recurrences] == [600, 200_000, 200_000, None]
     assert [size.samples for size in facts.sizes] == [100_300, 200_000]
     assert facts.sizes[0].epochs == 2  # for programs
-    normal = build_facts("job", [run(1, 32, samples=600)])
+    normal = build_facts("job", [run(1, 32, samples=600, whole_samples=600)])
     assert (normal.unit, normal.curves[0].epochs[-1], normal.curves_left_out) == ("epochs", 3, "")
 
 
 def test_two_groups_of_runs_are_compared_by_samples_if_one_of_them_is():
-    left, right = [run(1, 32, samples=600)], [run_by_samples(2, 64, 5_000_000)]
+    left, right = [run(1, 32, samples=600, whole_samples=600)], [run_by_samples(2, 64, 5_000_000)]
     length = compare("job", ("32", "64"), left, right).measures[-1]
     assert (length.name, length.left, length.right) == ("samples", (600,), (4_000_000,))
     rows = comparison_rows(compare("job", ("32", "64"), left, right))

@@ -92,14 +92,15 @@ def _card(run: Live, links: document.Links) -> Html:
 
 
 def _progress(trial: Trial) -> Html:
-    done = trial.epochs or 0
+    done = trial.whole_epochs or 0
     if trial.time_s is None:
         at = moment(trial.started_at, "%H:%M")
         text = join(("started ", at, ", training has not begun"))
     else:
         text = escape(f"{units.plural(done, 'epoch')} of at most {trial.max_epochs}")
     if trial.by_samples:  # nothing says how many it will be
-        return tag("div", tag("span", f"{units.count(trial.samples)} samples"), class_="epochs")
+        samples = f"{units.count(trial.whole_samples)} samples"
+        return tag("div", tag("span", samples), class_="epochs")
     bar = tag(
         "progress",
         max=max(trial.max_epochs, done, 1),
