@@ -350,6 +350,13 @@ def test_the_notes_below_a_history_are_indented_on_each_line():
     assert all(line.startswith("  ") for line in notes)
 
 
+def test_a_run_that_shared_its_devices_is_marked_and_the_mark_explained():
+    text = render(history_table("job", [reached(1, 50.0, shared=True), reached(2, 50.0)], None), 80)
+    assert text.count("REACHED*") == 1
+    assert "* shared its GPU or CPU: its cost is not compared" in " ".join(text.split())
+    assert "*" not in render(history_table("job", [reached(2, 50.0, shared=False)], None), 80)
+
+
 def test_what_runs_by_samples_is_told_in_samples():
     curve = (CurvePoint(160, 1.0, None, 0.1), CurvePoint(1_234_567, 2.0, None, 0.2))
     running = trial(by_samples=curve, whole_samples=1_234_567, epochs=1, time_s=61.0)

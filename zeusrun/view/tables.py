@@ -169,7 +169,8 @@ def _history_columns(
     def status(trial: Trial) -> Text:
         if trial.forgotten:
             return Text("forgotten")
-        return status_text(trial.status, alive=alive.get(trial.trial))
+        text = status_text(trial.status, alive=alive.get(trial.trial))
+        return text.append("*") if trial.shared else text
 
     host = Column("host", _host, left=True, leaves=6)
     ranks = Column("ranks", units.ranks, leaves=6)
@@ -201,6 +202,8 @@ def _history_notes(shown: Sequence[Trial], savings: Savings) -> list[str]:
     differing = next((each for each in map(units.batch_size, shown) if "≠" in each), None)
     if differing is not None:
         notes.append(f"{differing}: trained with {differing.partition('≠')[2]}, teaches nothing")
+    if any(each.shared and not each.forgotten for each in shown):
+        notes.append("* shared its GPU or CPU: its cost is not compared")
     if len({each.eta_knob for each in shown}) > 1:
         notes.append("costs of different eta_knob")
     return notes

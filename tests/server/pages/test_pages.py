@@ -341,7 +341,7 @@ def test_a_heartbeat_may_say_anything_and_changes_no_name(store):
 
 
 @pytest.mark.parametrize(
-    "damage", [{"cost_j": -1.0}, {"epochs": -1}, {"cost_j": -1.0, "epochs": -1}]
+    "damage", [{"cost_j": 1e308}, {"epochs": 1 << 53}, {"cost_j": 0.0, "epochs": 0}]
 )
 def test_numbers_that_no_run_can_have_break_no_page(store, damage):
     store.add([*(run(n, 32) for n in range(1, 5)), run(5, 32, **damage), run(6, 32)])

@@ -179,7 +179,25 @@ def test_adaptive_runs_and_other_hardware_are_kept_apart():
     fixed, adaptive = facts.sizes
     assert fixed.costs_j == (1.0 * KWH, 1.2 * KWH)
     assert (adaptive.costs_j, adaptive.default, fixed.default) == ((0.9 * KWH,), False, True)
-    assert facts.left_out == 1
+    assert sum(count for _, count in facts.left_out) == 1
+
+
+def test_every_run_with_a_cost_is_a_dot_or_the_page_says_why_it_is_none():
+    odd = {
+        "shared its devices": {"shared": True},
+        "forgotten by 'history --forget'": {"forgotten": True},
+        "trained with another batch size": {"observed_batch_size": 16},
+        "ended as CANCELLED": {"status": TrialStatus.CANCELLED},
+        "had another objective, other hardware or another kind of energy": {"target": 0.7},
+    }
+    trials = [run(1, 64), *(run(n, 32, **changes) for n, changes in enumerate(odd.values(), 2))]
+    trials += [run(8, 32, shared=True), run(9, 32, status=TrialStatus.MISSED), run(10, 32)]
+    facts = build_facts("job", trials)
+    dots = sum(len(size.costs_j) + len(size.failed_j) for size in facts.sizes)
+    assert dots + sum(count for _, count in facts.left_out) == len(trials)
+    assert dict(facts.left_out) == {**dict.fromkeys(odd, 1), "shared its devices": 2}
+    everything = build_facts("job", [run(1, 32, shared=True)])
+    assert everything.left_out == (("shared its devices", 1),)
 
 
 def test_a_run_that_changed_its_ranks_is_named_and_counts_for_no_median():
@@ -187,7 +205,8 @@ def test_a_run_that_changed_its_ranks_is_named_and_counts_for_no_median():
     facts = build_facts("job", [run(1, 32, 1.0), run(2, 32, 0.2, world_sizes=ranks)])
     assert facts.hardware.endswith(", 1→4 ranks")
     (size,) = facts.sizes
-    assert (size.runs, size.costs_j, facts.left_out) == (2, (1.0 * KWH,), 1)
+    assert (size.runs, size.costs_j) == (2, (1.0 * KWH,))
+    assert facts.left_out == (("changed the number of ranks", 1),)
     cpu = build_facts("job", [run(1, 32, gpu_model=None, gpu_count=0, world_sizes=ranks)])
     assert cpu.hardware == "CPU, 1→4 ranks"
 

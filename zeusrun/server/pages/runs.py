@@ -131,6 +131,7 @@ def status_text(trial: Trial) -> Html:
     if not trial.status.finished:
         return tag("span", "runs now", class_="status now")
     text = "forgotten" if trial.forgotten else trial.status.value
+    text += ", shared" if trial.shared else ""
     mood = None if trial.forgotten else _MOODS.get(trial.status)
     return tag("span", text, class_=f"status {mood}" if mood else "status")
 

@@ -102,7 +102,7 @@ class JobFacts:
     net: NetAmounts
     recurrences: tuple[RecurrenceFacts, ...]
     sizes: tuple[SizeFacts, ...]
-    left_out: int  # runs whose cost cannot be compared with that of the newest run
+    left_out: tuple[tuple[str, int], ...]  # why costs are no dots, and of how many runs
     curves: tuple[CurveFacts, ...]
     curves_left_out: str  # a sentence without its point, or ""
     noise: tuple[NoiseFacts, ...]
@@ -170,7 +170,7 @@ def build_facts(job: str, trials: Sequence[Trial], unit: CurveUnit | None = None
         net=net,
         recurrences=tuple(recurrences),
         sizes=tuple(sizes),
-        left_out=left_out,
+        left_out=tuple(left_out.most_common()),
         curves=tuple(build_curves(drawn, unit, by_energy=by_energy)),
         curves_left_out=left_out_text(drawn, unit),
         noise=tuple(build_noise(trials, unit)),
