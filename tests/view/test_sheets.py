@@ -89,14 +89,18 @@ def test_a_run_that_reports_within_epochs_is_shown_with_samples_and_its_whole_cu
 def test_of_a_run_that_trained_on_after_its_target_it_is_said_which_amount_ends_there():
     short = dataclasses.replace(trial(1), epochs=2, steps=250, time_s=10.0, max_epochs=12)
     curve = tuple(CurvePoint(n, 5.0 * n, 50.0 * n, 0.6) for n in (1, 2, 3, 4))
-    run = dataclasses.replace(short, curve=curve, whole_epochs=4, whole_steps=500)
+    whole = {"whole_epochs": 4, "whole_steps": 500, "whole_time_s": 20.0}
+    run = dataclasses.replace(short, curve=curve, **whole)
     text = render(trial_sheet(run, None, run_dir_exists=True))
     assert "epochs      2 to the target, 4 done of at most 12\n" in text
     assert "steps       250 to the target, 500 in all\n" in text
-    text = render(trial_sheet(dataclasses.replace(run, curve=curve[:2]), None, run_dir_exists=True))
+    text = render(
+        trial_sheet(dataclasses.replace(run, whole_time_s=10.0), None, run_dir_exists=True)
+    )
     assert "epochs      2 of at most 12\nsteps       250\n" in text
     sampled = run_by_samples(1, 32, progress=4.0)
-    text = render(trial_sheet(dataclasses.replace(sampled, time_s=1.0), None, run_dir_exists=True))
+    on = dataclasses.replace(sampled, time_s=1.0, whole_time_s=2.0)
+    text = render(trial_sheet(on, None, run_dir_exists=True))
     assert " to the target, " in text
     assert "samples     200,000 (4 epochs) to the target, 250,000 in all\n" in text
 

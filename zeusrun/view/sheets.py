@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rich.console import Group
 from rich.text import Text
 
-from zeusrun.analysis.amounts import last_after_target
+from zeusrun.analysis.amounts import time_after_target
 from zeusrun.analysis.curves import (
     amount_in,
     counts_reports,
@@ -105,7 +105,7 @@ def trial_rows(
     best = f"best {units.number(trial.best_metric, '.4g')}, {target_text(trial)}"
     path = units.path_text(trial.batch_sizes) or str(trial.global_batch_size)
     adapts, sync = split_variant(trial.variant)
-    on = bool(last_after_target(trial))
+    on = time_after_target(trial) is not None
     steps_after = f" to the target, {units.number(trial.whole_steps)} in all" if on else ""
     origin = None
     if sight is not None and sight.source is not None:
@@ -261,7 +261,7 @@ def _length(trial: Trial) -> tuple[str, str]:
     """Return the row of epochs, or of samples where the metric is reported within epochs."""
     if counts_reports(trial):
         return "reports", units.number(trial.epochs)
-    to_target = " to the target" if last_after_target(trial) else ""
+    to_target = " to the target" if time_after_target(trial) else ""
     if not trial.by_samples:
         done = f", {units.number(trial.whole_epochs)} done" if to_target else ""
         return (

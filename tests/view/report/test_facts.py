@@ -254,12 +254,10 @@ def test_what_zeusrun_took_is_listed():
 
 
 def test_what_followed_the_target_is_listed_because_no_sum_has_it():
-    from zeusrun.trial import CurvePoint
-
-    curve = (CurvePoint(1, 5.0, 50.0, 0.9), CurvePoint(2, 9.0, 120.0, 0.4))
-    went_on = run(1, 64, 0.1, time_s=5.0, energy_j=50.0, curve=curve)
-    ended = run(2, 64, 0.1, time_s=9.0, energy_j=120.0, curve=curve)
-    missed = run(3, 64, 0.1, time_s=5.0, curve=curve, status=TrialStatus.MISSED)
+    whole = {"whole_time_s": 9.0, "whole_energy_j": 120.0}
+    went_on = run(1, 64, 0.1, time_s=5.0, energy_j=50.0, **whole)
+    ended = run(2, 64, 0.1, time_s=9.0, energy_j=120.0, **whole)
+    missed = run(3, 64, 0.1, time_s=5.0, status=TrialStatus.MISSED, **whole)
     facts = build_facts("job", [went_on, ended, missed])
     (row,) = [each for each in facts.overhead if "after the target" in each.name]
     assert (row.count, row.time_s, row.energy_j, row.cost_j) == (1, 4.0, 70.0, None)

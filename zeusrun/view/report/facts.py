@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from zeusrun.analysis.amounts import Total, add_up, last_after_target, size_label, sum_known
+from zeusrun.analysis.amounts import Total, add_up, size_label, sum_known, time_after_target
 from zeusrun.analysis.curves import (
     build_curves,
     build_noise,
@@ -236,17 +236,17 @@ def _overhead(trials: Sequence[Trial]) -> list[OverheadFacts]:
 
 
 def _after_target(trials: Sequence[Trial]) -> OverheadFacts:
-    """Return what runs took after they had reached the target, up to their last report."""
-    later = [(trial, end) for trial in trials if (end := last_after_target(trial))]
+    """Return what runs took after they had reached the target."""
+    later = [(trial, more_s) for trial in trials if (more_s := time_after_target(trial))]
     energies = [
-        end.energy_j - trial.energy_j
-        for trial, end in later
-        if end.energy_j is not None and trial.energy_j is not None
+        trial.whole_energy_j - trial.energy_j
+        for trial, _ in later
+        if trial.whole_energy_j is not None and trial.energy_j is not None
     ]
     return OverheadFacts(
-        "training after the target, up to the last report",
+        "training after the target",
         len(later),
-        time_s=sum_known(end.time_s - (trial.time_s or 0.0) for trial, end in later),
+        time_s=sum_known(more_s for _, more_s in later),
         energy_j=sum_known(energies),
     )
 
