@@ -453,6 +453,15 @@ def test_the_values_show_whether_an_interrupted_training_went_on(
     assert progress.curve[-1].epoch == (epochs or numbers[-1]) - (before[0].epoch == 0)
 
 
+def test_numbers_of_its_own_that_a_script_restores_go_on_from_where_they_began():
+    goal = replace(GOAL, curve=RISING, preemptions=1)
+    start = replace(LAUNCHED, earlier=(1, 2, 3))
+    first = [report(110.0, 1, 0.60), report(112.0, 2, 0.61)]
+    again = [started(120.0, restart=1), report(124.0, 3, 0.62)]
+    progress = after(*first, *again, start=start, goal=replace(goal, target=0.99))
+    assert [point.epoch for point in progress.curve] == [4, 5, 6]
+
+
 def test_a_restored_model_that_is_evaluated_before_it_trains_decides_nothing():
     goal = replace(GOAL, curve=RISING, preemptions=1)
     start = replace(LAUNCHED, earlier=(1, 2, 3), script_t=110.0, training_t=110.0)

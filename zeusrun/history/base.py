@@ -259,8 +259,11 @@ class History(Protocol):
         ``move`` returns a trial under the new name, after it has moved the files of the run. A
         rename that was cut short can be repeated.
         """
-        del job, name, move
-        raise UsageError("--rename changes zeusrun's own history, and this one is shared")
+        del name, move
+        raise UsageError(
+            "--rename changes zeusrun's own history, and not one that others use or a plugin "
+            f"stores; nothing was changed. Write  name: {job}  to go on with the history of {job}"
+        )
 
     def tell(self, text: str) -> None:
         """Show a sentence to the user once, if the history was opened with a way to do so."""

@@ -168,16 +168,15 @@ def _renumber(
     A script may restore its model without its number of epochs, and a count of passes or reports
     begins anew in each process. So numbers from the first one on show nothing; the values do.
     """
-    own = [point for point in progress.curve if not is_baseline(point)]
-    earlier = trial.curve[: bisect_left(trial.curve, own[0].epoch, key=_epoch) if own else None]
-    done = [*(point for point in earlier if not is_baseline(point)), *own]
-    begins = not own or _restarted(progress)
-    if done and begins and (event.epoch > 0 or done[0].epoch == 0):
-        again = event.epoch <= done[0].epoch
-        on = _goes_on(done, event.metrics[trial.metric], trial.mode) if again else None
-        more = done[-1].epoch + count_missing(done) if on else 0
-        unclear = progress.unclear or (again and on is None)
-        progress = replace(progress, renumbered=more, unclear=unclear)
+    if _restarted(progress) or all(map(is_baseline, progress.curve[-1:])):
+        own = [point for point in progress.curve if not is_baseline(point)]
+        earlier = trial.curve[: bisect_left(trial.curve, own[0].epoch, key=_epoch) if own else None]
+        done = [*(point for point in earlier if not is_baseline(point)), *own]
+        if done and done[0].epoch >= event.epoch >= min(1, done[0].epoch):
+            on = _goes_on(done, event.metrics[trial.metric], trial.mode)
+            more = done[-1].epoch + count_missing(done) if on else 0
+            unclear = progress.unclear or on is None
+            progress = replace(progress, renumbered=more, unclear=unclear)
     if not progress.renumbered:
         return progress, event
     return progress, replace(event, epoch=event.epoch + progress.renumbered)
