@@ -45,6 +45,7 @@ REACHED = Outcome(
     cost_j=486.25,
     epochs=3,
     steps=84,
+    whole_steps=84,
     best_metric=0.96,
     curve=(CurvePoint(1, 2.5, 130.0, 0.8), CurvePoint(2, 5.5, None, None)),
 )

@@ -245,6 +245,42 @@ def test_a_preempted_trial_that_saved_nothing_is_run_again_and_both_submits_say_
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("restores", ["both", "weights", "nothing"])
+def test_what_a_resumed_training_took_goes_by_what_it_restored_not_by_its_numbers(
+    zeusrun, restores
+):
+    """1,000 samples and 20 steps an epoch, 0.15 of accuracy; its file is in the run directory."""
+    training = zeusrun.job(
+        "resumes.py",
+        args=["--restores", restores],
+        objective={"metric": "accuracy", "target": 1.0, "max_epochs": 1000},
+        metrics={"source": "stdout", "pattern": r"epoch (?P<epoch>\d+) accuracy (?P<accuracy>.*)"},
+        launch={"nproc_per_node": 1},
+        batch_size={"default": 50, "candidates": [50]},
+    )
+    child = zeusrun.start("submit", training)
+    log = zeusrun.run_dir() / "logs" / "rank0.log"
+    wait_for(lambda: log.exists() and "epoch 3" in log.read_text())
+    child.send_signal(signal.SIGTERM)
+    child.communicate(timeout=300)
+    (cut,) = zeusrun.history()
+    done = len(cut["curve"])
+    _, result, _ = zeusrun.submit(training)
+    trial = only_trial(result)
+    goes_on = restores != "nothing"
+    assert (trial["status"], trial["epochs"]) == ("REACHED", 7)
+    assert [point[0] for point in trial["curve"]] == [*range(1, 8)]
+    trained = 7 if goes_on else 7 + done
+    assert trial["samples"] == trial["whole_samples"] == 1000 * trained
+    assert 20 * trained <= trial["steps"] < 20 * trained + 20
+    told = " ".join(zeusrun("show", "job-1-1").stdout.split())
+    assert ("it began anew" in told) is not goes_on
+    assert any("numbered from 1 again" in each for each in trial["warnings"]) is (
+        restores == "weights"
+    )
+
+
+@pytest.mark.long
 def test_a_continued_run_by_samples_counts_those_of_all_its_parts(zeusrun):
     training = zeusrun.job(
         "evaluates_by_steps.py",

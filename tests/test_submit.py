@@ -271,8 +271,30 @@ def test_on_target_continue_trains_on_and_charges_up_to_the_target(zeusrun):
     _, result, _ = zeusrun.submit(job)
     trial = only_trial(result)
     assert trial["status"] == "REACHED"
-    assert trial["epochs"] == 2
-    assert len(trial["curve"]) == 5
+    assert (trial["epochs"], trial["whole_epochs"]) == (2, 5)
+    times = [point[1] for point in trial["curve"]]
+    assert (trial["time_s"], trial["whole_time_s"]) == pytest.approx((times[1], times[4]))
+    assert trial["energy_j"] < trial["whole_energy_j"]
+
+
+def test_a_job_with_another_name_is_told_once_whose_script_it_has_and_can_take_its_history(zeusrun):
+    zeusrun.submit(zeusrun.job())
+    again = zeusrun.job(name="nightly")
+    _, _, seen = zeusrun.submit(again)
+    told = "zeusrun history --rename job nightly"
+    assert f"job has the same script. If it is the same job: {told}" in " ".join(seen.split())
+    _, _, seen = zeusrun.submit(again)
+    assert told not in " ".join(seen.split())
+    third = zeusrun.job(name="third")
+    done = zeusrun("history", "--rename", "nightly", "third")
+    assert (
+        done.stdout
+        == "nightly is now third, with its 2 runs; write  name: third  in its job file\n"
+    )
+    _, result, seen = zeusrun.submit(third)
+    assert (result["recurrence"], "--rename" in seen) == (3, False)
+    assert "third-1-1  REACHED" in zeusrun("show", "third-1-1").stdout
+    assert zeusrun("logs", "third-2-1").returncode == 0
 
 
 def test_policy_fixed_has_nothing_else_to_try_and_says_what_could_help(zeusrun):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 
 import pytest
 from hypothesis import given
@@ -127,6 +128,32 @@ def test_a_whole_number_will_do_where_a_fraction_is_meant():
 def test_a_field_of_the_wrong_type_is_a_value_error(changes):
     with pytest.raises(ValueError):  # noqa: PT011 - of any wording
         Trial.from_json({**trial().to_json(), **changes})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *({name: -1} for name in ("epochs", "whole_steps", "samples", "preemptions", "max_epochs")),
+        *({name: -0.5} for name in ("time_s", "startup_s", "whole_energy_j", "energy_j", "cost_j")),
+        *({"progress": value} for value in (-0.5, math.nan, math.inf)),
+        {"max_power_w": -1.0},
+        {"curve": [[-1, 2.0, None, 0.5]]},
+        {"curve": [[1, 2.0, -3.0, 0.5]]},
+        {"interruptions": [[-1.0, 2]]},
+        {"power_profile": [[200.0, -1.0, 100.0]]},
+    ],
+    ids=str,
+)
+def test_an_amount_below_0_or_without_end_is_a_value_error_that_names_it(changes):
+    (name,) = changes
+    with pytest.raises(ValueError, match=rf"{name} is .*|a point of the curve"):
+        Trial.from_json({**trial().to_json(), **changes})
+
+
+def test_what_may_be_below_0_is_read():
+    changes = {"profiling_cost_j": -1.0, "price": -0.1, "best_metric": -2.0, "target": -1.0}
+    record = {**trial().to_json(), **changes, "curve": [[1, 2.0, None, -0.5]]}
+    assert Trial.from_json(record).to_json() == record
 
 
 @pytest.mark.parametrize("name", ["trial", "global_batch_size", "stage", "target"])

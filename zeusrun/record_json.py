@@ -67,6 +67,8 @@ def _build_reader(name: str, hint: Any, what: str) -> _Reader:  # noqa: ANN401 -
     def read(value: Any) -> Any:  # noqa: ANN401 - JSON is any
         if value is None and optional:
             return None
+        if type(value) in (int, float) and value < 0 and _is_amount(name, expected):
+            raise ValueError(f"not {what}: {name} is {value!r}, and less than 0")
         if expected is float and type(value) in (int, float) and math.isfinite(value):
             return float(value)
         if type(value) is expected and expected is not float:
@@ -80,15 +82,28 @@ def _build_reader(name: str, hint: Any, what: str) -> _Reader:  # noqa: ANN401 -
     return read
 
 
+def _is_amount(name: str, kind: object) -> bool:
+    """Whether a field cannot be negative: counts, seconds, joules and watts, but no difference."""
+    return kind is int or (name.endswith(("_s", "_j", "_w", "progress")) and name not in _SIGNED)
+
+
+_SIGNED = {"profiling_cost_j"}  # what trying other limits took more than holding one
+
+
 def _build_table_reader(row: Any) -> _Reader:  # noqa: ANN401 - a named tuple
-    columns = [_types(hint) for hint in typing.get_type_hints(row).values()]
+    hints = typing.get_type_hints(row)
+    columns = [_types(hint) for hint in hints.values()]
+    amounts = [_is_amount(name, hint) for name, hint in hints.items()]
 
     def read(rows: Any) -> Any:  # noqa: ANN401 - JSON is any
         # By column, as that is fast.
-        for values, kinds in zip(zip(*rows, strict=True), columns, strict=True) if rows else ():
+        table = zip(zip(*rows, strict=True), columns, amounts, strict=True) if rows else ()
+        for values, kinds, is_amount in table:
             if not set(map(type, values)) <= kinds:
                 raise ValueError(_NO_POINT)
             if str not in kinds and not all(map(math.isfinite, filter(None, values))):
+                raise ValueError(_NO_POINT)
+            if is_amount and min(filter(None, values), default=0) < 0:
                 raise ValueError(_NO_POINT)
         return tuple(map(row._make, rows))
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.factories import DONE, PREEMPTED, build_trial
-from zeusrun.analysis.amounts import NO_GPU, add_up, find_totals, last_after_target, rate_of
+from zeusrun.analysis.amounts import NO_GPU, add_up, find_totals, rate_of, time_after_target
 from zeusrun.clock import local_time
-from zeusrun.trial import CurvePoint, EnergySource, Outcome, TrialStatus
+from zeusrun.trial import EnergySource, Outcome, TrialStatus
 
 EUR = {"price": 0.5, "currency": "EUR", "carbon_g": 300.0, "pue": 1.2}
 METERED = EnergySource.COUNTER
@@ -103,17 +103,16 @@ def test_what_a_joule_counts_is_that_of_all_attempts_with_energy(energies_j, amo
     assert rate_of(own, amounts) == rate
 
 
-def test_only_a_run_that_trained_on_after_its_target_has_a_last_report_after_it():
-    curve = (CurvePoint(1, 4.0, 40.0, 0.6), CurvePoint(2, 6.0, 60.0, 0.7))
-    late = run(time_s=4.0, curve=curve)
-    assert last_after_target(late) == curve[1]
+def test_only_a_run_that_trained_on_after_its_target_has_time_after_it():
+    late = run(time_s=4.0, whole_time_s=6.0)
+    assert time_after_target(late) == 2.0
     for other in (
         {"time_s": 6.0},
         {"time_s": None},
         {"status": TrialStatus.STOPPED},
-        {"curve": ()},
+        {"whole_time_s": None},
     ):
-        assert last_after_target(replace(late, **other)) is None
+        assert time_after_target(replace(late, **other)) is None
 
 
 def test_currencies_are_not_added():

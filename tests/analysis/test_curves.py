@@ -14,11 +14,10 @@ from zeusrun.analysis.curves import (
     counts_reports,
     curve_in,
     curve_unit,
-    epochs_by_samples,
     left_out_text,
     newest_curves,
 )
-from zeusrun.trial import CurvePoint, TrialStatus
+from zeusrun.trial import CurvePoint
 from zeusrun.trial.values import NoisePoint
 
 WHOLE = run(1, 32)
@@ -41,17 +40,17 @@ def test_a_run_that_is_not_compared_changes_the_unit_only_where_it_is_alone(chan
 
 
 def test_a_run_that_reports_once_an_epoch_has_the_samples_of_its_epochs():
-    curve = curve_in(replace(WHOLE, samples=900), "samples")
+    curve = curve_in(replace(WHOLE, whole_samples=900), "samples")
     assert [point.epoch for point in curve] == [300, 600, 900]
     from_zero = tuple(point._replace(epoch=point.epoch - 1) for point in WHOLE.curve)
-    counted = replace(WHOLE, samples=900, curve=(CurvePoint(0, 0.0, None, 0.1), *from_zero))
+    counted = replace(WHOLE, whole_samples=900, curve=(CurvePoint(0, 0.0, None, 0.1), *from_zero))
     assert [point.epoch for point in curve_in(counted, "samples")] == [0, 300, 600, 900]
     assert [point.epoch for point in curve_in(counted, "epochs")] == [0, 1, 2, 3]
 
 
 def test_the_samples_of_an_old_record_are_those_of_its_steps_and_else_unknown():
-    assert amount_in(replace(WHOLE, samples=None, steps=90), "samples") == 90 * 32
-    unknown = replace(WHOLE, samples=None, steps=None)
+    assert amount_in(replace(WHOLE, samples=None, whole_steps=90), "samples") == 90 * 32
+    unknown = replace(WHOLE, samples=None, whole_steps=None)
     assert (curve_in(unknown, "samples"), amount_in(unknown, "samples")) == ((), None)
     assert left_out_text([WHOLE, unknown], "samples").startswith("1 run left out: its number of")
     assert left_out_text([unknown] * 2, "samples").startswith("2 runs left out: their number of")
@@ -112,12 +111,9 @@ def test_the_noise_is_that_of_the_newest_run_of_each_batch_size_the_smallest_fir
 
 def test_a_run_took_the_samples_up_to_its_target_else_all():
     reached = run_by_samples(1, 32)
-    assert (reached.samples, amount_in(reached, "samples")) == (250_000, 200_000)
+    assert (reached.whole_samples, amount_in(reached, "samples")) == (250_000, 200_000)
     assert curve_in(reached, "samples") == reached.by_samples
-    assert epochs_by_samples(replace(reached, progress=5.0)) == 4.0
-    for unknown in ({"progress": None}, {"samples": None}, {"by_samples": (), "curve": ()}):
-        assert epochs_by_samples(replace(reached, **{"progress": 5.0, **unknown})) is None
-    assert amount_in(replace(reached, status=TrialStatus.STOPPED), "samples") == 250_000
+    assert amount_in(replace(reached, samples=None), "samples") is None
     assert amount_in(WHOLE, "epochs") == 3
 
 

@@ -87,7 +87,7 @@ def test_a_batch_size_has_the_medians_of_its_runs_that_are_like_the_newest():
     assert build_sizes([*trials, other])[0][0].costs_j == (10.0,)
     assert (default.label, default.default, default.runs, default.share) == ("32", True, 1, 0.2)
     assert default.costs_j == (10.0,)
-    assert left_out == 2  # the other objective, and an estimate
+    assert left_out.total() == 2  # the other objective, and an estimate
 
     adaptive = [run(n, 16, variant=variant) for n, variant in enumerate(("b", None, "a"))]
     assert [each.label for each in build_sizes(adaptive)[0]] == ["16", "16 a", "16 b"]

@@ -129,7 +129,7 @@ def test_a_last_attempt_before_anything_has_reached_the_target_is_a_choice_as_an
 def test_a_damaged_profile_or_cost_stops_no_submit(name, point):
     odd = {"energy_j": 1e300, "cost_j": 1e300, "max_power_w": 1e300}
     trials = [
-        trial(64, recurrence=1, power_profile=(PowerPoint(*point),), steps=50),
+        trial(64, recurrence=1, power_profile=(PowerPoint(*point),), whole_steps=50),
         trial(32, recurrence=2, **odd),
         trial(32, recurrence=3),
         trial(128, recurrence=4, power_profile=(PowerPoint(200.0, 1.0, 0.0), PowerPoint(*point))),

@@ -63,7 +63,7 @@ def test_a_run_elsewhere_makes_no_profile_stale():
 def profiled(**changes):
     """A reached trial of 100 J and 5 epochs that tried two limits: 200 and 100 W."""
     points = (PowerPoint(100.0, 10.0, 15.0), PowerPoint(200.0, 10.0, 30.0))
-    return trial(64, power_profile=points, steps=50, **changes)
+    return trial(64, power_profile=points, whole_steps=50, **changes)
 
 
 def test_profiling_is_not_charged_to_the_arm():

@@ -83,6 +83,7 @@ def test_of_some_runs_nothing_counts(changes, doubt):
         (dataclasses.replace(ORDINARY, status=TrialStatus.FAILED, cause="x"), None, None),
         (RESUMED, None, None),
         (ANEW, Doubt.RESTARTED, None),
+        (dataclasses.replace(ANEW, unclear=True), Doubt.UNCLEAR, None),
         (IN_ALL, None, Doubt.INTERRUPTED),
         (GROWN, None, None),
         (GROWN_AT_ONCE, None, Doubt.RESIZED),
@@ -235,9 +236,9 @@ def test_a_batch_size_that_missed_the_target_tonight_is_not_repeated_whatever_it
 
 
 def test_steps_of_an_interrupted_run_do_not_show_the_length_of_an_epoch():
-    whole = dataclasses.replace(ORDINARY, steps=30)
-    lost = dataclasses.replace(RESUMED, steps=900)
-    again = dataclasses.replace(ORDINARY, steps=900, preemptions=1)
+    whole = dataclasses.replace(ORDINARY, whole_steps=30)
+    lost = dataclasses.replace(RESUMED, whole_steps=900)
+    again = dataclasses.replace(ORDINARY, whole_steps=900, preemptions=1)
     assert read_history(NOW, [whole, lost, again])[0].samples_per_epoch == 640
     assert read_history(NOW, [lost, again])[0].samples_per_epoch is None
 

@@ -207,7 +207,7 @@ def test_a_lost_trial_says_nothing():
 
 
 def test_a_forgotten_trial_says_nothing_not_even_how_long_an_epoch_is():
-    past = dataclasses.replace(learned(0.5, 0.96, steps=40), forgotten=True)
+    past = dataclasses.replace(learned(0.5, 0.96, whole_steps=40), forgotten=True)
     now, runs = read_history(problem(energy_measured=None), [past])
     assert (runs, now.samples_per_epoch, now.energy_measured) == ([], None, None)
     assert describe_kept(NOW, [past]) == [
@@ -295,12 +295,12 @@ def test_a_model_that_meets_the_target_before_training_teaches_nothing_about_epo
 
 
 def test_the_history_tells_the_length_of_an_epoch_and_the_kind_of_energy():
-    past = [learned(0.5, 0.96, steps=20), trial(32, energy_source=EnergySource.ESTIMATED)]
+    past = [learned(0.5, 0.96, whole_steps=20), trial(32, energy_source=EnergySource.ESTIMATED)]
     now, runs = read_history(problem(energy_measured=None), past)
     assert now.samples_per_epoch == 640
     assert now.energy_measured is False
     assert [run.local for run in runs] == [False, True]
-    stopped = learned(0.5, status=STOPPED, steps=35)
+    stopped = learned(0.5, status=STOPPED, whole_steps=35)
     assert read_history(problem(), [stopped])[0].samples_per_epoch is None
 
 
@@ -381,8 +381,8 @@ def test_a_history_of_evaluations_before_training_divides_by_nothing():
     past = [
         learned(0.1, curve=whole, epochs=2, trial="a"),
         learned(0.1, curve=(*before, CurvePoint(1, 2.0, 30.0, 0.05)), status=CANCELLED, trial="b"),
-        learned(0.1, curve=before, epochs=0, steps=50, trial="c"),
-        learned(0.1, curve=before, status=MISSED, epochs=0, steps=50, trial="d"),
+        learned(0.1, curve=before, epochs=0, whole_steps=50, trial="c"),
+        learned(0.1, curve=before, status=MISSED, epochs=0, whole_steps=50, trial="d"),
     ]
     for now in (NOW, problem(target=0.05)):
         known, runs = read_history(now, past)
@@ -453,8 +453,8 @@ def test_trainings_that_report_within_epochs_are_compared_by_samples():
 def test_a_job_has_one_unit_and_what_cannot_be_told_in_it_teaches_no_epochs():
     by_epochs = learned(0.1, 0.2, 0.96, recurrence=2)
     steps = 3 * 320 // by_epochs.global_batch_size
-    shown = dataclasses.replace(by_epochs, steps=steps)
-    hidden = dataclasses.replace(by_epochs, recurrence=3, steps=None)
+    shown = dataclasses.replace(by_epochs, whole_steps=steps)
+    hidden = dataclasses.replace(by_epochs, recurrence=3, whole_steps=None)
     first = by_samples((500, 0.2), (1000, 0.96), recurrence=1)
     asked, runs = read_history(NOW, [first, shown, hidden])
     assert runs[1].epochs * asked.unit == pytest.approx(960, abs=asked.unit)

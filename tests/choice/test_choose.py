@@ -24,6 +24,7 @@ from zeusrun.choice.choose import (
     decide_after_miss,
 )
 from zeusrun.choice.problem import Chooser, Forced, Machine, Moment, build_problem, next_recurrence
+from zeusrun.errors import UsageError
 from zeusrun.trial import CurvePoint, Hardware, Interruption, SizeChange, Stage, TrialStatus
 from zeusrun.view.explain import describe_choice
 
@@ -192,6 +193,17 @@ def test_a_forced_run_has_no_bound_because_no_other_may_follow(asked):
     problem, runs = read_history(asked.problem([]), [reached(1, 32, 100.0)])
     decision = decide(asked.chooser, problem, runs, 1)
     assert (decision.stage, decision.bound) == (Stage.FORCED, None)
+
+
+def test_the_user_may_choose_every_batch_size_of_the_file_also_if_the_script_ignored_one(asked):
+    ignored = build_trial(1, global_batch_size=64, observed_batch_size=16, status=MISSED)
+    problem, runs = read_history(asked.problem([ignored]), [ignored])
+    assert problem.candidates == (32,)
+    for size in asked.chooser.spec.batch_size.candidates:
+        chooser = replace(asked.chooser, forced=Forced(size, "the user"))
+        assert decide(chooser, problem, runs, 1).global_batch_size == size
+    with pytest.raises(UsageError, match=r"77: not among the candidates .*\(16, 32, 64\)"):
+        decide(replace(asked.chooser, forced=Forced(77, "the user")), problem, runs, 1)
 
 
 def preempted(**changes):

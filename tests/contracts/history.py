@@ -25,7 +25,8 @@ from zeusrun.trial.values import WorldChange
 # Paths that are not UTF-8 come as lone surrogates (PEP 383).
 texts = st.text(st.one_of(st.characters(), st.just("\udcff")), max_size=20)
 numbers = st.floats(allow_nan=False, allow_infinity=False)
-unsure = st.none() | numbers
+amounts = st.floats(0, allow_infinity=False)
+unsure = st.none() | amounts
 counts = st.integers(0, 2**40)
 
 outcomes = st.builds(
@@ -41,10 +42,12 @@ outcomes = st.builds(
     cost_j=unsure,
     epochs=st.none() | counts,
     steps=st.none() | counts,
-    best_metric=unsure,
-    curve=st.lists(st.builds(CurvePoint, counts, numbers, unsure, unsure), max_size=5).map(tuple),
+    best_metric=st.none() | numbers,
+    curve=st.lists(
+        st.builds(CurvePoint, counts, amounts, unsure, st.none() | numbers), max_size=5
+    ).map(tuple),
     warnings=st.lists(texts, max_size=2).map(tuple),
-    interruptions=st.lists(st.builds(Interruption, numbers, counts), max_size=2).map(tuple),
+    interruptions=st.lists(st.builds(Interruption, amounts, counts), max_size=2).map(tuple),
 )
 choices = st.fixed_dictionaries(
     {

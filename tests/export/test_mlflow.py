@@ -36,6 +36,8 @@ def test_a_run_has_params_metrics_a_curve_and_tags():
         "time_s": 8.5,
         "startup_s": 2.0,
         "epochs": 3,
+        "steps": 84,
+        "whole_steps": 84,
         "price": 0.5,
         "carbon_g": 20.0,
         "best_accuracy": 0.96,
@@ -51,16 +53,16 @@ def test_a_run_has_params_metrics_a_curve_and_tags():
 
 def test_the_steps_of_a_run_that_reports_within_epochs_are_samples():
     points = tuple(CurvePoint(100 * n, 1.0 * n, None, 0.2 * n) for n in (1, 2, 3))
-    outcome = replace(REACHED, samples=300, by_samples=points)
+    outcome = replace(REACHED, samples=200, whole_samples=300, by_samples=points)
     values = run_values(build_trial(1, target=0.35).finish(outcome), "samples")
     assert [(v, step) for key, v, _, step in values.metrics if key == "accuracy"] == [
         (0.2, 100),
         (0.4, 200),
         (pytest.approx(0.6), 300),
     ]
-    assert ("samples", 300, values.ended_ms, 200) in values.metrics
+    assert ("samples", 200, values.ended_ms, 200) in values.metrics
     assert values.tags["zeusrun.step"] == "samples"
-    unknown = run_values(build_trial(1).finish(replace(REACHED, steps=None)), "samples")
+    unknown = run_values(build_trial(1).finish(replace(REACHED, whole_steps=None)), "samples")
     assert not [key for key, *_ in unknown.metrics if key == "accuracy"]
 
 

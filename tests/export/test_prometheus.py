@@ -34,6 +34,7 @@ def read(text):
 
 def live(**changes):
     taken = {"time_s": 4.0, "steps": 100, "energy_j": 40.0, "cost_j": 100.0, "epochs": 2}
+    taken |= {"whole_steps": 150, "whole_epochs": 2}
     curve = (CurvePoint(1, 2.0, 20.0, 0.3), CurvePoint(2, 4.0, 40.0, 0.4))
     trial = build_trial(7, **{**taken, "curve": curve, "best_metric": 0.4, **changes})
     return Live(trial, 1, "node7", "2025-06-01T12:00:05Z", power_w=10.5)
@@ -97,6 +98,7 @@ def test_a_running_trial_shows_its_present_values():
         "energy_joules_total": 40,
         "cost_joules_total": 100,
         "steps_total": 100,
+        "whole_steps_total": 150,
         "epoch": 2,
         "batch_size": 32,
         "carbon_grams": 3,

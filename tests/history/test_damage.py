@@ -35,6 +35,10 @@ DAMAGES = {
     "a bad curve": with_trials(_1={**RECORD, "curve": [[1, "x", None, 0.5]]}).encode(),
     "NaN": with_trials(_1={**RECORD, "cost_j": float("nan")}).encode(),
     "infinite": with_trials(_1={**RECORD, "cost_j": 7e99}).encode().replace(b"e+99", b"e+999"),
+    "a negative time": with_trials(_1={**RECORD, "time_s": -5.0}).encode(),
+    "a negative time in a curve": with_trials(
+        _1={**RECORD, "curve": [[1, -2.0, None, 0.5]]}
+    ).encode(),
     "the same trial twice": with_trials(_1=RECORD, _2=RECORD).encode(),
     "a trial of another job": with_trials(_1={**RECORD, "job": "mnist"}).encode(),
     "a record without number": with_trials(x=RECORD).encode(),

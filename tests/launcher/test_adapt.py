@@ -17,7 +17,16 @@ from zeusrun.launcher.script_warnings import find_remarks
 from zeusrun.launcher.supervision.outcome import observed_batch_size
 from zeusrun.metrics.seen import Seen
 from zeusrun.sidecar.events import Adapted, Observed
-from zeusrun.trial import Decision, Hardware, SizeChange, Stage, Trial, TrialStatus, join_changes
+from zeusrun.trial import (
+    Decision,
+    Hardware,
+    SizeChange,
+    Stage,
+    Trial,
+    TrialStatus,
+    join_changes,
+    join_parts,
+)
 from zeusrun.trial.values import NoisePoint
 from zeusrun.view.units import path_text
 
@@ -70,7 +79,7 @@ def test_changes_of_two_parts_are_joined_without_repetition():
 def test_an_outcome_joins_the_path_of_the_parts():
     first = replace(REACHED, status=TrialStatus.PREEMPTED, batch_sizes=PATH[:2])
     trial = replace(build_trial().finish(first), preemptions=1)
-    assert replace(REACHED, batch_sizes=PATH[2:]).after(trial).batch_sizes == PATH
+    assert join_parts(trial, replace(REACHED, batch_sizes=PATH[2:])).batch_sizes == PATH
 
 
 def test_an_outcome_joins_the_noise_scales_of_the_parts():
@@ -78,7 +87,9 @@ def test_an_outcome_joins_the_noise_scales_of_the_parts():
     first = replace(REACHED, status=TrialStatus.PREEMPTED, noise_curve=tuple(points))
     first = replace(first, samples=200, progress=2.0, gradients_of="ranks")
     trial = replace(build_trial().finish(first), preemptions=1)
-    joined = replace(REACHED, noise_curve=(NoisePoint(50, 0.5, 5.0, None, None),)).after(trial)
+    joined = join_parts(
+        trial, replace(REACHED, noise_curve=(NoisePoint(50, 0.5, 5.0, None, None),))
+    )
     assert joined.noise_curve == (*points, NoisePoint(250, 2.5, 5.0, None, None))
     assert joined.gradients_of == "ranks"
 

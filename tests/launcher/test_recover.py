@@ -38,6 +38,7 @@ from zeusrun.trial import (
     Outcome,
     PowerPoint,
     TrialStatus,
+    join_parts,
     thin_curve,
 )
 from zeusrun.trial.values import WorldChange, join_worlds
@@ -71,12 +72,12 @@ def part(status=TrialStatus.REACHED, *, epochs=(), time_s=10.0, energy_j=100.0, 
 
 def after(first, second):
     """Return the outcome of a trial that was preempted and then ended so."""
-    return second.after(TRIAL.finish(first).resume("2026-01-02T00:00:00Z"))
+    return join_parts(TRIAL.finish(first).resume("2026-01-02T00:00:00Z"), second)
 
 
 def test_a_trial_that_was_never_preempted_is_left_alone():
     outcome = part(epochs=(1, 2))
-    assert outcome.after(TRIAL) is outcome
+    assert join_parts(TRIAL, outcome) is outcome
 
 
 def test_time_energy_steps_and_cost_are_those_of_all_parts():
@@ -120,7 +121,7 @@ def test_a_price_that_is_unknown_in_one_part_is_unknown_in_all(changes, known):
 
 def test_an_estimate_of_no_energy_has_no_price():
     free = {"price": 0.0, "currency": "EUR", "carbon_g": 0.0, "pue": 1.2}
-    outcome = part(energy_j=0.0, energy_source=ESTIMATED, **free).after(TRIAL)
+    outcome = join_parts(TRIAL, part(energy_j=0.0, energy_source=ESTIMATED, **free))
     assert spent(outcome)[:3] == (None, None, None)
 
 
@@ -176,7 +177,7 @@ def test_a_script_that_saved_nothing_begins_anew_and_pays_for_both():
 
 
 def test_a_part_that_never_came_to_training_adds_nothing():
-    nothing = part(PREEMPTED, time_s=None, energy_j=None, energy_source=None, steps=None)
+    nothing = part(PREEMPTED, time_s=None, energy_j=None, energy_source=None, whole_steps=None)
     whole = part(epochs=(1, 2))
     assert replace(after(nothing, whole), startup_s=2.0) == whole
     both = after(replace(whole, status=PREEMPTED), nothing)
@@ -242,7 +243,7 @@ def test_the_power_limit_is_that_of_the_longer_part(first, second, limit_w):
     begun = part(PREEMPTED, time_s=first[0], power_limit_w=first[1])
     ended = part(time_s=second[0], power_limit_w=second[1])
     resumed = replace(TRIAL, power_limit_w=first[1]).finish(begun).resume("2026-01-02T00:00:00Z")
-    assert resumed.finish(ended.after(resumed)).power_limit_w == limit_w
+    assert resumed.finish(join_parts(resumed, ended)).power_limit_w == limit_w
 
 
 def trial(recurrence, attempt, status):
@@ -280,13 +281,13 @@ def test_an_estimate_of_0_joules_is_unknown(source, known):
     outcome = replace(part(epochs=(1, 2), energy_j=0.0, energy_source=source), cost_j=9.0)
     outcome = replace(outcome, price=0.0, currency="EUR", carbon_g=0.0)
     outcome = replace(outcome, curve=(CurvePoint(1, 1.0, 0.0, 0.1), CurvePoint(2, 2.0, 5.0, 0.2)))
-    found = outcome.after(TRIAL)
+    found = join_parts(TRIAL, outcome)
     assert [point.energy_j for point in found.curve] == [0.0 if known else None, 5.0]
     assert (found.energy_j, found.energy_source) == ((0.0, COUNTER) if known else (None, None))
     assert found.cost_j == (9.0 if known else None)
     priced = (found.price, found.currency, found.carbon_g)
     assert priced == ((0.0, "EUR", 0.0) if known else (None, None, None))
-    free = outcome.after(replace(TRIAL, eta_knob=0.0))
+    free = join_parts(replace(TRIAL, eta_knob=0.0), outcome)
     assert free.cost_j == (9.0 if known else 300.0 * 10.0)
 
 
@@ -494,7 +495,7 @@ def test_a_part_that_reported_once_an_epoch_is_a_part_of_a_curve_by_samples():
     within = part(epochs=(3,), samples=100, by_samples=by_samples(0.6))
     assert [each.epoch for each in after(whole, within).by_samples] == [200, 400, 600, 700]
     within = part(PREEMPTED, epochs=(1,), samples=200, by_samples=by_samples(0.1, 0.2))
-    goes_on = part(epochs=(2, 3), samples=400)
+    goes_on = part(epochs=(2, 3), samples=400, whole_samples=400)
     assert [each.epoch for each in after(within, goes_on).by_samples] == [100, 200, 400, 600]
 
 

@@ -31,7 +31,7 @@ UNSEEN = replace(SEEN, steps=None, step_times_s=())
         (replace(UNSEEN, curve=CURVE[1:]), 4.0, None),
         # of a continued trial, only the epochs of this part show the duration
         (replace(SEEN, earlier=(1,), curve=CURVE[1:]), 4.0, (11.0, 4.0, False)),
-        (replace(SEEN, earlier=(1, 2)), 4.0, None),
+        (replace(SEEN, earlier=(1, 2)), 4.0, (5.0, 4.0, False)),  # it began anew
         (replace(SEEN, curve=()), 4.0, None),
         (replace(SEEN, step_times_s=()), 4.0, None),
         (replace(SEEN, training_t=None), 4.0, None),

@@ -208,7 +208,7 @@ def compared(
 ):
     """Return what is told of a run after so many steps, beside one that took so many in 4 epochs."""
     curve = tuple(CurvePoint(n, float(n), None, 0.1) for n in range(1, 5))
-    outcome = replace(REACHED, steps=then_steps, curve=curve, epochs=4)
+    outcome = replace(REACHED, whole_steps=then_steps, curve=curve, epochs=4)
     earlier = replace(build_trial(global_batch_size=then_batch_size).finish(outcome), **then)
     progress = replace(after(report(101.0, 1, 0.1)), steps=steps, epochs=epochs)
     progress = replace(progress, passes=passes, counted=counted)

@@ -14,9 +14,10 @@ from tests.launcher.values import after, ended, report, started
 from zeusrun.metrics.base import decode_event
 from zeusrun.metrics.progress import take_step_clock
 from zeusrun.metrics.seen import Ranks, find_batch_size
+from zeusrun.metrics.spans import count_spans
 from zeusrun.sidecar.events import Observed, Regrouped, encode_event
 from zeusrun.sidecar.step_clock import StepCount
-from zeusrun.trial import Outcome, Trial, TrialStatus
+from zeusrun.trial import Outcome, Trial, TrialStatus, join_parts
 from zeusrun.trial.values import WorldChange, join_worlds
 
 CHANGES = (WorldChange(0.0, 0, 2), WorldChange(5.0, 1, 4), WorldChange(9.5, 3, 1))
@@ -132,7 +133,7 @@ def test_the_size_of_the_data_stays_known_after_rank_0_is_lost():
     progress = after(regrouped(101.0, 0, 1), observed(0, 16, 2, data=640), observed(1, 16, 2))
     progress = after(regrouped(121.0, 1), observed(1, 32, 1, data=640), start=progress)
     progress = replace(progress, samples=320)
-    assert progress.in_epochs == 0.5
+    assert count_spans(progress)["progress"] == 0.5
 
 
 def trained(*events):
@@ -193,5 +194,5 @@ def test_a_trial_of_an_earlier_version_has_none():
 def test_an_outcome_joins_those_of_its_parts():
     first = replace(REACHED, status=TrialStatus.PREEMPTED, time_s=10.0, world_sizes=CHANGES[:2])
     trial = replace(build_trial().finish(first), preemptions=1)
-    joined = replace(REACHED, world_sizes=(WorldChange(0.0, 0, 2), CHANGES[1])).after(trial)
+    joined = join_parts(trial, replace(REACHED, world_sizes=(WorldChange(0.0, 0, 2), CHANGES[1])))
     assert joined.world_sizes == (*CHANGES[:2], (10.0, trial.epochs, 2), (15.0, 1, 4))

@@ -14,10 +14,11 @@ from tests.factories import build_trial
 from tests.launcher.values import GOAL, LAUNCHED, after, ended, report, started, ten_watts
 from zeusrun.metrics.advance import advance
 from zeusrun.metrics.progress import settle, take_energy, take_step_clock, take_time
+from zeusrun.metrics.spans import count_spans
 from zeusrun.sidecar.events import Built, Ended, Reported, Spawned, Started
 from zeusrun.sidecar.step_clock import StepCount
 from zeusrun.target import better_value, meets_target
-from zeusrun.trial import MOST_POINTS, epochs_of
+from zeusrun.trial import MOST_POINTS, CurvePoint, epochs_of
 
 DOWN = build_trial(metric="loss", target=1.0, mode="min", max_epochs=5)
 
@@ -404,6 +405,70 @@ def test_a_restored_model_that_is_evaluated_first_goes_on_where_it_was():
     progress = after(*first, started(110.0, restart=1), *again, start=trained)
     assert [point.epoch for point in progress.curve] == [0, 1, 2, 3]
     assert progress.epochs == 3
+
+
+def curve_of(values, since=1):
+    return tuple(CurvePoint(n, 2.0 * n + 1.0, None, v) for n, v in enumerate(values, since))
+
+
+RISING, FALLING = curve_of((0.15, 0.30, 0.45)), curve_of((0.9, 0.7, 0.6))
+NOISY = curve_of((0.6, 0.4, 0.61))
+
+
+@pytest.mark.parametrize("how", ["preempted", "restarted"])
+@pytest.mark.parametrize(
+    ("before", "numbers", "values", "epochs"),
+    [
+        (RISING, (1, 2), (0.60, 0.75), 5),  # it has restored its weights, not its counter
+        (RISING, (4, 5), (0.60, 0.75), 5),  # both
+        (RISING, (3, 4), (0.44, 0.60), 4),  # both, of an older checkpoint
+        (RISING, (1, 2), (0.15, 0.30), 2),  # nothing
+        (RISING, (1,), (0.02,), 1),  # nothing, with another seed
+        (RISING, (1, 2), (0.30, 0.45), None),  # either
+        (RISING, (1,), (math.nan,), None),
+        (RISING[:1], (1,), (0.15,), 1),
+        (RISING[:1], (1,), (0.30,), None),  # one value shows no way
+        (NOISY, (1,), (0.62,), None),
+        (FALLING, (1, 2), (0.55, 0.5), 5),
+        (FALLING, (1, 2), (0.9, 0.7), 2),
+        (curve_of((0.15, 0.30, 0.45), since=0), (0, 1), (0.60, 0.75), 5),
+        (curve_of((0.15, 0.30, 0.45), since=0), (0, 1), (0.15, 0.30), 2),
+        (curve_of((0.15, 0.30, 0.45), since=0), (3, 4), (0.60, 0.75), 5),
+    ],
+)
+def test_the_values_show_whether_an_interrupted_training_went_on(
+    before, numbers, values, epochs, how
+):
+    mode = "min" if before is FALLING else "max"
+    goal = replace(GOAL, mode=mode, target=0.01 if mode == "min" else 0.99)
+    later = [report(120.0 + n, n, v) for n, v in zip(numbers, values, strict=True)]
+    if how == "preempted":
+        goal = replace(goal, curve=before, preemptions=1)
+        earlier = tuple(point.epoch for point in before)
+        progress = after(*later, start=replace(LAUNCHED, earlier=earlier), goal=goal)
+    else:
+        first = [report(100.0 + point.time_s, point.epoch, point.value) for point in before]
+        progress = after(*first, started(115.0, restart=1), *later, goal=goal)
+    assert (count_spans(progress)["whole_epochs"], progress.unclear) == (epochs, epochs is None)
+    assert progress.curve[-1].epoch == (epochs or numbers[-1]) - (before[0].epoch == 0)
+
+
+def test_numbers_of_its_own_that_a_script_restores_go_on_from_where_they_began():
+    goal = replace(GOAL, curve=RISING, preemptions=1)
+    start = replace(LAUNCHED, earlier=(1, 2, 3))
+    first = [report(110.0, 1, 0.60), report(112.0, 2, 0.61)]
+    again = [started(120.0, restart=1), report(124.0, 3, 0.62)]
+    progress = after(*first, *again, start=start, goal=replace(goal, target=0.99))
+    assert [point.epoch for point in progress.curve] == [4, 5, 6]
+
+
+def test_a_restored_model_that_is_evaluated_before_it_trains_decides_nothing():
+    goal = replace(GOAL, curve=RISING, preemptions=1)
+    start = replace(LAUNCHED, earlier=(1, 2, 3), script_t=110.0, training_t=110.0)
+    again = [report(110.0, 0, 0.45), report(120.0, 1, 0.60), report(122.0, 2, 0.61)]
+    progress = after(*again, start=start, goal=goal)
+    assert [point.epoch for point in progress.curve] == [0, 4, 5]
+    assert count_spans(progress)["whole_epochs"] == 5
 
 
 def test_energy_that_is_unknown_stays_unknown():

@@ -8,7 +8,7 @@ from tests.factories import REACHED, build_trial
 from tests.launcher.values import after, report, started
 from zeusrun.metrics.base import decode_event
 from zeusrun.sidecar.events import Synced, encode_event
-from zeusrun.trial import Outcome, Trial, TrialStatus
+from zeusrun.trial import Outcome, Trial, TrialStatus, join_parts
 from zeusrun.trial.values import SyncChange
 
 SLOW = Synced(105.0, 20, "bf16", "3 of 4 ranks were slow")
@@ -35,7 +35,7 @@ def test_a_network_that_comes_and_goes_is_kept_in_bounds():
 def test_a_trial_keeps_those_of_all_its_parts():
     first = replace(REACHED, status=TrialStatus.PREEMPTED, time_s=10.0, syncs=KEPT[:1])
     trial = replace(build_trial().finish(first), preemptions=1)
-    joined = replace(REACHED, syncs=KEPT[1:]).after(trial)
+    joined = join_parts(trial, replace(REACHED, syncs=KEPT[1:]))
     assert joined.syncs == KEPT
     assert Outcome.from_json(joined.to_json()) == joined
     whole = trial.resume("2026-01-01T00:00:00Z").finish(joined)

@@ -30,7 +30,7 @@ def test_metrics_count_runs_and_energy_of_each_job(server):
         server.begin(build_trial(number))
         server.ask("POST", f"/api/v1/trials/job-{number}-1/outcome", DONE.to_json())
     server.begin(build_trial(3, host="gpu1"))
-    live = Live(replace(build_trial(3), epochs=2), 1, "gpu1", None, 250.0).to_json()
+    live = Live(replace(build_trial(3), epochs=2, whole_epochs=2), 1, "gpu1", None, 250.0).to_json()
     server.ask("PUT", "/api/v1/trials/job-3-1/lease", {"live": live})
     answer = server.get("/metrics")
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")

@@ -69,7 +69,7 @@ def ran(
         cost_j=None,
         epochs=epochs,
         curve=curve,
-        steps=epochs * 6400 // size,
+        whole_steps=epochs * 6400 // size,
     )
     return build_trial(
         number, global_batch_size=size, max_epochs=60, default_batch_size=32, **changes

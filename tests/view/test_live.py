@@ -126,9 +126,16 @@ def test_a_run_that_reports_within_epochs_shows_the_samples_of_all_its_parts():
     assert str(epoch_line(continued, once, None)).startswith("  1,500 samples · accuracy 0.1")
 
 
+def test_after_the_target_a_line_says_where_its_time_and_energy_end():
+    reached = after(started(100.0), report(104.0, 1, 0.6))
+    on = after(report(108.0, 2, 0.7), start=reached)
+    assert "both to the target" not in str(epoch_line(trial(), reached, None))
+    assert str(epoch_line(trial(), on, None)).endswith(" · both to the target")
+
+
 def test_the_summary_of_a_run_that_reports_within_epochs_has_its_samples():
     curve = (CurvePoint(1000, 2.0, None, 0.1), CurvePoint(2000, 4.0, None, 0.6))
-    text = render(summary(finished(samples=3000, by_samples=curve, epochs=1)))
+    text = render(summary(finished(samples=2000, whole_samples=3000, by_samples=curve, epochs=1)))
     assert "batch size 32 · 2,000 samples · 4.0 s" in text
 
 

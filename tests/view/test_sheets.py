@@ -21,6 +21,7 @@ WHOLE = interrupted(1)
 ANEW = dataclasses.replace(WHOLE, curve=WHOLE.curve[2:], epochs=3)
 FOR_ONE = "200 J without interruptions: "
 RESTARTED = "the ranks were restarted in epoch"
+UNTOLD = "whether it began anew or went on cannot be told"
 
 
 @pytest.mark.parametrize(
@@ -39,6 +40,11 @@ RESTARTED = "the ranks were restarted in epoch"
             ANEW,
             0,
             f"150 J without interruptions: {RESTARTED} 3, and it began anew",
+        ),
+        (
+            dataclasses.replace(ANEW, unclear=True),
+            0,
+            f"unknown without interruptions: {RESTARTED} 3; {UNTOLD}",
         ),
         (
             interrupted(1, interruptions=IN_ALL),
@@ -73,7 +79,7 @@ def test_the_second_cost_follows_the_first_within_80_columns():
 
 
 def test_a_run_that_reports_within_epochs_is_shown_with_samples_and_its_whole_curve():
-    run = run_by_samples(1, 32, progress=5.0)
+    run = run_by_samples(1, 32, progress=4.0)
     text = render(trial_sheet(run, None, run_dir_exists=True))
     assert "samples     200,000 (4 epochs)" in text
     assert "\n            ▁▂▅▇█\n" in text
@@ -81,18 +87,22 @@ def test_a_run_that_reports_within_epochs_is_shown_with_samples_and_its_whole_cu
 
 
 def test_of_a_run_that_trained_on_after_its_target_it_is_said_which_amount_ends_there():
-    short = dataclasses.replace(trial(1), epochs=2, steps=500, time_s=10.0, max_epochs=12)
+    short = dataclasses.replace(trial(1), epochs=2, steps=250, time_s=10.0, max_epochs=12)
     curve = tuple(CurvePoint(n, 5.0 * n, 50.0 * n, 0.6) for n in (1, 2, 3, 4))
-    run = dataclasses.replace(short, curve=curve)
+    whole = {"whole_epochs": 4, "whole_steps": 500, "whole_time_s": 20.0}
+    run = dataclasses.replace(short, curve=curve, **whole)
     text = render(trial_sheet(run, None, run_dir_exists=True))
     assert "epochs      2 to the target, 4 done of at most 12\n" in text
-    assert "steps       500 in the whole run\n" in text
-    text = render(trial_sheet(dataclasses.replace(run, curve=curve[:2]), None, run_dir_exists=True))
-    assert "epochs      2 of at most 12\nsteps       500\n" in text
-    sampled = run_by_samples(1, 32, progress=5.0)
-    text = render(trial_sheet(dataclasses.replace(sampled, time_s=1.0), None, run_dir_exists=True))
+    assert "steps       250 to the target, 500 in all\n" in text
+    text = render(
+        trial_sheet(dataclasses.replace(run, whole_time_s=10.0), None, run_dir_exists=True)
+    )
+    assert "epochs      2 of at most 12\nsteps       250\n" in text
+    sampled = run_by_samples(1, 32, progress=4.0)
+    on = dataclasses.replace(sampled, time_s=1.0, whole_time_s=2.0)
+    text = render(trial_sheet(on, None, run_dir_exists=True))
     assert " to the target, " in text
-    assert " in all\n" in text
+    assert "samples     200,000 (4 epochs) to the target, 250,000 in all\n" in text
 
 
 @pytest.mark.parametrize(("width", "last"), [(104, "how"), (80, "to"), (60, "last"), (30, "last")])

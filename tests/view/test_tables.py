@@ -76,6 +76,7 @@ LARGE = [
         gpu_count=8,
         time_s=360_000.0,
         epochs=100_000,
+        whole_epochs=100_000,
     )
     for status in TrialStatus
 ]
@@ -376,16 +377,23 @@ def test_the_notes_below_a_history_are_indented_on_each_line():
     assert all(line.startswith("  ") for line in notes)
 
 
+def test_a_run_that_shared_its_devices_is_marked_and_the_mark_explained():
+    text = render(history_table("job", [reached(1, 50.0, shared=True), reached(2, 50.0)], None), 80)
+    assert text.count("REACHED*") == 1
+    assert "* shared its GPU or CPU: its cost is not compared" in " ".join(text.split())
+    assert "*" not in render(history_table("job", [reached(2, 50.0, shared=False)], None), 80)
+
+
 def test_what_runs_by_samples_is_told_in_samples():
     curve = (CurvePoint(160, 1.0, None, 0.1), CurvePoint(1_234_567, 2.0, None, 0.2))
-    running = trial(by_samples=curve, samples=1_234_567, epochs=1, time_s=61.0)
+    running = trial(by_samples=curve, whole_samples=1_234_567, epochs=1, time_s=61.0)
     assert "1.23M samples" in render(status_table([Live(running, None, None, None)]))
 
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_what_runs_fits_the_screen_with_names_and_numbers_of_any_length(width):
     sizes = (SizeChange(1, 32), SizeChange(3, 128))
-    adapted = trial(batch_sizes=sizes, epochs=3, time_s=61.0, energy_j=9.0, cost_j=10.0)
+    adapted = trial(batch_sizes=sizes, whole_epochs=3, time_s=61.0, energy_j=9.0, cost_j=10.0)
     found = [Live(each, None, None, None, power_w=5600.0) for each in (*LARGE[:1], adapted)]
     ticket = Ticket(1, LONG_JOB, 1, "waiting", NOW)
     text = render(status_table(found, [ticket], width=width), width)

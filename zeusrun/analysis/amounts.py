@@ -14,7 +14,7 @@ from zeusrun.trial import EnergySource, Stage, TrialStatus
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-    from zeusrun.trial import CurvePoint, Trial
+    from zeusrun.trial import Trial
 
 MOST = 1e30
 """A larger amount has diverged, or comes from a damaged record."""
@@ -56,15 +56,15 @@ def find_currency(own: Sequence[Trial]) -> str | None:
 
 def never_trained(trial: Trial) -> bool:
     """Whether a run ended before its first optimizer step."""
-    return trial.time_s is None and not trial.steps
+    return trial.time_s is None and not trial.whole_steps
 
 
-def last_after_target(trial: Trial) -> CurvePoint | None:
-    """Return the last report of a run that trained on after its target, else ``None``."""
-    if trial.status is not TrialStatus.REACHED or trial.time_s is None or not trial.curve:
+def time_after_target(trial: Trial) -> float | None:
+    """Return for how many seconds a run trained on after its target; ``None`` if it did not."""
+    if trial.status is not TrialStatus.REACHED or None in (trial.time_s, trial.whole_time_s):
         return None
-    last = trial.curve[-1]
-    return last if last.time_s > trial.time_s + _SAME_S else None
+    more_s = (trial.whole_time_s or 0.0) - (trial.time_s or 0.0)
+    return more_s if more_s > _SAME_S else None
 
 
 def by_recurrence(trials: Iterable[Trial]) -> dict[int, list[Trial]]:
@@ -286,7 +286,7 @@ def add_up(name: str, trials: Sequence[Trial]) -> Total:
         if trial.price is not None:
             by_currency.setdefault(trial.currency or "", []).append(trial.price)
     prices = {currency: sum_known(own) for currency, own in by_currency.items()}
-    trained = [trial for trial in trials if trial.time_s is not None or trial.steps]
+    trained = [trial for trial in trials if trial.time_s is not None or trial.whole_steps]
     estimated = [trial for trial in trials if trial.energy_source is EnergySource.ESTIMATED]
     return Total(
         name,

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from zeusrun.analysis.amounts import MOST, size_label
 from zeusrun.bandit.reinterpret import by_epochs_done, find_unit, samples_per_epoch
-from zeusrun.target import meets_target
-from zeusrun.trial import TrialStatus, epochs_of, is_baseline, spread_samples
+from zeusrun.trial import epochs_of, spread_samples
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -45,32 +44,16 @@ def amount_in(trial: Trial, unit: CurveUnit) -> int | None:
     """Return the epochs or samples of a run up to its target, else to its end."""
     if unit == "epochs":
         return trial.epochs
-    if not trial.by_samples:
-        samples, whole = _samples(trial), epochs_of(trial.curve)
-        return round(samples * (trial.epochs or whole) / whole) if samples and whole else None
-    done = [point for point in trial.by_samples if not is_baseline(point)]
-    if trial.status is TrialStatus.REACHED:
-        met = (
-            point
-            for point in done
-            if point.value is not None and meets_target(point.value, trial.target, trial.mode)
-        )
-        done = [*met][:1] or done
-    return done[-1].epoch if done else None
+    if trial.samples is not None or trial.by_samples:
+        return trial.samples
+    samples, whole = _samples(trial), epochs_of(trial.curve)
+    return round(samples * (trial.epochs or whole) / whole) if samples and whole else None
 
 
 def _samples(trial: Trial) -> int:
     """Return the samples of a run that reports once an epoch; 0 if unknown."""
     whole = samples_per_epoch(trial) or 0.0
-    return trial.samples or round(whole * epochs_of(trial.curve))
-
-
-def epochs_by_samples(trial: Trial) -> float | None:
-    """Return ``amount_in`` samples as epochs, with a fraction; ``None`` if unknown."""
-    samples = amount_in(trial, "samples")
-    if not samples or not trial.samples or trial.progress is None:
-        return None
-    return trial.progress * samples / trial.samples
+    return trial.whole_samples or round(whole * epochs_of(trial.curve))
 
 
 def counts_reports(trial: Trial) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,11 +16,11 @@ from zeusrun.analysis.amounts import (
 from zeusrun.analysis.curves import amount_in
 from zeusrun.analysis.usual import has_cost, proves_cost, setting
 from zeusrun.bandit.problem import OUTDONE
-from zeusrun.bandit.proof import as_undisturbed
+from zeusrun.bandit.proof import Doubt, as_undisturbed, is_resized, prove
 from zeusrun.trial import EnergySource, TrialStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from zeusrun.analysis.amounts import Estimate, Savings
     from zeusrun.trial import Trial
@@ -47,11 +48,11 @@ class SizeFacts:
     power_limit_w: float | None  # median
 
 
-def build_sizes(trials: Sequence[Trial]) -> tuple[list[SizeFacts], int]:
+def build_sizes(trials: Sequence[Trial]) -> tuple[list[SizeFacts], Counter[str]]:
     """Return the facts of each batch size, the smallest first.
 
-    The number is that of the runs with a cost that are left out: they are forgotten, or had another
-    objective or hardware than the newest run that reached the target.
+    And why runs with a cost are left out, each with how many: their cost cannot be compared with
+    that of the newest run that reached the target.
     """
     usual = next((setting(trial) for trial in reversed(trials) if has_cost(trial)), None)
     alike = {t.trial for t in trials if t.teaches and usual in {None, setting(t)}}
@@ -62,7 +63,29 @@ def build_sizes(trials: Sequence[Trial]) -> tuple[list[SizeFacts], int]:
         _size_facts(label, own, [each for each in own if each.trial in alike], len(trials))
         for label, own in groups.items()
     ]
-    return sizes, sum(t.cost_j is not None and t.trial not in alike for t in trials)
+    return sizes, Counter(why for t in trials if (why := _why_left_out(t, alike)) is not None)
+
+
+_ELSEWHERE = "had another objective, other hardware or another kind of energy"
+
+
+def _why_left_out(trial: Trial, alike: Collection[str]) -> str | None:
+    """Return why the cost of a run is not among those of its batch size; ``None`` if it is."""
+    ended = trial.status is TrialStatus.REACHED or trial.status in OUTDONE
+    doubt = next((doubt.value for doubt in prove(trial) if doubt is not None), None)
+    if trial.cost_j is None or (trial.trial in alike and _cost_j(trial)):
+        return None
+    if is_resized(trial) and trial.teaches:
+        return Doubt.RESIZED.value
+    if trial.teaches and trial.trial not in alike:
+        return _ELSEWHERE
+    return doubt if ended or not trial.teaches else f"ended as {trial.status.value}"
+
+
+def _cost_j(trial: Trial) -> float | None:
+    """Return the cost of a run by which it is compared; ``None`` if that is unknown."""
+    known = proves_cost(trial) or trial.status in OUTDONE
+    return as_undisturbed(trial).cost_j if known else None
 
 
 def _size_facts(label: str, own: Sequence[Trial], alike: Sequence[Trial], runs: int) -> SizeFacts:

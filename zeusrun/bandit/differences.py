@@ -130,7 +130,7 @@ def _differences(problem: Problem, trial: Trial) -> Iterator[tuple[str, str]]:
     if trial.status not in CRASHED:
         epochs = ", ".join(f"epoch {each.epochs + 1}" for each in trial.interruptions)
         values = {Doubt.CHANGED: ", ".join(changed_parts(trial))}
-        values |= {Doubt.RESTARTED: epochs, Doubt.INTERRUPTED: epochs}
+        values |= dict.fromkeys((Doubt.RESTARTED, Doubt.UNCLEAR, Doubt.INTERRUPTED), epochs)
         ranks = "→".join(str(each.world_size) for each in trial.world_sizes)
         values |= {Doubt.SHORT: trial.status.value, Doubt.RESIZED: ranks}
         yield from ((doubt.value, values[doubt]) for doubt in proof if doubt in values)

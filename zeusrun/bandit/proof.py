@@ -42,7 +42,8 @@ class Doubt(Enum):
     NO_STEP = "was stopped before the first step"
     NO_EPOCH = "met the target before the first epoch"
     CHANGED = "changed while preempted"
-    RESTARTED = "began anew after an interruption"  # perhaps with a trained model
+    RESTARTED = "began anew after an interruption"
+    UNCLEAR = "began anew or went on after an interruption, which is unknown"
     SHARED = "shared its devices"
     SHORT = "ended too soon to show whether others used the CPU"
     INTERRUPTED = "had no epoch without an interruption"
@@ -82,8 +83,8 @@ def prove(trial: Trial, *, learn_from_shared: bool = False) -> Proof:
         learning = Doubt.NO_EPOCH
     elif trial.variant == BY_RANKS and is_resized(trial):
         learning = Doubt.RESIZED  # so did its batch size, and not by a plan
-    elif trial.interruptions and _began_anew(trial):
-        learning = Doubt.RESTARTED
+    elif trial.interruptions and (trial.unclear or _began_anew(trial)):
+        learning = Doubt.UNCLEAR if trial.unclear else Doubt.RESTARTED
     if trial.shared is True and not learn_from_shared:
         speed = Doubt.SHARED
     elif not learn_from_shared and _is_short(trial):
@@ -114,7 +115,8 @@ def _doubt_all(trial: Trial) -> Doubt | None:
         return Doubt.NO_OUTCOME
     if trial.status is TrialStatus.FAILED and trial.cause is None:
         return Doubt.NO_CRASH
-    if trial.status is TrialStatus.STOPPED and not trial.steps:  # it may have evaluated as epoch 0
+    # It may have evaluated as epoch 0.
+    if trial.status is TrialStatus.STOPPED and not trial.whole_steps:
         unknown = trial.time_s is None and not trial.epochs
         if all(point.epoch == 0 for point in trial.curve) if trial.curve else unknown:
             return Doubt.NO_STEP
@@ -184,7 +186,7 @@ def undisturbed(trial: Trial, way: Way | None) -> Way | None:
     if way is None or not _is_disturbed(trial):
         return way
     epochs, time_s, energy_j = _intact(trial)
-    if not epochs or time_s is None:
+    if not epochs or time_s is None or (trial.unclear and trial.interruptions):
         return Way(way.epochs, None, None)
     share = way.epochs / epochs
     return Way(way.epochs, time_s * share, None if energy_j is None else energy_j * share)

@@ -213,7 +213,7 @@ def _walk(
             best = value
             pace.append((epochs, value))
             meets = value <= edge if minimise else value >= edge
-            if meets and (point.epoch or trial.steps):
+            if meets and (point.epoch or trial.whole_steps):
                 reached = True
                 break
     end = None if last is None else Way(epochs, last.time_s, last.energy_j)
@@ -294,9 +294,10 @@ def _best_epoch_j(problem: Problem, trial: Trial) -> tuple[PowerPoint | None, fl
 
 def _epochs_were_trained(problem: Problem, trial: Trial, end: Way | None) -> bool:
     """Whether the trial took at least half the steps of its epochs; an evaluation takes none."""
-    if problem.samples_per_epoch is None or trial.steps is None or end is None:
+    if problem.samples_per_epoch is None or trial.whole_steps is None or end is None:
         return True
-    return trial.steps * trial.global_batch_size >= 0.5 * end.epochs * problem.samples_per_epoch
+    samples = trial.whole_steps * trial.global_batch_size
+    return samples >= 0.5 * end.epochs * problem.samples_per_epoch
 
 
 # Other trials end within an epoch, so their steps do not show its length.
@@ -310,9 +311,9 @@ def samples_per_epoch(trial: Trial) -> float | None:
     # Its steps had several batch sizes, or include those that an interruption lost.
     if adapts(trial.variant) or trial.preemptions or trial.interruptions:
         return None
-    if not trial.teaches or trial.status not in _WHOLE or not trial.steps or not epochs:
+    if not trial.teaches or trial.status not in _WHOLE or not trial.whole_steps or not epochs:
         return None
-    return trial.steps * trial.global_batch_size / epochs
+    return trial.whole_steps * trial.global_batch_size / epochs
 
 
 def find_unit(metric: str, mode: str, trials: Iterable[Trial]) -> int | None:

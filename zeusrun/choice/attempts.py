@@ -53,7 +53,7 @@ def _met_target(spec: JobSpec, trial: Trial) -> bool:
     """Whether a run shows that today's target can be met, even if not in how many epochs."""
     goal = (spec.objective.metric, spec.objective.mode, spec.objective.target)
     same = (trial.metric, trial.mode, trial.target) == goal
-    disturbed = prove(trial).learning in {Doubt.RESTARTED, Doubt.CHANGED}
+    disturbed = prove(trial).learning in {Doubt.RESTARTED, Doubt.UNCLEAR, Doubt.CHANGED}
     return same and disturbed and trial.status is TrialStatus.REACHED
 
 

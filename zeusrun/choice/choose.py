@@ -221,7 +221,7 @@ def decide(
     """
     policy, forced = chooser.policy, chooser.forced
     if forced is not None:  # no other batch size may follow, so nothing bounds it
-        forced.check(problem.candidates)
+        forced.check(chooser.spec.batch_size.candidates)
         return Decision(forced.batch_size, Stage.FORCED, forced.why)
     control = choose_control(policy, problem, runs, made)
     if control is not None:

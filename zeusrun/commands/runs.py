@@ -62,6 +62,10 @@ def history(
     unforget: Annotated[
         str | None, Option(metavar="TRIAL", help="Learn from a forgotten run again.")
     ] = None,
+    rename: Annotated[
+        tuple[str, str] | None,
+        Option(metavar="OLD NEW", help="Give a job another name, with its runs."),
+    ] = None,
     import_: Annotated[
         bool, Option("--import", help="Copy this machine's runs into the shared history.")
     ] = False,
@@ -72,11 +76,13 @@ def history(
     """Show past runs, what they cost and what they saved."""
     home, store = options.open_home(job, forget, unforget)
     showing = last or as_csv or total
+    alone = not (showing or forget or unforget or (import_ and export))
+    if rename is not None:
+        alone = alone and not (job or import_ or export or as_json)
+        _rename(home, store, *rename, alone=alone)
+        return
     if import_ or export:
-        if showing or forget or unforget or (import_ and export):
-            flag = "--import" if import_ else "--export"
-            raise UsageError(f"{flag} takes a job, and no other option but --json")
-        _transfer(home, store, job, to_shared=import_, as_json=as_json)
+        _transfer(home, store, job, to_shared=import_, alone=alone, as_json=as_json)
         return
     if forget is not None or unforget is not None:
         _mark(store, forget, unforget, alone=not (job or showing), as_json=as_json)
@@ -119,9 +125,12 @@ def _check_form(*, as_json: bool, as_csv: bool, total: Group | None, last: int |
 
 
 def _transfer(
-    home: Path, store: History, job: str | None, *, to_shared: bool, as_json: bool
+    home: Path, store: History, job: str | None, *, to_shared: bool, alone: bool, as_json: bool
 ) -> None:
     """Copy histories between this machine and the shared history in use."""
+    if not alone:
+        flag = "--import" if to_shared else "--export"
+        raise UsageError(f"{flag} takes a job, and no other option but --json")
     from zeusrun.maintenance.transfer import transfer  # noqa: PLC0415 - few need it
 
     done = transfer(
@@ -134,6 +143,17 @@ def _transfer(
     else:
         for each in done:
             typer.echo(each.describe())
+
+
+def _rename(home: Path, store: History, job: str, name: str, *, alone: bool) -> None:
+    """Give a job another name."""
+    if not alone:
+        raise UsageError("--rename takes two names, OLD and NEW, and no other option")
+    from zeusrun.maintenance.transfer import rename_job  # noqa: PLC0415 - few need it
+
+    count = rename_job(store, home, options.known_job(store, job), name)
+    runs = "1 run" if count == 1 else f"{count} runs"
+    typer.echo(f"{job} is now {name}, with its {runs}; write  name: {name}  in its job file")
 
 
 def _mark(

@@ -36,6 +36,10 @@ if TYPE_CHECKING:
     from zeusrun.trial import Trial
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_WHOLE = (
+    *(("time", "_seconds", "whole_time_s"), ("energy", "_joules", "whole_energy_j")),
+    *((name, "", f"whole_{name}") for name in ("epochs", "steps", "samples")),
+)
 
 
 class Families:
@@ -129,14 +133,17 @@ def add_last_run(families: Families, trial: Trial) -> None:
     reached = trial.status is TrialStatus.REACHED
     add("end_time_seconds", "Unix time of its end", unix_seconds(trial.finished_at))
     add("reached", "1 if it reached the target, else 0", reached)
-    add("time_seconds", "training time", trial.time_s)
+    add("time_seconds", "training time to the target, else to its end", trial.time_s)
     add("startup_seconds", "start-up time", trial.startup_s)
     add("energy_joules", "energy", trial.energy_j)
     add("cost_joules", "cost in joules, as in `zeusrun history`", trial.cost_j)
     add("price", "price of its energy", trial.price, currency=trial.currency)
     add("carbon_grams", "grams of CO2 equivalent", trial.carbon_g)
     add("epochs", "completed epochs", trial.epochs)
+    add("steps", "optimizer steps", trial.steps)
     add("samples", "samples that the optimizer consumed", trial.samples)
+    for name, unit, field in _WHOLE:
+        add(f"whole_{name}{unit}", f"{name}, after the target included", getattr(trial, field))
     add("batch_size", "batch size over all ranks, at its end", trial.last_batch_size)
     add("power_limit_watts", "power limit of each GPU", trial.power_limit_w)
     add("best_metric", "best value of the metric", trial.best_metric, metric=trial.metric)
@@ -173,7 +180,10 @@ def add_live(families: Families, live: Live, **labels: str) -> None:
     add("carbon_grams", "Carbon so far, in grams of CO2 equivalent.", trial.carbon_g)
     add("time_seconds_total", "Time since training began.", trial.time_s)
     add("steps_total", "Optimizer steps.", trial.steps)
-    add("epoch", "Completed epochs.", trial.epochs)
+    for name, unit, field in _WHOLE:
+        text = f"{name.capitalize()}, after the target included."
+        add(f"whole_{name}{unit}_total", text, getattr(trial, field))
+    add("epoch", "Completed epochs.", trial.whole_epochs)
     add("samples_total", "Samples that the optimizer consumed.", trial.samples)
     add("max_epochs", "Epochs after which the run ends.", trial.max_epochs)
     add("batch_size", "Batch size over all ranks.", trial.last_batch_size)
@@ -192,7 +202,7 @@ def _escaped(value: str) -> str:
 LOOPBACK = "127.0.0.1"
 _POLL_S = 0.1  # the end of a submit waits that long at most
 _CLIENT_TIMEOUT_S = 2.0  # of a client that connects and sends nothing
-_COUNTED = ("energy_j", "cost_j", "time_s", "steps")  # what is served as counters
+_COUNTED = ("energy_j", "cost_j", "time_s", "steps", "samples")  # what is served as counters
 
 
 class MetricsPort:
@@ -256,7 +266,8 @@ class MetricsPort:
 
     def _never_falling(self, live: Live) -> Live:
         """Keep each counter at its highest value: early energy is extrapolated, then corrected."""
-        values = {name: getattr(live.trial, name) for name in _COUNTED}
+        names = (*_COUNTED, *(field for *_, field in _WHOLE))
+        values = {name: getattr(live.trial, name) for name in names}
         known = {name: value for name, value in values.items() if value is not None}
         highest = {
             name: max(value, self._highest.get(name, value)) for name, value in known.items()

@@ -10,7 +10,7 @@ import contextlib
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from zeusrun.clock import timestamp
 from zeusrun.errors import BusyError
@@ -31,7 +31,7 @@ from zeusrun.metrics.progress import Progress, take_step_clock
 from zeusrun.metrics.seen import Ranks
 from zeusrun.reasons import ReasonCode
 from zeusrun.sidecar.step_clock import read_step_clock
-from zeusrun.trial import Outcome, Trial, TrialStatus, thin_curve
+from zeusrun.trial import Outcome, Trial, TrialStatus, join_parts, thin_curve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 _MAX_EXPIRED = 100  # of the newest trials are checked for a lost one that ended here
 _MAX_NAMED = 5  # of the orphan processes of a run
 _DIED = ReasonCode.LAUNCHER_DIED
+_COUNTS = [*("epochs", "steps", "samples", "progress"), *("whole_epochs", "whole_steps")]
+_COUNTS += ["whole_samples", "whole_progress"]
 _STRANGE = "its run directory is not where zeusrun keeps its runs; nothing there was touched"
 _CANCELLED = "cancelled by 'zeusrun cancel' after it was preempted"
 
@@ -101,7 +103,7 @@ def recover_lost(
             # A container may see the same home under another path.
             if not shared and not lease_of(trial).is_held():
                 lost = Outcome(TrialStatus.LOST, _STRANGE, finished_at, reason_code=_DIED)
-                recovered += _finished(history, trial, lost.after(trial))
+                recovered += _finished(history, trial, join_parts(trial, lost))
             continue
         lease = lease_of(trial, paths)
         if not lease.acquire_or_gone():
@@ -224,18 +226,22 @@ def outcome_so_far(trial: Trial, paths: RunPaths, bare: Outcome) -> Outcome:
 
     ``live.json`` has time and energy as of a second ago; the ranks' events have the epochs.
     """
-    seen = _from_sidecar(trial, paths, bare).after(trial)
+    seen = join_parts(trial, _from_sidecar(trial, paths, bare))
     live = read_live(paths)
     if live is None or not live.is_of(trial):
         return seen
     last = live.trial
+    counts: dict[str, Any] = {
+        name: max(
+            (n for each in (last, seen) if (n := getattr(each, name)) is not None), default=None
+        )
+        for name in _COUNTS
+    }
     return replace(
         last.ended_as(bare.status, bare.reason_code, bare.reason, bare.finished_at),
         time_s=seen.time_s if last.time_s is None else last.time_s,
-        epochs=max((n for n in (last.epochs, seen.epochs) if n is not None), default=None),
-        steps=max((n for n in (last.steps, seen.steps) if n is not None), default=None),
-        samples=max((n for n in (last.samples, seen.samples) if n is not None), default=None),
-        progress=max((n for n in (last.progress, seen.progress) if n is not None), default=None),
+        whole_time_s=seen.whole_time_s if last.time_s is None else last.whole_time_s,
+        **counts,
         best_metric=last.best_metric if seen.best_metric is None else seen.best_metric,
         curve=_extend_curve(trial, last.curve, seen.curve),
         by_samples=_extend_curve(trial, last.by_samples, seen.by_samples),
@@ -270,7 +276,8 @@ def _from_sidecar(trial: Trial, paths: RunPaths, bare: Outcome) -> Outcome:
     except OSError as error:
         warnings.append(f"{error.filename or paths.run_dir} cannot be read: {error.strerror}")
     begun_t, active_t = progress.training_t, progress.active_t
-    time_s = None if begun_t is None or active_t is None else active_t - begun_t
+    whole_s = None if begun_t is None or active_t is None else active_t - begun_t
+    time_s = whole_s if progress.reached is None else progress.reached.time_s
     return replace(
         outcome_now(trial, progress, None, bare.status),
         reason=bare.reason,
@@ -278,6 +285,7 @@ def _from_sidecar(trial: Trial, paths: RunPaths, bare: Outcome) -> Outcome:
         finished_at=bare.finished_at,
         startup_s=None,  # torchrun's start is not among the events
         time_s=time_s,
+        whole_time_s=whole_s,
         interruptions=progress.ranks.interruptions(begun_t, time_s),
         warnings=tuple(warnings),
     )

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from zeusrun.bandit.problem import OUTDONE
 from zeusrun.choice.choose import Attempt, NothingLeft
-from zeusrun.errors import DeviceError, ExitCode
+from zeusrun.errors import DeviceError, ExitCode, HistoryError
 from zeusrun.history.base import NEWEST
+from zeusrun.jobfile.fingerprint import take_fingerprint
 from zeusrun.jobfile.secrets import find_exposed
 from zeusrun.launcher import attempt
 from zeusrun.launcher.events import Noted, Warned
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from zeusrun.gpu.power_limits.holder import LimitHolder
+    from zeusrun.history.base import History
+    from zeusrun.jobfile.spec import JobSpec
     from zeusrun.launcher.context import Submission
     from zeusrun.launcher.events import Emit
     from zeusrun.launcher.supervision.stopping import StopOrder
@@ -62,8 +65,29 @@ def submit(submission: Submission, emit: Emit) -> SubmitResult:
         remarks = [] if submission.cluster is None else submission.cluster.remarks
         for text in [*exposed, *find_script_warnings(spec), *remarks]:
             emit(Warned(text))
+        if (renamed := _find_other_name(submission.history, spec)) is not None:
+            emit(Noted(renamed))
         with _limits(submission, emit) as limits:
             return _recur(replace(submission, limits=limits), emit, signals)
+
+
+def _find_other_name(history: History, spec: JobSpec) -> str | None:
+    """Return that a new job has the script of another one, which may be the same, renamed."""
+    if history.is_shared(spec.name) or history.count(spec.name):
+        return None
+    script, found = take_fingerprint(spec).parts.get("script"), []
+    for job in history.jobs() if script else ():
+        with contextlib.suppress(HistoryError):  # another job's history is damaged
+            found += [
+                t for t in history.trials(job, 1) if (t.fingerprint or {}).get("script") == script
+            ]
+    if not found:
+        return None
+    other = max(found, key=lambda trial: trial.started_at).job
+    return (
+        f"no history of the name {spec.name}; {other} has the same script. If it is the same job: "
+        f"zeusrun history --rename {other} {spec.name}"
+    )
 
 
 @contextlib.contextmanager

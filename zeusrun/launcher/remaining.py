@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import TYPE_CHECKING, NamedTuple
+
+from zeusrun.trial import counts_from_zero
 
 if TYPE_CHECKING:
     from zeusrun.analysis.usual import Usual
@@ -33,10 +36,13 @@ def estimate_remaining(trial: Trial, progress: Progress, usual: Usual) -> Remain
 
 def _epoch_s(progress: Progress) -> float | None:
     """Return the seconds of an epoch in this run; ``None`` while nothing shows them."""
-    done = progress.epochs - max(progress.earlier, default=0)  # since a preemption
-    if done <= 0 or not progress.curve:
+    if not progress.curve:
         return None
     first, last = progress.curve[0], progress.curve[-1]
+    kept = progress.earlier[: bisect_left(progress.earlier, first.epoch)]  # before a preemption
+    done = progress.epochs - (kept[-1] + counts_from_zero(kept[:3]) if kept else 0)
+    if done <= 0:
+        return None
     if progress.steps is None:  # then the time before the first report includes start-up
         epochs = last.epoch - first.epoch
         return (last.time_s - first.time_s) / epochs if epochs > 0 else None

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from zeusrun.errors import HistoryError, UsageError
+from zeusrun.files.home import runs_directory, unwritable_home
+from zeusrun.files.private import make_folder
 from zeusrun.history import rules
 from zeusrun.history.registry import HISTORY_VARIABLE
 from zeusrun.history.tinydb.store import TinyDBHistory
-from zeusrun.job_name import list_known
+from zeusrun.job_name import check_job_name, list_known
+from zeusrun.launcher.rundir.layout import RunPaths, find_run
+from zeusrun.launcher.rundir.record import write_record
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from zeusrun.history.base import History
+    from zeusrun.trial import Trial
 
 
 @dataclass(frozen=True)
@@ -65,6 +71,40 @@ def transfer(
     elif not names and not history.is_shared(""):
         raise _no_shared_history()
     return [_copy(local, history, name, to_shared=to_shared) for name in names]
+
+
+def rename_job(history: History, home: Path, job: str, name: str) -> int:
+    """Give a job another name: its history and its run directories; return how many runs it has.
+
+    Raises:
+        UsageError: If the history is shared, a run has not ended, or the new name has runs.
+    """
+
+    def move(trial: Trial) -> Trial:
+        named = f"{name}-{trial.recurrence}-{trial.attempt}"
+        moved, paths = replace(trial, job=name, trial=named), find_run(home, trial)
+        if paths is None:  # of another machine
+            return moved
+        target = runs_directory(home, name) / named
+        moved = replace(moved, run_dir=str(target))
+        try:
+            make_folder(target.parent)
+            if paths.run_dir.exists():
+                paths.run_dir.rename(target)
+            if target.exists():
+                write_record(RunPaths(target), moved)
+        except OSError as error:
+            raise unwritable_home(home, error) from error
+        return moved
+
+    try:
+        check_job_name(name)
+    except ValueError as error:
+        raise UsageError(f"the new name {error}") from None
+    count = history.rename(job, name, move)
+    with suppress(OSError):  # what is left there is not of a run
+        runs_directory(home, job).rmdir()
+    return count
 
 
 def _copy(local: History, shared: History, job: str, *, to_shared: bool) -> Transferred:

@@ -6,6 +6,7 @@ import math
 import operator
 from bisect import bisect_left
 from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from zeusrun.clock import MTIME_S
@@ -15,15 +16,18 @@ from zeusrun.metrics.seen import names_an_evaluation, precedes, see
 from zeusrun.sidecar import events
 from zeusrun.target import better_value, meets_target
 from zeusrun.trial import MOST_POINTS, CurvePoint, counts_from_zero, is_baseline, thin_curve
-from zeusrun.trial.values import NoisePoint, SyncChange, add_point, join_syncs
+from zeusrun.trial.values import NoisePoint, SyncChange, add_point, count_missing, join_syncs
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from zeusrun.metrics.progress import EnergyBetween
     from zeusrun.trial import Trial
 
 
 _FIRST = 4  # points, which show how a loop counts
 _OTHERS = 10  # epochs without the metric to remember
+_NEAR_FIRST, _NEAR_LAST = 0.25, 0.75  # of the way from the first value to the last one
 
 
 def advance(
@@ -165,6 +169,42 @@ def _count_epochs(
     return epochs if _restarted(progress) else max(progress.epochs, epochs)
 
 
+def _renumber(
+    progress: Progress, event: events.Reported, trial: Trial
+) -> tuple[Progress, events.Reported]:
+    """Let the epochs of a training that went on after an interruption go on, too.
+
+    A script may restore its model without its number of epochs, and a count of passes or reports
+    begins anew in each process. So numbers from the first one on show nothing; the values do.
+    """
+    if _restarted(progress) or all(map(is_baseline, progress.curve[-1:])):
+        own = [point for point in progress.curve if not is_baseline(point)]
+        earlier = trial.curve[: bisect_left(trial.curve, own[0].epoch, key=_epoch) if own else None]
+        done = [*(point for point in earlier if not is_baseline(point)), *own]
+        if done and done[0].epoch >= event.epoch >= min(1, done[0].epoch):
+            on = _goes_on(done, event.metrics[trial.metric], trial.mode)
+            more = done[-1].epoch + count_missing(done) if on else 0
+            unclear = progress.unclear or on is None
+            progress = replace(progress, renumbered=more, unclear=unclear)
+    if not progress.renumbered:
+        return progress, event
+    return progress, replace(event, epoch=event.epoch + progress.renumbered)
+
+
+def _goes_on(done: Sequence[CurvePoint], value: float, mode: str) -> bool | None:
+    """Whether a value follows those reported before, not the way to them; ``None`` if unclear."""
+    sign = -1.0 if mode == "min" else 1.0
+    known = [sign * point.value for point in done if point.value is not None]
+    if not known or not math.isfinite(value):
+        return None
+    gain = known[-1] - known[0]
+    noise = max((before - after for before, after in pairwise(known)), default=0.0)
+    if gain <= max(0.0, 2 * noise):  # they do not tell its epochs apart
+        return False if math.isclose(sign * value, known[0], rel_tol=1e-9) else None
+    share = (sign * value - known[0]) / gain
+    return share >= _NEAR_LAST if not _NEAR_FIRST < share < _NEAR_LAST else None
+
+
 def _by_samples(
     progress: Progress, event: events.Reported, trial: Trial, point: CurvePoint
 ) -> tuple[int | None, int, tuple[CurvePoint, ...]]:
@@ -263,6 +303,7 @@ def _report(
         if progress.source != event.source:
             return progress
     progress, event = _count_from_first_step(progress, event)
+    progress, event = _renumber(progress, event, trial)
     time_s = max(0.0, event.t - begun)  # a plugin may use another clock
     last = progress.curve[-1].epoch if progress.curve else 0
     if event.epoch < last and not progress.ranks.generation and progress.went_back is None:
@@ -279,6 +320,11 @@ def _report(
     point = CurvePoint(event.epoch, time_s, energy_between(begun, begun + time_s), finite)
     samples, before, by_samples = _by_samples(progress, event, trial, point)
     reached, early = _judge(progress, event, trial, point._replace(epoch=epochs))
+    met, at_target = reached or early, progress.at_target
+    if met is not None and met != (progress.reached or progress.early):
+        # The ranks count from 0 again after a restart.
+        steps = None if progress.ranks.generation else event.steps
+        at_target = steps, None if event.samples is None else samples
     # "+" copies once, a display with "*" twice.
     curve, reports = others + (point,), reports + ((event.t, number),)  # noqa: RUF005
     if len(curve) > MOST_POINTS:
@@ -298,5 +344,6 @@ def _report(
         best_value=better_value(value, progress.best_value, trial.mode),
         reached=reached,
         early=early,
+        at_target=at_target,
         counted=event.counted,
     )

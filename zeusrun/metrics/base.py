@@ -63,7 +63,7 @@ def _plain_event(event: Event, name: str) -> Event:
     if isinstance(event, Reported):
         metrics = {str(name): float(value) for name, value in event.metrics.items()}
         source = name if event.source == REPORT else event.source
-        return Reported(float(event.t), int(event.epoch), metrics, source)
+        return Reported(float(event.t), max(0, int(event.epoch)), metrics, source)
     if not isinstance(event, (Started, Asked, Ended)):
         raise TypeError(f"it returned {event!r}, which is not an event")
     return event

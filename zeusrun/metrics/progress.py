@@ -47,6 +47,8 @@ class Progress:
     curve: tuple[CurvePoint, ...] = ()  # the metric after every epoch; a long one is thinned
     samples: int | None = None  # that the optimizer consumed before the last report
     restarted_at: int = 0  # those before the last restart of the ranks
+    renumbered: int = 0  # epochs done where the script's own numbers began at 1 again
+    unclear: bool = False  # whether it began anew there, or went on, is unknown
     # Of a training that reports the metric within epochs: the curve with samples for epochs.
     by_samples: tuple[CurvePoint, ...] = ()
     # When each point was reported, and its number among all reports that count.
@@ -65,6 +67,7 @@ class Progress:
     doubt: str | None = None  # why the newest value that met the target does not count
     reached: CurvePoint | None = None  # the point that first met the target
     early: CurvePoint | None = None  # that point while no step is seen: ``settle``
+    at_target: tuple[int | None, int | None] = (None, None)  # steps and samples at that point
     ranks: Ranks = Ranks()  # noqa: RUF009 - a frozen value
     energy_j: float | None = None  # since training began
     power_w: float | None = None  # now, summed over devices
@@ -127,13 +130,7 @@ class Progress:
 
     def has_done(self, epochs: int) -> bool:
         """Whether so many epochs are completed; numbers of reports show none."""
-        return self.epochs >= epochs and not self.by_reports
-
-    @property
-    def in_epochs(self) -> float | None:
-        """The samples so far in epochs, with fractions; ``None`` if unknown."""
-        data = self.observed[min(self.observed)].data if self.observed else None
-        return None if self.samples is None or not data else self.samples / data
+        return self.epochs - self.renumbered >= epochs and not self.by_reports
 
     @property
     def batch_sizes(self) -> tuple[SizeChange, ...]:

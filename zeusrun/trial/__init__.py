@@ -1,5 +1,6 @@
 """The values that travel through one submit: Decision, Outcome, Trial. All frozen."""
 
+from zeusrun.trial.joining import join_parts as join_parts
 from zeusrun.trial.record import Outcome as Outcome
 from zeusrun.trial.record import Trial as Trial
 from zeusrun.trial.values import BY_RANKS as BY_RANKS

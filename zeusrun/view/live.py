@@ -142,6 +142,8 @@ def epoch_line(trial: Trial, progress: Progress, bound_j: float | None) -> Text:
         # 0: too little to measure yet
         units.energy(_with_earlier(trial.energy_j, progress.energy_j, trial, progress) or None),
     ]
+    if progress.reached and progress.curve[-1].time_s > progress.reached.time_s:
+        parts.append("both to the target")
     ended = [each.batch_size for each in progress.batch_sizes if each.epoch <= progress.epochs]
     if ended:  # the next epoch may have another batch size already
         parts.append(f"batch size {ended[-1]}")

@@ -7,18 +7,17 @@ from typing import TYPE_CHECKING
 from rich.console import Group
 from rich.text import Text
 
-from zeusrun.analysis.amounts import last_after_target
+from zeusrun.analysis.amounts import time_after_target
 from zeusrun.analysis.curves import (
     amount_in,
     counts_reports,
     curve_in,
     curve_unit,
-    epochs_by_samples,
 )
 from zeusrun.analysis.usual import usual_cost_j
 from zeusrun.bandit.proof import Doubt, as_undisturbed, is_resized, prove
 from zeusrun.target import describe_target
-from zeusrun.trial import epochs_of, split_variant
+from zeusrun.trial import split_variant
 from zeusrun.view import units
 from zeusrun.view.columns import Column, column_table
 from zeusrun.view.console import Labelled, warning_lines
@@ -106,7 +105,8 @@ def trial_rows(
     best = f"best {units.number(trial.best_metric, '.4g')}, {target_text(trial)}"
     path = units.path_text(trial.batch_sizes) or str(trial.global_batch_size)
     adapts, sync = split_variant(trial.variant)
-    whole = " in the whole run" if last_after_target(trial) else ""
+    on = time_after_target(trial) is not None
+    steps_after = f" to the target, {units.number(trial.whole_steps)} in all" if on else ""
     origin = None
     if sight is not None and sight.source is not None:
         origin = f"from {seen_by(sight, trial.metric)}"
@@ -131,7 +131,7 @@ def trial_rows(
         ("cost", cost),
         ("", undisturbed_text(trial, earlier)),
         _length(trial),
-        ("steps", units.number(trial.steps) + whole),
+        ("steps", units.number(trial.steps) + steps_after),
         ("gradients", units.gradients_text(trial, whole=True)),
         ("speed", "\n".join(map(_speed, trial.power_profile))),
         (units.shortened(trial.metric), best),
@@ -148,6 +148,8 @@ def undisturbed_text(trial: Trial, earlier: Sequence[Trial] = ()) -> str | None:
         cost_j, what = as_undisturbed(trial).cost_j, "without interruptions"
         anew = ", and it began anew" if proof.learning is Doubt.RESTARTED else ""
         why = _interruptions(trial) + anew
+        if proof.learning is Doubt.UNCLEAR:
+            return f"unknown {what}: {why}; whether it began anew or went on cannot be told"
     elif trial.shared:
         cost_j, what = usual_cost_j(earlier, trial), "at the usual speed of this batch size"
         why = f"it shared its {'GPUs' if trial.gpu_count else 'CPU'}"
@@ -259,16 +261,15 @@ def _length(trial: Trial) -> tuple[str, str]:
     """Return the row of epochs, or of samples where the metric is reported within epochs."""
     if counts_reports(trial):
         return "reports", units.number(trial.epochs)
-    to_target = " to the target" if last_after_target(trial) else ""
+    to_target = " to the target" if time_after_target(trial) else ""
     if not trial.by_samples:
-        done = f", {epochs_of(trial.curve)} done" if to_target else ""
+        done = f", {units.number(trial.whole_epochs)} done" if to_target else ""
         return (
             "epochs",
             f"{units.number(trial.epochs)}{to_target}{done} of at most {trial.max_epochs}",
         )
-    epochs = epochs_by_samples(trial)
-    of = "" if epochs is None else f" ({epochs:.3g} epochs)"
-    done = f", {units.count(trial.samples)} in all" if to_target else ""
+    of = "" if trial.progress is None else f" ({trial.progress:.3g} epochs)"
+    done = f", {units.count(trial.whole_samples)} in all" if to_target else ""
     return "samples", units.count(amount_in(trial, "samples")) + of + to_target + done
 
 

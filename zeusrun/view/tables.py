@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.console import Group
 from rich.text import Text
 
-from zeusrun.analysis.curves import counts_reports, epochs_by_samples
+from zeusrun.analysis.curves import counts_reports
 from zeusrun.analysis.savings import find_savings
 from zeusrun.analysis.usual import describe_shifts
 from zeusrun.trial import EnergySource, TrialStatus, split_variant
@@ -169,7 +169,8 @@ def _history_columns(
     def status(trial: Trial) -> Text:
         if trial.forgotten:
             return Text("forgotten")
-        return status_text(trial.status, alive=alive.get(trial.trial))
+        text = status_text(trial.status, alive=alive.get(trial.trial))
+        return text.append("*") if trial.shared else text
 
     host = Column("host", _host, left=True, leaves=6)
     ranks = Column("ranks", units.ranks, leaves=6)
@@ -201,6 +202,8 @@ def _history_notes(shown: Sequence[Trial], savings: Savings) -> list[str]:
     differing = next((each for each in map(units.batch_size, shown) if "≠" in each), None)
     if differing is not None:
         notes.append(f"{differing}: trained with {differing.partition('≠')[2]}, teaches nothing")
+    if any(each.shared and not each.forgotten for each in shown):
+        notes.append("* shared its GPU or CPU: its cost is not compared")
     if len({each.eta_knob for each in shown}) > 1:
         notes.append("costs of different eta_knob")
     return notes
@@ -302,17 +305,16 @@ def _running_time(running: Live) -> Text:
 def _epoch(trial: Trial) -> str:
     """Return how far a run is: ``3/10``, or ``12.8k samples`` if it reports within epochs."""
     if trial.by_samples:
-        return f"{units.short_count(float(f'{trial.samples or 0:.3g}'))} samples"
+        return f"{units.short_count(float(f'{trial.whole_samples or 0:.3g}'))} samples"
     if counts_reports(trial):
-        return f"{trial.epochs} reports"
-    return f"{trial.epochs or 0}/{trial.max_epochs}"
+        return f"{trial.whole_epochs} reports"
+    return f"{trial.whole_epochs or 0}/{trial.max_epochs}"
 
 
 def _epochs(trial: Trial) -> str:
     """Return the epochs of a run, with a fraction if it was evaluated within epochs."""
-    epochs = epochs_by_samples(trial) if trial.by_samples else None
-    if epochs is not None:
-        return f"{epochs:.3g}"
+    if trial.by_samples and trial.progress is not None:
+        return f"{trial.progress:.3g}"
     return units.number(trial.epochs)
 
 

@@ -51,6 +51,7 @@ class WorkerEnvironment:
         adaptation: How the batch size changes, as JSON; ``None`` if it is fixed.
         sync: The section ``sync`` of the job file; ``None`` if the ranks all-reduce as usual.
         consumed: Returns the samples of the optimizer steps; ``None`` if unknown.
+        stepped: Returns these steps; likewise.
         epoch: The present one of ``Run.epochs``, from 1; ``None`` if the script does not use it.
         is_stopping: Whether the training should end.
         external_sigterm: Whether one that zeusrun did not send has ended the training.
@@ -91,6 +92,7 @@ class WorkerEnvironment:
         self.agree_on_stop: Callable[[bool], bool] | None = None
         self.elastic: dict[str, Any] | None = read("ELASTIC", json.loads)
         self.consumed: Callable[[], int | None] = lambda: None
+        self.stepped: Callable[[], int | None] = lambda: None
         self.epoch: int | None = None
         self.is_stopping = self.external_sigterm = False
         self.grouped = self.is_grown = False

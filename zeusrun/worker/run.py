@@ -156,8 +156,9 @@ class Run:
         values = {name: _number(name, value) for name, value in metrics.items()}
         self._reports += 1
         completed = (environment.epoch or self._reports) if epoch is None else int(epoch)
-        consumed = environment.consumed()
-        environment.report(Reported(time.monotonic(), completed, values, samples=consumed))
+        samples, steps = environment.consumed(), environment.stepped()
+        event = Reported(time.monotonic(), completed, values, samples=samples, steps=steps)
+        environment.report(event)
 
     def should_stop(self) -> bool:
         """Whether training should end now: at the target, or because zeusrun stops it.

@@ -21,6 +21,7 @@ from zeusrun.history.base import NEWEST
 from zeusrun.launcher.rundir.layout import (
     RunPaths,
     create_run,
+    has_checkpoint,
     numbered_runs,
     prepare_to_stop,
     reopen_run,
@@ -207,6 +208,27 @@ def test_a_run_is_reopened_however_often_a_submit_dies_at_it(tmp_path):
     assert (paths.checkpoints / "last").read_text() == "kept"
     assert not paths.sidecar.exists()
     assert list(paths.logs.iterdir()) == []
+
+
+KEPT = ("job.yaml", "trial.json", "lock", "adapt.json", "sync.json")
+
+
+def test_what_a_script_has_saved_in_its_run_directory_stays_where_it_was(tmp_path):
+    paths = create_run(tmp_path, "job", "job-1-1")
+    ours = ["metrics.jsonl", "power.csv", "live.json", "live.json.tmp", "trial.reserve", "stop"]
+    ours += ["stop.ending", "cancel", "cancel.12", "error.json", "error.2.json", "cgroup"]
+    theirs = ["last.pt", "stop.pt", "errors.json", "live.json.bak", "lightning_logs"]
+    for name in (*ours, *KEPT):
+        (paths.run_dir / name).write_text("x")
+    assert not has_checkpoint(paths.run_dir)
+    reopen_run(tmp_path, paths)
+    assert {*ours, "logs", "clock"} == {each.name for each in (paths.run_dir / "part1").iterdir()}
+    assert not has_checkpoint(paths.run_dir)
+    for name in theirs:
+        (paths.run_dir / name).write_text("x")
+    reopen_run(tmp_path, paths)
+    assert has_checkpoint(paths.run_dir)
+    assert {*theirs, *KEPT} <= {each.name for each in paths.run_dir.iterdir()}
 
 
 def test_what_a_part_left_is_not_moved_through_a_link(tmp_path):

@@ -21,6 +21,7 @@ from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.launcher.queue.tickets import Tickets
 from zeusrun.launcher.supervision import neighbours as module
 from zeusrun.launcher.supervision.neighbours import Neighbours, disturbs
+from zeusrun.trial import join_parts
 
 WAITS = """
 import os, sys, zeusrun
@@ -239,7 +240,7 @@ def test_beside_another_run_the_load_is_not_said_again(tmp_path, judged, other):
 )
 def test_a_preempted_run_is_disturbed_if_one_of_its_parts_was(before, after, joined):
     begun = build_trial(preemptions=1, time_s=9.0, shared=before, warnings=("busy",))
-    outcome = replace(DONE, shared=after, warnings=("calm",)).after(begun)
+    outcome = join_parts(begun, replace(DONE, shared=after, warnings=("calm",)))
     assert (outcome.shared, outcome.warnings) == (joined, ("busy", "calm"))
 
 

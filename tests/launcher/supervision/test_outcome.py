@@ -20,16 +20,17 @@ from tests.launcher.values import (
     started,
     ten_watts,
 )
+from zeusrun.bandit.proof import Doubt, prove
 from zeusrun.launcher.processes.torchrun import TICK_S, ProcessExit, StopLevel
 from zeusrun.launcher.rundir.failure import Failure
-from zeusrun.launcher.supervision.outcome import build_outcome, charge
+from zeusrun.launcher.supervision.outcome import build_outcome, charge, outcome_now
 from zeusrun.launcher.supervision.stopping import StopOrder
-from zeusrun.metrics.progress import settle, take_step_clock
+from zeusrun.metrics.progress import settle, take_step_clock, take_time
 from zeusrun.metrics.seen import Ranks, Seen
 from zeusrun.reasons import ReasonCode
 from zeusrun.sidecar.events import Adapted, Observed, Reported
 from zeusrun.sidecar.step_clock import StepCount
-from zeusrun.trial import CurvePoint, EnergySource, HostShare, TrialStatus
+from zeusrun.trial import CurvePoint, EnergySource, HostShare, TrialStatus, join_parts
 
 RAISED = Failure(1, "rank 1 at train.py:3: ValueError: broken")
 DELETED = Failure(None, "the run directory was deleted", ReasonCode.RUN_DELETED)
@@ -353,9 +354,84 @@ def test_without_any_training_nothing_is_charged():
     assert found.curve == ()
 
 
-def test_steps_are_those_of_the_whole_run():
-    assert outcome(take_step_clock(REACHED, StepCount(50, 103.0, 109.0))).steps == 50
-    assert outcome(REACHED).steps is None
+def trained_on(*, passes=(1, 2, 3, 4)):
+    """Return a training of 10 steps and 500 samples a second; an epoch of 1,000 takes 2 s."""
+    progress = after(started(103.0), start=replace(LAUNCHED, ranks=Ranks(1)))
+    progress = take_step_clock(progress, StepCount(1, 103.1, 103.1))
+    progress = after(Observed(103.1, 0, 50, 1, 1, (0.1,), data=1000, length=20), start=progress)
+    for epoch in passes:
+        t = 103.0 + 2.0 * epoch
+        progress = take_step_clock(progress, StepCount(20 * epoch, 103.1, t))
+        values = {"accuracy": 0.3 * epoch}
+        event = Reported(t, epoch, values, samples=1000 * epoch, steps=20 * epoch)
+        progress = after(event, start=progress)
+    return progress
+
+
+def rates(ended, prefix=""):
+    """Return samples, steps, epochs, progress and joules a second within one span."""
+    names = ("samples", "steps", "epochs", "progress", "energy_j")
+    time_s = getattr(ended, f"{prefix}time_s")
+    return tuple(getattr(ended, f"{prefix}{name}") / time_s for name in names)
+
+
+@pytest.mark.parametrize("epochs", [1, 2, 3, 4])
+def test_the_amounts_of_each_span_agree_when_the_training_goes_on_after_its_target(epochs):
+    ended = outcome(trained_on(passes=range(1, epochs + 1)))
+    assert rates(ended) == pytest.approx((500, 10, 0.5, 0.5, 10), rel=0.02)
+    assert rates(ended, "whole_") == pytest.approx((500, 10, 0.5, 0.5, 10), rel=0.02)
+    assert ended.samples == 1000 * min(epochs, 2)
+    assert ended.whole_samples == 1000 * epochs
+
+
+def test_while_it_trains_on_the_two_spans_are_apart_already():
+    charged = charge(
+        take_time(replace(trained_on(), now_t=107.0), 112.0), LAUNCHED, trial(), METERED
+    )
+    now = outcome_now(trial(), charged, METERED, TrialStatus.DISPATCHED)
+    assert (now.epochs, now.steps, now.samples, now.whole_epochs) == (2, 40, 2000, 4)
+    assert (now.whole_steps, now.whole_samples, now.whole_progress) == (80, 4000, 4.0)
+    assert now.whole_time_s == pytest.approx(2 * now.time_s, rel=0.02)
+    assert now.whole_energy_j == pytest.approx(2 * now.energy_j, rel=0.05)
+
+
+def test_steps_to_the_target_are_unknown_where_nothing_says_them():
+    at_the_end = outcome(take_step_clock(REACHED, StepCount(50, 103.0, 107.0)))
+    assert (at_the_end.steps, at_the_end.whole_steps) == (50, 50)
+    on = outcome(take_step_clock(REACHED, StepCount(50, 103.0, 109.0)))
+    assert (on.steps, on.whole_steps, on.samples) == (None, 50, None)
+    assert outcome(REACHED).whole_steps is None
+
+
+@pytest.mark.parametrize(
+    ("value", "epochs", "told"),
+    [(0.6, 5, "shows that the training went on"), (0.3, None, "does not show whether")],
+)
+def test_what_is_known_of_a_resumed_training_that_numbers_its_epochs_from_1_is_told(
+    value, epochs, told
+):
+    first = after(started(103.0), *(report(103.0 + n, n, 0.15 * n) for n in (1, 2, 3)))
+    so_far = replace(outcome(first), status=TrialStatus.PREEMPTED)
+    resumed = trial(target=0.9).finish(so_far).resume("2025-06-01T13:00:00.000+00:00")
+    then = after(
+        started(103.0), report(105.0, 1, value), report(107.0, 2, value + 0.1), goal=resumed
+    )
+    joined = join_parts(resumed, outcome(then))
+    assert (joined.epochs, joined.whole_epochs, joined.unclear) == (epochs, epochs, epochs is None)
+    assert told in " ".join(joined.warnings)
+    restarted = prove(resumed.finish(joined)).learning
+    assert restarted is (None if epochs else Doubt.UNCLEAR)
+
+
+def test_a_resumed_run_adds_up_each_span():
+    first = replace(outcome(trained_on(passes=(1,))), status=TrialStatus.PREEMPTED)
+    second = outcome(trained_on())
+    resumed = trial().finish(first).resume("2025-06-01T13:00:00.000+00:00")
+    joined = join_parts(resumed, second)
+    assert (joined.steps, joined.samples, joined.whole_steps) == (60, 3000, 100)
+    assert joined.whole_energy_j == pytest.approx(first.energy_j + second.whole_energy_j)
+    unknown = join_parts(resumed, replace(second, steps=None))
+    assert (unknown.steps, unknown.whole_steps) == (None, 100)
 
 
 def test_the_outcome_fits_its_trial():

@@ -136,7 +136,7 @@ def test_jobs_stand_side_by_side_with_the_columns_of_the_first_page(port):
     assert re.search(r"other|cheap", text)
     assert len(row(text, "saved a run")) == 2
     assert row(text, "target") == ["accuracy ≥ 0.5"] * 2
-    assert "Every run is a dot." in text
+    assert "Each is a dot if it can be compared." in text
     assert fetch(port, "/compare/compare.svg?job=cheap&job=job").status == 200
 
 
@@ -187,7 +187,7 @@ def test_only_what_may_be_read_is_compared(store):
 
 
 def test_numbers_that_no_run_can_have_break_no_comparison(store):
-    damaged = run(2, 64, cost_j=-1.0, epochs=-1)
+    damaged = run(2, 64, cost_j=0.0, epochs=0)
     store.add([run(1, 32), damaged, run(3, 64, status=TrialStatus.OOM), run(4, 64, curve=())])
     begin(store, build_trial(5))
     store.renew("job-5-1", {**LIVE, "trial": "job-5-1", "power_w": "x"})

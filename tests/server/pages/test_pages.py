@@ -341,7 +341,7 @@ def test_a_heartbeat_may_say_anything_and_changes_no_name(store):
 
 
 @pytest.mark.parametrize(
-    "damage", [{"cost_j": -1.0}, {"epochs": -1}, {"cost_j": -1.0, "epochs": -1}]
+    "damage", [{"cost_j": 1e308}, {"epochs": 1 << 53}, {"cost_j": 0.0, "epochs": 0}]
 )
 def test_numbers_that_no_run_can_have_break_no_page(store, damage):
     store.add([*(run(n, 32) for n in range(1, 5)), run(5, 32, **damage), run(6, 32)])
@@ -469,10 +469,17 @@ def test_lists_have_pages_and_jobs_can_be_found(store, monkeypatch):
 
 
 def test_pages_of_a_job_that_is_compared_by_samples_speak_of_samples(store):
-    store.add([run(1, 32, samples=600, steps=100), run_by_samples(2, 64), run_by_samples(3, 64)])
+    store.add(
+        [
+            run(1, 32, samples=600, whole_samples=600, whole_steps=100),
+            run_by_samples(2, 64),
+            run_by_samples(3, 64),
+        ]
+    )
     begin(store, build_trial(4))
     points = [[100_000, 10.0, 1e5, 0.2], [200_000, 20.0, 2e5, 0.4]]
-    now = {"curve": [[1, *points[-1][1:]]], "epochs": 1, "samples": 200_000, "by_samples": points}
+    now = {"curve": [[1, *points[-1][1:]]], "epochs": 1, "by_samples": points}
+    now |= {"samples": 200_000, "whole_samples": 200_000}
     store.renew("job-4-1", {**LIVE, **now})
     with serve(store) as port:
         text = fetch(port, "/job/job").text

@@ -31,7 +31,7 @@ from zeusrun.view.report.facts import build_facts
 TRIALS = [
     run(1, 32, price=0.3, currency="EUR", carbon_g=400.0),
     run(2, 64, 0.5, price=0.2, currency="USD", energy_source=EnergySource.ESTIMATED),
-    run(3, 64, None, cost_j=None, status=TrialStatus.LOST, time_s=None, steps=None),
+    run(3, 64, None, cost_j=None, status=TrialStatus.LOST, time_s=None, whole_steps=None),
     run(4, 64, None, cost_j=None),
     run(5, 64, 0.5, status=TrialStatus.STOPPED),
 ]

@@ -24,6 +24,7 @@ LIVE = {
     "time_s": 100.0,
     "energy_j": 0.5 * KWH,
     "cost_j": 0.5 * KWH,
+    "whole_epochs": 2,
     "epochs": 2,
     "curve": [[1, 50.0, 9e5, 0.2], [2, 100.0, 1.8e6, 0.4]],
 }

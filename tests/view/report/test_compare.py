@@ -27,7 +27,7 @@ def test_medians_decide_and_notes_say_what_differs():
     (note,) = found.notes
     assert note == (
         "1 run did not reach the target, shared a GPU or the CPU, changed the training or the "
-        "number of ranks, began anew, or has no "
+        "number of ranks, began anew or may have, or has no "
         "known cost; medians and dots leave it out."
     )
     assert found.differ is None

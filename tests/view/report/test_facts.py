@@ -164,7 +164,7 @@ def test_a_forgotten_run_is_marked_and_counts_in_no_median():
 
 def test_an_attempt_that_never_trained_took_nothing():
     dead = run(
-        1, 64, None, status=TrialStatus.FAILED, time_s=None, steps=None, cost_j=None, curve=()
+        1, 64, None, status=TrialStatus.FAILED, time_s=None, whole_steps=None, cost_j=None, curve=()
     )
     (only,) = build_facts("job", [dead, run(1, 32, 1.0, attempt=2)]).recurrences
     assert only.energy_j == KWH
@@ -183,7 +183,25 @@ def test_adaptive_runs_and_other_hardware_are_kept_apart():
     fixed, adaptive = facts.sizes
     assert fixed.costs_j == (1.0 * KWH, 1.2 * KWH)
     assert (adaptive.costs_j, adaptive.default, fixed.default) == ((0.9 * KWH,), False, True)
-    assert facts.left_out == 1
+    assert sum(count for _, count in facts.left_out) == 1
+
+
+def test_every_run_with_a_cost_is_a_dot_or_the_page_says_why_it_is_none():
+    odd = {
+        "shared its devices": {"shared": True},
+        "forgotten by 'history --forget'": {"forgotten": True},
+        "trained with another batch size": {"observed_batch_size": 16},
+        "ended as CANCELLED": {"status": TrialStatus.CANCELLED},
+        "had another objective, other hardware or another kind of energy": {"target": 0.7},
+    }
+    trials = [run(1, 64), *(run(n, 32, **changes) for n, changes in enumerate(odd.values(), 2))]
+    trials += [run(8, 32, shared=True), run(9, 32, status=TrialStatus.MISSED), run(10, 32)]
+    facts = build_facts("job", trials)
+    dots = sum(len(size.costs_j) + len(size.failed_j) for size in facts.sizes)
+    assert dots + sum(count for _, count in facts.left_out) == len(trials)
+    assert dict(facts.left_out) == {**dict.fromkeys(odd, 1), "shared its devices": 2}
+    everything = build_facts("job", [run(1, 32, shared=True)])
+    assert everything.left_out == (("shared its devices", 1),)
 
 
 def test_a_run_that_changed_its_ranks_is_named_and_counts_for_no_median():
@@ -191,7 +209,8 @@ def test_a_run_that_changed_its_ranks_is_named_and_counts_for_no_median():
     facts = build_facts("job", [run(1, 32, 1.0), run(2, 32, 0.2, world_sizes=ranks)])
     assert facts.hardware.endswith(", 1→4 ranks")
     (size,) = facts.sizes
-    assert (size.runs, size.costs_j, facts.left_out) == (2, (1.0 * KWH,), 1)
+    assert (size.runs, size.costs_j) == (2, (1.0 * KWH,))
+    assert facts.left_out == (("changed the number of ranks", 1),)
     cpu = build_facts("job", [run(1, 32, gpu_model=None, gpu_count=0, world_sizes=ranks)])
     assert cpu.hardware == "CPU, 1→4 ranks"
 
@@ -239,12 +258,10 @@ def test_what_zeusrun_took_is_listed():
 
 
 def test_what_followed_the_target_is_listed_because_no_sum_has_it():
-    from zeusrun.trial import CurvePoint
-
-    curve = (CurvePoint(1, 5.0, 50.0, 0.9), CurvePoint(2, 9.0, 120.0, 0.4))
-    went_on = run(1, 64, 0.1, time_s=5.0, energy_j=50.0, curve=curve)
-    ended = run(2, 64, 0.1, time_s=9.0, energy_j=120.0, curve=curve)
-    missed = run(3, 64, 0.1, time_s=5.0, curve=curve, status=TrialStatus.MISSED)
+    whole = {"whole_time_s": 9.0, "whole_energy_j": 120.0}
+    went_on = run(1, 64, 0.1, time_s=5.0, energy_j=50.0, **whole)
+    ended = run(2, 64, 0.1, time_s=9.0, energy_j=120.0, **whole)
+    missed = run(3, 64, 0.1, time_s=5.0, status=TrialStatus.MISSED, **whole)
     facts = build_facts("job", [went_on, ended, missed])
     (row,) = [each for each in facts.overhead if "after the target" in each.name]
     assert (row.count, row.time_s, row.energy_j, row.cost_j) == (1, 4.0, 70.0, None)
@@ -313,8 +330,13 @@ def test_any_history_has_facts_that_can_be_written(values):
 
 
 def test_a_job_that_is_compared_by_samples_has_samples_everywhere():
-    hidden = run(4, 64, steps=None)
-    trials = [run(1, 32, samples=600), run_by_samples(2, 32), run_by_samples(3, 64), hidden]
+    hidden = run(4, 64, whole_steps=None)
+    trials = [
+        run(1, 32, samples=600, whole_samples=600),
+        run_by_samples(2, 32),
+        run_by_samples(3, 64),
+        hidden,
+    ]
     facts = build_facts("job", trials)
     assert facts.unit == "samples"
     drawn = {each.trial: each.epochs[-1] for each in facts.curves}
@@ -323,12 +345,12 @@ def test_a_job_that_is_compared_by_samples_has_samples_everywhere():
     assert [each.samples for each in facts.recurrences] == [600, 200_000, 200_000, None]
     assert [size.samples for size in facts.sizes] == [100_300, 200_000]
     assert facts.sizes[0].epochs == 2  # for programs
-    normal = build_facts("job", [run(1, 32, samples=600)])
+    normal = build_facts("job", [run(1, 32, samples=600, whole_samples=600)])
     assert (normal.unit, normal.curves[0].epochs[-1], normal.curves_left_out) == ("epochs", 3, "")
 
 
 def test_two_groups_of_runs_are_compared_by_samples_if_one_of_them_is():
-    left, right = [run(1, 32, samples=600)], [run_by_samples(2, 64, 5_000_000)]
+    left, right = [run(1, 32, samples=600, whole_samples=600)], [run_by_samples(2, 64, 5_000_000)]
     length = compare("job", ("32", "64"), left, right).measures[-1]
     assert (length.name, length.left, length.right) == ("samples", (600,), (4_000_000,))
     rows = comparison_rows(compare("job", ("32", "64"), left, right))

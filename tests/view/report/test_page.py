@@ -328,13 +328,19 @@ def test_of_many_jobs_all_are_listed_and_those_that_ran_last_are_shown():
     assert "the 10 jobs that ran last. `zeusrun report JOB`" in text
 
 
+def test_runs_that_are_no_dots_are_named_below_the_figure():
+    trials = [run(1, 32), *(run(n, 32, shared=True) for n in (2, 3))]
+    text = page_of([JobReport(build_facts("job", trials))])
+    assert "cannot be compared: shared its devices (2 runs)." in text
+
+
 def test_of_a_long_job_the_newest_runs_are_dots_and_the_page_says_so():
     trials = [run(n, 32) for n in range(1, DRAWN_RUNS + 2)]
     pages = [page_of([JobReport(build_facts("job", part))]) for part in (trials[:-1], trials)]
     dots = [page.count("<use ") for page in pages]
     assert dots[0] >= 2 * DRAWN_RUNS
     assert abs(dots[1] - dots[0]) < 20  # ticks
-    assert "Every run is a dot" in pages[0]
+    assert "Every run whose cost can be compared is a dot" in pages[0]
     assert f"The dots are the newest {DRAWN_RUNS} recurrences" in pages[1]
     assert f"The newest {DRAWN_RUNS} runs of each batch size are dots" in pages[1]
 

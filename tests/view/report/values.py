@@ -33,6 +33,7 @@ def run(recurrence, size, energy_kwh=1.0, attempt=1, status=TrialStatus.REACHED,
         "gpu_count": 1,
         "epochs": 3,
         "steps": 100,
+        "whole_steps": 100,
         "eta_knob": 1.0,
         "startup_s": 20.0,
         "curve": tuple(
@@ -49,7 +50,8 @@ def run_by_samples(recurrence, size, samples=250_000, **changes):
         CurvePoint(samples * n // 5, 50.0 * n, 1e5 * n, value) for n, value in enumerate(values, 1)
     )
     whole = (curve[-1]._replace(epoch=1),)
-    more = {"curve": whole, "epochs": 1, "samples": samples, "by_samples": curve}
+    more = {"curve": whole, "epochs": 1, "samples": samples * 4 // 5, "by_samples": curve}
+    more |= {"whole_epochs": 1, "whole_samples": samples}
     return run(recurrence, size, **{**more, **changes})
 
 

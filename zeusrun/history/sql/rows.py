@@ -182,7 +182,7 @@ def _columns(trial: Trial) -> dict[str, Any]:
         "recurrence": trial.recurrence,
         "attempt": trial.attempt,
         "status": trial.status.value,
-        "trained": trial.time_s is not None or bool(trial.steps),
+        "trained": trial.time_s is not None or bool(trial.whole_steps),
         "energy_source": None if trial.energy_source is None else trial.energy_source.value,
         "currency": _storable(trial.currency, 64),
         "batch_size": trial.global_batch_size,

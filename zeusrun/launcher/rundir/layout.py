@@ -185,23 +185,29 @@ def run_names(trial: Trial) -> set[str]:
     return names
 
 
+_PART = re.compile(r"part\d{1,9}")
+_MOVED = re.compile(
+    r"metrics\.jsonl|power\.csv|trial\.reserve|live\.json(\.tmp)?|error(\.\d+)?\.json"
+    r"|stop(\.ending)?|cancel(\.\d+)?|logs|clock|cgroup|elastic|nodes"
+)
+_KEPT = {"job.yaml", "trial.json", "checkpoints", "lock", ADAPT_STATE, SYNC_STATE}
+
+
 def has_checkpoint(run_dir: Path) -> bool:
-    """Whether a script has saved anything in the checkpoint folder of its trial."""
+    """Whether a script has saved anything in the checkpoint folder or the folder of its trial."""
     try:
-        return any(RunPaths(run_dir).checkpoints.iterdir())
+        names = {path.name for path in run_dir.iterdir()} - _KEPT
+        own = any(not (_MOVED.fullmatch(name) or _PART.fullmatch(name)) for name in names)
+        return own or any(RunPaths(run_dir).checkpoints.iterdir())
     except OSError:
         return False
-
-
-_PART = re.compile(r"part\d{1,9}")
-_KEPT = {"job.yaml", "trial.json", "checkpoints", "lock", ADAPT_STATE, SYNC_STATE}
 
 
 def reopen_run(home: Path, paths: RunPaths) -> None:
     """Prepare the run directory of a preempted trial for its next part; raises ``HistoryError``.
 
-    The files of the earlier part move into ``part<number>``, so that no old event, clock or failure
-    is read as a new one. The checkpoints stay.
+    zeusrun's files of the earlier part move into ``part<number>``, so that no old event, clock or
+    failure is read as a new one. Those of the script stay where it may look for them.
     """
     try:
         present = list(paths.run_dir.iterdir())
@@ -211,7 +217,7 @@ def reopen_run(home: Path, paths: RunPaths) -> None:
         earlier = paths.run_dir / unused
         earlier.mkdir(mode=0o700)
         for path in present:
-            if path.name not in _KEPT and not _PART.fullmatch(path.name):
+            if _MOVED.fullmatch(path.name):
                 path.rename(earlier / path.name)
         for folder in (paths.logs, paths.clocks, paths.checkpoints):
             folder.mkdir(mode=0o700, exist_ok=True)

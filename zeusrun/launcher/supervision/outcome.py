@@ -19,6 +19,7 @@ from zeusrun.launcher.rundir.failure import NO_CAUSE, Failure, signal_name
 from zeusrun.launcher.supervision.verdict import End, describe_target, judge_end
 from zeusrun.metrics.progress import settle, take_energy
 from zeusrun.metrics.seen import describe_alone, find_batch_size
+from zeusrun.metrics.spans import count_spans
 from zeusrun.reasons import ReasonCode, Stall
 from zeusrun.target import meets_target
 from zeusrun.tariff import Tariffs, amount
@@ -78,8 +79,7 @@ def build_outcome(
     status, code, reason = judge_end(trial, progress, end, earlier)
     if late is not None and late.code is code:  # the reason says it already
         late = None
-    reached, active_t = progress.reached, progress.active_t
-    epochs = progress.epochs if reached is None else reached.epoch
+    active_t = progress.active_t
     outcome = _take_span(
         outcome_now(trial, progress, meter, status), trial, progress, meter, limits.profile
     )
@@ -88,7 +88,6 @@ def build_outcome(
         reason=reason,
         reason_code=code,
         finished_at=finished_at,
-        epochs=epochs if progress.curve else None,
         power_profile=limits.profile,
         profiling_cost_j=limits.extra_cost_j,
         shared=shared,
@@ -140,7 +139,8 @@ def _take_span(
     begun_t, active_t, reached = progress.training_t, progress.active_t, progress.reached
     if begun_t is None or active_t is None:
         return outcome
-    time_s = active_t - begun_t if reached is None else reached.time_s
+    whole_s = active_t - begun_t
+    time_s = whole_s if reached is None else reached.time_s
     span = begun_t, begun_t + time_s
     energy_j, accounts = meter.energy_between(*span), meter.accounts_j(*span)
     curve, by_samples = (
@@ -154,6 +154,8 @@ def _take_span(
         outcome,
         time_s=time_s,
         energy_j=energy_j,
+        whole_time_s=whole_s,
+        whole_energy_j=meter.energy_between(begun_t, active_t),
         energy_source=None if energy_j is None else meter.energy_source,
         cost_j=cost_j(energy_j, meter.max_power_w, time_s, trial.eta_knob),
         curve=curve,
@@ -211,6 +213,17 @@ def _warnings(trial: Trial, progress: Progress, end: End, late: Failure | None) 
     if ranks.generation:
         times = "once" if ranks.generation == 1 else f"{ranks.generation} times"
         found.append(f"the ranks were restarted {times}")
+    if progress.unclear or progress.renumbered:
+        what = (
+            f"{trial.metric} does not show whether the training went on or began anew, so its "
+            "epochs are unknown and nothing is learned from them"
+            if progress.unclear
+            else f"{trial.metric} shows that the training went on, so its epochs do, too"
+        )
+        found.append(
+            f"after an interruption, epochs were numbered from 1 again: {what}. Let the script "
+            "restore the number of its epoch, too (docs/training-script.md)"
+        )
     if exit_.outlived and exit_.code != -signal.SIGKILL:  # then zeusrun has to end the ranks
         names = ", ".join(exit_.outlived[:5])
         found.append(f"processes that outlived the training, ended by zeusrun: {names}")
@@ -252,6 +265,9 @@ def outcome_now(
 ) -> Outcome:
     """Return the outcome of a trial as if it ended now, without a reason."""
     max_power_w = None if meter is None else meter.max_power_w
+    counts, whole_j, begun_t = count_spans(progress), progress.energy_j, progress.training_t
+    if progress.reached is not None and meter and begun_t is not None:
+        whole_j = meter.energy_between(begun_t, begun_t + counts["whole_time_s"])
     return Outcome(
         status,
         "",
@@ -262,14 +278,13 @@ def outcome_now(
         energy_source=meter.energy_source if meter and progress.energy_j is not None else None,
         max_power_w=max_power_w,
         cost_j=cost_j(progress.energy_j, max_power_w, progress.time_s, trial.eta_knob),
-        epochs=progress.epochs if progress.curve else None,
-        steps=progress.steps,
+        **counts,
         best_metric=progress.best_value,
         curve=progress.curve,
-        samples=progress.samples,
-        progress=progress.in_epochs,
+        whole_energy_j=whole_j,
         by_samples=progress.by_samples,
         by_reports=progress.by_reports,
+        unclear=progress.unclear,
         observed_batch_size=observed_batch_size(trial, progress),
         batch_sizes=progress.batch_sizes,
         world_sizes=progress.world_sizes,

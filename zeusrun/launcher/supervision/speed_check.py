@@ -18,7 +18,7 @@ from zeusrun.launcher.supervision.outcome import outcome_now
 from zeusrun.launcher.supervision.stopping import StopOrder
 from zeusrun.lever import Lever, limit_of
 from zeusrun.reasons import ReasonCode
-from zeusrun.trial import PowerPoint, Stage, TrialStatus, adapts
+from zeusrun.trial import PowerPoint, Stage, TrialStatus, adapts, join_parts
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -101,7 +101,7 @@ class PolicyControl:
         outcome = outcome_now(trial, progress, self._meter, TrialStatus.LOST)
         spent_j = cost_j(energy_j, outcome.max_power_w, time_s, trial.eta_knob)
         outcome = replace(outcome, time_s=time_s, energy_j=energy_j, cost_j=spent_j)
-        joined = outcome.after(trial)
+        joined = join_parts(trial, outcome)
         spent_j = as_undisturbed(trial.finish(joined)).cost_j
         unit, epochs = self._choice.problem.unit, progress.epochs
         if unit is None and progress.by_samples:

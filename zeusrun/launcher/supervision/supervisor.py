@@ -54,7 +54,7 @@ from zeusrun.metrics.progress import TrainingSummary, describe_applied, take_tim
 from zeusrun.metrics.rows import SourceContext
 from zeusrun.plain_text import storable_text
 from zeusrun.sidecar.events import Applied, Regrouped, Scheduled, Started, Synced
-from zeusrun.trial import TrialStatus
+from zeusrun.trial import TrialStatus, join_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -305,7 +305,7 @@ def _describe_live(run: Supervised, progress: Progress) -> Live:
         warnings=tuple(mask.text(storable_text(text)) for text in run.messages.warnings),
         stalls=run.found_stalls,
     )
-    so_far = trial.finish(price_outcome(trial, outcome, run.submission.tariffs).after(trial))
+    so_far = trial.finish(join_parts(trial, price_outcome(trial, outcome, run.submission.tariffs)))
     return Live(
         replace(so_far, status=TrialStatus.DISPATCHED, reason=None, finished_at=None),
         os.getpid(),
@@ -344,7 +344,7 @@ def conclude(run: Supervised) -> Outcome:
         earlier=run.begun.choice.earlier,
         stalls=run.found_stalls,
     )
-    outcome = price_at_end(run.submission, trial, outcome).after(trial)
+    outcome = join_parts(trial, price_at_end(run.submission, trial, outcome))
     if (allocation := run.submission.allocation) is not None:
         outcome = allocation.judge(trial, outcome, saved=has_checkpoint(paths.run_dir))
     if outcome.status is TrialStatus.PREEMPTED and not has_checkpoint(paths.run_dir):

@@ -92,14 +92,15 @@ def _card(run: Live, links: document.Links) -> Html:
 
 
 def _progress(trial: Trial) -> Html:
-    done = trial.epochs or 0
+    done = trial.whole_epochs or 0
     if trial.time_s is None:
         at = moment(trial.started_at, "%H:%M")
         text = join(("started ", at, ", training has not begun"))
     else:
         text = escape(f"{units.plural(done, 'epoch')} of at most {trial.max_epochs}")
     if trial.by_samples:  # nothing says how many it will be
-        return tag("div", tag("span", f"{units.count(trial.samples)} samples"), class_="epochs")
+        samples = f"{units.count(trial.whole_samples)} samples"
+        return tag("div", tag("span", samples), class_="epochs")
     bar = tag(
         "progress",
         max=max(trial.max_epochs, done, 1),
@@ -130,6 +131,7 @@ def status_text(trial: Trial) -> Html:
     if not trial.status.finished:
         return tag("span", "runs now", class_="status now")
     text = "forgotten" if trial.forgotten else trial.status.value
+    text += ", shared" if trial.shared else ""
     mood = None if trial.forgotten else _MOODS.get(trial.status)
     return tag("span", text, class_=f"status {mood}" if mood else "status")
 

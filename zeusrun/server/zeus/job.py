@@ -269,6 +269,9 @@ class ReportedTraining:
             energy_source=None if energy_j is None else EnergySource.COUNTER,
             cost_j=cost_j(energy_j, trial.max_power_w, report.time, trial.eta_knob),
             epochs=epochs_of(curve),
+            whole_time_s=report.time,
+            whole_energy_j=energy_j,
+            whole_epochs=epochs_of(curve),
             best_metric=better_value(report.metric, trial.best_metric, trial.mode),
             curve=curve,
         )

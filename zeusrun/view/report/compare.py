@@ -170,7 +170,7 @@ def _notes(left: Sequence[Trial], right: Sequence[Trial]) -> list[str]:
         one = dropped == 1
         notes.append(
             f"{units.plural(dropped, 'run')} did not reach the target, shared a GPU or the CPU, "
-            "changed the training or the number of ranks, began anew, or "
+            "changed the training or the number of ranks, began anew or may have, or "
             f"{'has' if one else 'have'} no known cost; medians and dots leave "
             f"{'it' if one else 'them'} out."
         )

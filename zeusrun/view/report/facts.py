@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from zeusrun.analysis.amounts import Total, add_up, last_after_target, size_label, sum_known
+from zeusrun.analysis.amounts import Total, add_up, size_label, sum_known, time_after_target
 from zeusrun.analysis.curves import (
     build_curves,
     build_noise,
@@ -102,7 +102,7 @@ class JobFacts:
     net: NetAmounts
     recurrences: tuple[RecurrenceFacts, ...]
     sizes: tuple[SizeFacts, ...]
-    left_out: int  # runs whose cost cannot be compared with that of the newest run
+    left_out: tuple[tuple[str, int], ...]  # why costs are no dots, and of how many runs
     curves: tuple[CurveFacts, ...]
     curves_left_out: str  # a sentence without its point, or ""
     noise: tuple[NoiseFacts, ...]
@@ -170,7 +170,7 @@ def build_facts(job: str, trials: Sequence[Trial], unit: CurveUnit | None = None
         net=net,
         recurrences=tuple(recurrences),
         sizes=tuple(sizes),
-        left_out=left_out,
+        left_out=tuple(left_out.most_common()),
         curves=tuple(build_curves(drawn, unit, by_energy=by_energy)),
         curves_left_out=left_out_text(drawn, unit),
         noise=tuple(build_noise(trials, unit)),
@@ -236,17 +236,17 @@ def _overhead(trials: Sequence[Trial]) -> list[OverheadFacts]:
 
 
 def _after_target(trials: Sequence[Trial]) -> OverheadFacts:
-    """Return what runs took after they had reached the target, up to their last report."""
-    later = [(trial, end) for trial in trials if (end := last_after_target(trial))]
+    """Return what runs took after they had reached the target."""
+    later = [(trial, more_s) for trial in trials if (more_s := time_after_target(trial))]
     energies = [
-        end.energy_j - trial.energy_j
-        for trial, end in later
-        if end.energy_j is not None and trial.energy_j is not None
+        trial.whole_energy_j - trial.energy_j
+        for trial, _ in later
+        if trial.whole_energy_j is not None and trial.energy_j is not None
     ]
     return OverheadFacts(
-        "training after the target, up to the last report",
+        "training after the target",
         len(later),
-        time_s=sum_known(end.time_s - (trial.time_s or 0.0) for trial, end in later),
+        time_s=sum_known(more_s for _, more_s in later),
         energy_j=sum_known(energies),
     )
 

@@ -106,13 +106,15 @@ def comparison_content(
     runs = " and ".join(
         f"{n} of {name}" for n, name in zip(comparison.reached, (first, second), strict=True)
     )
-    lead = f"Medians of the runs that reached the target: {runs}. Every run is a dot."
+    lead = (
+        f"Medians of the runs that reached the target: {runs}. Each is a dot if it can be compared."
+    )
     length = comparison.measures[-1].name
     label = f"Cost, energy, time and {length} of {first} and {second}: every run, and the medians."
     rows = comparison_rows(comparison)
     names = list(rows[0])
     columns = [Column(names[0], operator.itemgetter(names[0])), *map(_folding_column, names[1:])]
-    caption = "Every run that reached the target is a dot; the line and the number are the median."
+    caption = "Every such run is a dot; the line and the number are the median."
     listed = table("Medians, from lowest to highest", columns, rows)
     title = coloured(comparison.headline, comparison.better)
     return join(

@@ -174,13 +174,11 @@ def _arms(report: JobReport, frame: Frame) -> Html:
     )
     many = any(max(len(size.costs_j), len(size.failed_j)) > DRAWN_RUNS for size in facts.sizes)
     dots = f"The newest {DRAWN_RUNS} runs of each batch size are dots" if many else ""
-    dots = dots or "Every run is a dot"
+    dots = dots or "Every run whose cost can be compared is a dot"
     caption = f"{dots}; the line is the median of those that reached the target."
     if facts.left_out:
-        caption += (
-            f" {plural(facts.left_out, 'run')} left out: forgotten, with another objective, "
-            "or on other hardware or ranks."
-        )
+        listed = "; ".join(f"{why} ({plural(count, 'run')})" for why, count in facts.left_out)
+        caption += f" Left out, because their cost cannot be compared: {listed}."
     title = "Batch sizes: medians of the runs that reached the target"
     return figure(frame.picture("arms", label), caption, table(title, columns, facts.sizes))
 

@@ -85,6 +85,7 @@ class Hooks:
         self.observer = Observer(environment)
         self.reporter = Reporter(environment, self.observer)
         environment.consumed = lambda: self.observer.consumed
+        environment.stepped = lambda: self.observer.steps or None
         self.watch: WatchedModels | None = None
         if environment.statistics is not None:
             from zeusrun.worker.stats.watch import WatchedModels  # noqa: PLC0415 - few need it
