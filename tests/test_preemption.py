@@ -157,7 +157,12 @@ def test_a_launcher_that_is_killed_while_it_is_preempted_has_preempted_its_trial
 
 
 def test_attempts_and_their_causes_are_counted_over_a_preemption(zeusrun):
-    fails = zeusrun.job("fails_in_attempts.py", args=["exit", "train"], policy={"name": "fixed"})
+    fails = zeusrun.job(
+        "fails_in_attempts.py",
+        args=["exit", "train"],
+        policy={"name": "fixed"},
+        objective={"max_epochs": 1000},
+    )
     child = zeusrun.start("submit", fails)
     sidecar = zeusrun.run_dir("job-1-2") / "metrics.jsonl"
     wait_for(lambda: sidecar.exists() and b'"reported"' in sidecar.read_bytes())

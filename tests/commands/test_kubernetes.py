@@ -369,8 +369,12 @@ def interrupt():
     os.kill(os.getpid(), signal.SIGINT)
 
 
-def test_ctrl_c_deletes_the_job_and_shows_how_it_ends(submit, inside, history, record, later):
+def test_ctrl_c_deletes_the_job_and_shows_how_it_ends(
+    submit, inside, history, record, later, monkeypatch
+):
     fake = inside(POLITE)
+    # What a pod prints while its log is opened again after a silence, as it is deleted, is lost.
+    monkeypatch.setattr("zeusrun.launcher.kubernetes.client._SILENT_S", (5.0, 300.0))
 
     def preempt(_):
         (found,) = fake.store.all("jobs")
