@@ -92,7 +92,37 @@ def train(count, accumulated, epochs=1):
             id="workers that stay",
         ),
         pytest.param(
-            "for batch in DataLoader(data, 512): step()", [(512, 1)], id="more than the data"
+            """
+            for epoch in range(20):
+                for batch in DataLoader(data, 512): step()
+                for batch in DataLoader(others, 16): pass
+            """,
+            [(100, 1)],
+            id="more than the data",
+        ),
+        pytest.param(
+            "for epoch in range(3):\n    for batch in DataLoader(data, 60): step()",
+            [(60, 1)],
+            id="a step, and a smaller one",
+        ),
+        pytest.param(
+            """
+            loader = DataLoader(data, 24)
+            for epoch in range(3):
+                for number, batch in enumerate(loader, 1):
+                    if number % 8 == 0 or number == len(loader): step()
+            """,
+            [(100, 5)],
+            id="more accumulation than the data",
+        ),
+        pytest.param(
+            """
+            kept = [*DataLoader(data, 25)]
+            for epoch in range(3):
+                for batch in kept: step()
+            """,
+            [],
+            id="batches that were drawn before",
         ),
         pytest.param(
             "for epoch in range(9):\n    for batch in DataLoader(data, batch_size=None): step()",
@@ -157,7 +187,10 @@ def train(count, accumulated, epochs=1):
             id="two optimizers",
         ),
         pytest.param("for _ in range(20): step()", [], id="no loader"),
-        pytest.param(READS_AHEAD + "train(15, 4, epochs=9)", [], id="read ahead, and few steps"),
+        pytest.param(
+            READS_AHEAD + "train(15, 4, epochs=9)", [(15, 2)], id="read ahead, and a single step"
+        ),
+        pytest.param(READS_AHEAD + "train(40, 4, epochs=9)", [], id="read ahead, and few steps"),
         pytest.param(READS_AHEAD + "train(40, 1)", [(8, 1)], id="read ahead"),
         pytest.param(READS_AHEAD + "train(64, 2)", [(16, 2)], id="read ahead and accumulation"),
         pytest.param(

@@ -148,7 +148,7 @@ class Hooks:
         with contextlib.suppress(Exception):  # the script may have replaced anything
             if self.control is not None:
                 self.control.end()
-            self.observer.record()
+            self.observer.end()
             self.reporter.flush()
             if self.watch is not None:
                 self.watch.flush()

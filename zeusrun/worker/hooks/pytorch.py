@@ -145,8 +145,9 @@ def loader(dataloader: ModuleType, hooks: Hooks) -> None:
             hooks.end_pass(part)
             raise
         if part is not observer.current:
-            observer.previous, observer.current = observer.current, part
-            observer.switches += 1
+            before = observer.current
+            observer.previous, observer.current = before, part
+            observer.switches += before is not None and not before.ended
         part.pending += 1
         size, sizes = part.queued.popleft() if part.queued else None, part.feed.sizes
         part.samples += size or 0
