@@ -17,7 +17,7 @@ from zeusrun.launcher.script_warnings import (
     read_job_script,
 )
 from zeusrun.metrics.advance import advance
-from zeusrun.metrics.progress import settle, take_step_clock
+from zeusrun.metrics.progress import settle
 from zeusrun.metrics.seen import Ranks
 from zeusrun.sidecar.events import (
     Applied,
@@ -28,7 +28,6 @@ from zeusrun.sidecar.events import (
     Spawned,
     Watched,
 )
-from zeusrun.sidecar.step_clock import StepCount
 from zeusrun.trial import CurvePoint, TrialStatus
 
 LOST = TrialStatus.LOST
@@ -388,9 +387,10 @@ def test_a_hook_that_found_no_loader_is_not_suggested_again():
         replace(progress, replaced=64), build_trial(), stops_at_target=True
     ).values()
     assert text.endswith(
-        "batch_size.apply: dataloader found no data loader with shuffle and a batch size of 32, "
-        "which is the share of batch_size.default. Make the default the batch size of the script, "
-        "or pass ${local_batch_size} in args"
+        "batch_size.apply: dataloader changes the first data loader with a batch size of 32, which "
+        "is the share of batch_size.default, and that must feed the first step. Make the default "
+        "the batch size of the script, build the loader that trains first, or pass "
+        "${local_batch_size} in args"
     )
 
 
@@ -405,16 +405,39 @@ def test_a_hook_that_changed_another_loader_is_not_suggested_again():
 
 
 def test_a_hook_that_found_no_loader_says_so_where_nothing_is_observed():
-    steps = StepCount(9, first_step_t=100.5, last_step_t=101.0)
-    progress = take_step_clock(replace(after(), now_t=101.0, replaced=64), steps)
-    assert find_remarks(progress, build_trial(), stops_at_target=True) == {}
-    progress = replace(progress, now_t=102.0)
-    (text,) = find_remarks(progress, build_trial(), stops_at_target=True).values()
-    assert text.startswith("batch size 32 does not reach the training, so this run teaches nothing")
-    assert "found no data loader" in text
-    applied = Applied(100.0, "batch_size", 32, 16, "train.py:4")
-    progress = advance(progress, applied, build_trial(), lambda *_: None)
-    assert find_remarks(progress, build_trial(), stops_at_target=True) == {}
+    start = replace(after(), now_t=101.0, replaced=64)
+
+    def told(*events):
+        progress = start
+        for event in events:
+            progress = advance(progress, event, build_trial(), lambda *_: None)
+        return [*find_remarks(progress, build_trial(), stops_at_target=True).values()]
+
+    changed = Applied(100.0, "batch_size", 32, 16, "train.py:4")
+    taken_back, nothing = replace(changed, chosen=32), Applied(100.0, "batch_size", 32, 32, "")
+    assert told(changed) == told() == []
+    assert told(changed, taken_back, nothing) == told(nothing)
+    (text,) = told(nothing)
+    assert text.startswith(
+        "batch size 32 does not reach the training. Nothing is applied, not the learning rate "
+        "either, so this run teaches nothing about 32. batch_size.apply: dataloader changes the first"
+    )
+    # Without an optimizer, the second report shows it, and no warning is of the learning rate.
+    reports = report(101.0, 1, 0.1), report(102.0, 2, 0.1)
+    assert told(reports[0]) == []
+    assert told(*reports) == told(nothing)
+
+
+def test_a_batch_size_above_the_samples_of_a_pass_is_told():
+    seen = Observed(100.0, 0, 500, 1, None, (), False, 1000, 1)
+    progress = after(seen, replace(seen, rank=1))
+    trial = build_trial(global_batch_size=4096)
+    (text,) = find_remarks(progress, trial, stops_at_target=True).values()
+    assert text.startswith(
+        "a pass over the data has fewer samples than the 4096 that zeusrun chose"
+    )
+    assert "a step has 1000" in text
+    assert "Remove the candidates above 1000" in text
 
 
 def test_a_hook_that_hands_it_out_is_enough(warnings):

@@ -42,9 +42,7 @@ def advance(
     elif isinstance(event, events.Loading):
         changes = {"built" if isinstance(event, events.Built) else "loading": True}
     elif isinstance(event, (events.Asked, events.Applied)):
-        applied = (
-            (*progress.applied, event) if isinstance(event, events.Applied) else progress.applied
-        )
+        applied = _join_applied(progress.applied, event)
         changes = {"applied": applied, "asked": progress.asked | {event.choice}}
     elif isinstance(event, events.Hooked):
         others = (hook for hook in progress.hooks if hook.library != event.library)
@@ -61,6 +59,16 @@ def advance(
     else:
         changes = {"observed": {**progress.observed, event.rank: event}}
     return replace(progress, **changes)
+
+
+def _join_applied(
+    before: tuple[events.Applied, ...], event: events.Asked | events.Applied
+) -> tuple[events.Applied, ...]:
+    """Return what hooks gave to each place last."""
+    if isinstance(event, events.Asked):
+        return before
+    place = event.choice, event.where
+    return (*(each for each in before if (each.choice, each.where) != place), event)
 
 
 def _take_rank(

@@ -89,10 +89,16 @@ class Progress:
         return frozenset(name for name, _ in self.seen)
 
     @property
-    def unapplied(self) -> int | None:
-        """The script's own batch size, where a hook found no data loader to hand the chosen one."""
-        found = any(applied.choice == "batch_size" for applied in self.applied)
-        return self.replaced if self.steps and not found else None
+    def unapplied(self) -> bool:
+        """Whether a hook was to hand out the batch size, and nothing that trains has taken it.
+
+        It says so before the first step; where none is seen, the second report shows that.
+        """
+        sizes = [each for each in self.applied if each.choice == "batch_size"]
+        if self.replaced is None or any(each.given != each.chosen for each in sizes):
+            return False
+        ended = len(self.reports) > 1 or self.ranks.scripts_ended
+        return bool(sizes) or (ended and self.stepping_s is None and not self.built)
 
     @property
     def largest_model(self) -> Watched | None:
@@ -390,6 +396,8 @@ def _read_seen(*values: float) -> Seen:
 
 def describe_applied(applied: Applied) -> str:
     """Return what a hook replaced: ``train.py:4: learning rate changed from 0.1 to 0.2``."""
+    if not applied.where:
+        return "the batch size is not applied: it does not feed the first step"
     name = "batch size of each rank" if applied.choice == "batch_size" else "learning rate"
     if applied.given == applied.chosen:
         return f"{applied.where}: {name} {applied.given:g}, as in the script"

@@ -140,7 +140,8 @@ class Observed:
 class Applied:
     """A hook replaced what the script gave to a data loader or an optimizer by zeusrun's choice.
 
-    ``choice``: ``batch_size`` (of one rank) or ``learning_rate``; ``where``: file and line.
+    ``choice``: ``batch_size`` (of one rank) or ``learning_rate``; ``where``: file and line. If
+    ``chosen`` is ``given``, the script's own stays; with an empty ``where``, nothing has taken it.
     """
 
     t: float

@@ -65,6 +65,7 @@ class Outcome:
     shared: bool | None = None  # whether others used the job's GPUs, or its CPUs to their full
     shutdown_s: float | None = None  # from the end of the span to the end of the processes
     observed_batch_size: int | None = None  # if it is not the trial's, the trial teaches nothing
+    unapplied: bool = False  # nor if nothing took the chosen one: the script trained with its own
     noise_curve: tuple[NoisePoint, ...] = ()
     gradient_variance: float | None = None  # of a rank's gradient; the last moving average
     gradients_of: str | None = None  # how they were measured; see ``Watched.how``
@@ -163,6 +164,7 @@ class Trial:
     preemptions: int = 0
     shutdown_s: float | None = None
     observed_batch_size: int | None = None
+    unapplied: bool = False
     forgotten: bool = False
     warnings: tuple[str, ...] = ()
     host: str | None = None
@@ -205,7 +207,17 @@ class Trial:
     @property
     def teaches(self) -> bool:
         """Whether a policy may learn from it about its batch size."""
-        return not self.forgotten and self.observed_batch_size in {None, self.global_batch_size}
+        arrived = self.observed_batch_size in {None, self.global_batch_size} and not self.unapplied
+        return arrived and not self.forgotten
+
+    @property
+    def exceeds_data(self) -> bool:
+        """Whether an epoch has fewer samples than its batch size, so that a step had those."""
+        size, data = self.observed_batch_size, None
+        if self.samples is not None and self.progress:
+            data = self.samples / self.progress
+        # A part may be dropped: two steps do not fit.
+        return size is not None and data is not None and data / 2 < size < self.global_batch_size
 
     def finish(self, outcome: Outcome) -> Trial:
         """Return this trial with its outcome; the same outcome again changes nothing.
@@ -339,6 +351,7 @@ def _join(trial: Trial, outcome: Outcome) -> Outcome:
         energy_integrated_j=add(trial.energy_integrated_j, outcome.energy_integrated_j),
         profiling_cost_j=add_known(trial.profiling_cost_j, outcome.profiling_cost_j),
         observed_batch_size=outcome.observed_batch_size or trial.observed_batch_size,
+        unapplied=outcome.unapplied or trial.unapplied,
         noise_curve=join_curves(trial.noise_curve, outcome.noise_curve, *before_it),
         gradient_variance=trial.gradient_variance
         if outcome.gradient_variance is None

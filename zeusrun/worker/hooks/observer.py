@@ -86,6 +86,7 @@ class Observer:
         previous: The pass over another loader that yielded before it.
         on_left: Called when a loader feeds steps that did not get the chosen batch size, with its
             ``left`` and whether these are among the first steps of the training; it may raise.
+        on_first: Called before each optimizer step; whoever needs only the first one, removes it.
         switches: How often a pass has yielded after one that is not over, since the last step.
         steps: Optimizer steps of this rank; of several optimizers, those of one count.
         others: Passes over loaders that did not feed the steps when they began.
@@ -101,6 +102,7 @@ class Observer:
         self.current: Pass | None = None
         self.previous: Pass | None = None
         self.on_left: Callable[[tuple[str, ...], bool], None] | None = None
+        self.on_first: Callable[[], None] = lambda: None
         self.switches = 0
         self.steps: int = 0
         self.others: int = 0

@@ -29,7 +29,7 @@ def optimizer(module: ModuleType, hooks: Hooks) -> None:
     """
     given = hooks.environment.given_learning_rate
     if given is not None:
-        apply_learning_rate(module, hooks.environment, given)
+        apply_learning_rate(module, hooks.environment, given, hooks.training)
     rates, entered = hooks.rates, False
     first: Any = None
     is_nested = _change_rates(module.Optimizer, rates) if rates is not None else lambda: False
@@ -40,6 +40,7 @@ def optimizer(module: ModuleType, hooks: Hooks) -> None:
         nonlocal entered, first
         first = first if entered else stepping
         entered = True
+        observer.on_first()
 
     def after(stepped: Any, *_: Any) -> None:
         nonlocal entered, first
@@ -112,8 +113,8 @@ def loader(dataloader: ModuleType, hooks: Hooks) -> None:
     whole batch, of unknown size.
     """
     observer, begin_pass = hooks.observer, _passes(hooks)
-    if hooks.environment.batch_size_to_replace:
-        apply_batch_size(dataloader, hooks.environment, observer)
+    if hooks.training is not None:
+        apply_batch_size(dataloader, hooks.environment, hooks.training)
     base: Any = dataloader._BaseDataLoaderIter
     begin, reset = base.__init__, base._reset
     next_index, next_batch = base._next_index, base.__next__
