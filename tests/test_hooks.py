@@ -222,3 +222,21 @@ def test_a_loader_that_does_not_shuffle_is_changed_and_data_for_less_than_a_batc
     assert {each["global_batch_size"] for each in beliefs} == {16, 32}
     explained = " ".join(zeusrun("explain", job).stdout.split())
     assert "trained with batch size 100, not with 512: an epoch has no more samples" in explained
+
+
+@pytest.mark.long  # judged in tests/worker/hooks/test_backward.py and tests/metrics
+@pytest.mark.parametrize("how", ["torch", "plain"])
+def test_time_counts_from_the_first_backward_pass_or_the_run_says_from_where(zeusrun, how):
+    sizes = {"default": 16, "candidates": [16]}
+    own = {**OWN, "learning_rate": None}
+    job = zeusrun.job("trains_by_hand.py", args=[how], batch_size=sizes, **own)
+    done = zeusrun("submit", job)
+    said = done.stdout + done.stderr
+    assert done.returncode == 0, said
+    (trial,) = zeusrun.history()
+    took_s = float(said.partition("took ")[2].split()[0])
+    assert said.count("count from the start of the script, imports included") == (how == "plain")
+    assert trial["steps"] is None
+    if how == "torch":
+        assert trial["time_s"] < took_s  # importing it takes its time
+        assert 0 < trial["curve"][0][1] < trial["curve"][1][1] < trial["curve"][2][1]

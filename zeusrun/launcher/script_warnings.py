@@ -34,6 +34,11 @@ _TRAINS_ON = (
     "`run.epochs(default=...)`, or add `if run.should_stop(): break` after `run.report(...)`; with "
     "objective.on_target: continue the script may go on"
 )
+_FROM_THE_START = (
+    "zeusrun sees neither an optimizer step nor a backward pass of torch, so time, energy and cost "
+    "count from the start of the script, imports included. Loop over "
+    "`zeusrun.current().epochs(default=...)`, and they count from its first epoch"
+)
 _HOOKED = {"batch_size": "dataloader", "learning_rate": "optimizer"}
 _CALLS = {"batch_size": "local_batch_size", "learning_rate": "learning_rate"}
 _DATA_MAY_GROW = 1.25
@@ -184,6 +189,8 @@ def find_remarks(
             f"the first report has no {metric!r}; it has {list_names(progress.seen_metrics)}. If "
             "objective.metric is misspelt, stop and correct it"
         )
+    if progress.is_untimed:
+        remarks["time"] = _FROM_THE_START
     if (text := _reached_at_once(progress, trial, earlier)) is not None:
         remarks["at once"] = text
     spawned = progress.ranks.spawned.values()

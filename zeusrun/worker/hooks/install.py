@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from zeusrun.worker.sync.control import SyncedModels
 
 MODULES = {
+    "torch.autograd": "pytorch.backward",
     "torch.optim.optimizer": "pytorch.optimizer",
     "torch.utils.data.dataloader": "pytorch.loader",
     "torch.nn.parallel.distributed": "pytorch.models",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from typing import TYPE_CHECKING, Any
 
 from zeusrun.worker.elastic.epochs import Epochs
@@ -70,6 +71,33 @@ def optimizer(module: ModuleType, hooks: Hooks) -> None:
     module.register_optimizer_step_pre_hook(before)
     module.register_optimizer_step_post_hook(after)
     wrap(module.Optimizer, "add_param_group", added)  # last: it promises that steps are seen
+
+
+def backward(autograd: Any, hooks: Hooks) -> None:
+    """Mark the backward passes of a training until it builds an optimizer.
+
+    It replaces a private function of torch 2.4 to 2.13, which ``backward`` and ``grad`` call.
+    """
+    run, pid, inside = autograd._engine_run_backward, os.getpid(), False
+    observer, member = hooks.observer, hooks.member
+
+    @functools.wraps(run)
+    def run_backward(*args: Any, **options: Any) -> Any:
+        nonlocal inside
+        if observer.has_optimizer:
+            autograd._engine_run_backward = run
+        if inside or observer.has_optimizer or os.getpid() != pid:
+            return run(*args, **options)
+        inside = True  # a checkpoint of activations runs another one within
+        try:
+            gradients = run(*args, **options)
+        finally:
+            inside = False
+        if member.tick is not None:
+            member.tick(counts=False)
+        return gradients
+
+    autograd._engine_run_backward = run_backward
 
 
 def _change_rates(cls: Any, rates: Rates) -> Callable[[], bool]:
