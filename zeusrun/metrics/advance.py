@@ -67,8 +67,8 @@ def _take_choice(progress: Progress, event: events.Asked | events.Applied) -> di
         place, known = (event.choice, event.where), progress.applied
         others = (each for each in known if (each.choice, each.where) != place)
         changes["applied"] = (*others, event)
-    elif event.choice == "stop" and progress.loop_t is None and progress.last_report_t is None:
-        changes["loop_t"] = event.t
+    elif event.choice == "stop" and progress.script_t and not progress.last_report_t:
+        changes["loop_t"] = progress.loop_t or event.t  # restarts are part of the run's cost
     return changes
 
 
