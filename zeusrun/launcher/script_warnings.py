@@ -210,23 +210,25 @@ def _batch_size_remarks(progress: Progress, trial: Trial, *, spawns: bool) -> di
     remarks, chosen = {}, trial.global_batch_size
     size = find_batch_size(progress.observed, progress.ranks)
     nothing = f"so this run teaches nothing about {chosen}"
-    samples = {seen.data for seen in progress.observed.values()}
+    other = size if observed_batch_size(trial, progress) not in {None, chosen} else None
     if (alone := describe_alone(progress.observed)) is not None:
         remarks["alone"] = alone
         if size is not None and size != chosen:
             remarks["batch size"] = f"its ranks train alone, {nothing}"
-    elif size is not None and size < chosen and any(n and n < 2 * size for n in samples):
-        remarks["batch size"] = (
-            f"a pass over the data has fewer samples than the {chosen} that zeusrun chose: a step "
-            f"has {size}, {nothing}, and no larger one runs from now on. Remove the candidates "
-            f"above {size} from batch_size"
-        )
     elif progress.unapplied and chosen != progress.replaced:
         remarks["batch size"] = (
             f"batch size {chosen} does not reach the training. Nothing is applied, not the "
             f"learning rate either, {nothing}. {_how_to_deliver(progress, trial)}"
         )
-    elif size is not None and observed_batch_size(trial, progress) != chosen:
+    elif other is not None and any(
+        e.data and e.data / 2 < other < chosen for e in progress.observed.values()
+    ):
+        remarks["batch size"] = (
+            f"a pass over the data has fewer samples than the {chosen} that zeusrun chose: a step "
+            f"has {size}, {nothing}, and no larger one runs from now on. Remove the candidates "
+            f"above {size} from batch_size"
+        )
+    elif other is not None:
         how = describe_steps([progress.observed[rank] for rank in sorted(progress.observed)])
         remarks["batch size"] = (
             f"the script trains with batch size {size} ({how}), not with the {chosen} that zeusrun "

@@ -97,11 +97,10 @@ class Progress:
 
         It says so before the first step; where none is seen, the second report shows that.
         """
-        sizes = [each for each in self.applied if each.choice == "batch_size"]
-        if self.replaced is None or any(each.given != each.chosen for each in sizes):
-            return False
+        places = {each.where for each in self.applied if each.choice == "batch_size"}
         ended = len(self.reports) > 1 or self.ranks.scripts_ended
-        return bool(sizes) or (ended and self.steps is None and not self.built)
+        unseen = ended and self.steps is None and not self.built
+        return self.replaced is not None and ("" in places or (unseen and not places))
 
     @property
     def is_untimed(self) -> bool:

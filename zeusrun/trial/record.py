@@ -216,8 +216,9 @@ class Trial:
         size, data = self.observed_batch_size, None
         if self.samples is not None and self.progress:
             data = self.samples / self.progress
-        # A part may be dropped: two steps do not fit.
-        return size is not None and data is not None and data / 2 < size < self.global_batch_size
+        if size is None or data is None or self.unapplied:
+            return False
+        return data / 2 < size < self.global_batch_size  # a part may be dropped; two do not fit
 
     def finish(self, outcome: Outcome) -> Trial:
         """Return this trial with its outcome; the same outcome again changes nothing.

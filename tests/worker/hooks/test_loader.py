@@ -490,8 +490,20 @@ def rates(*following):
     for _ in range(8):
         step()
         found.append([group["lr"] for group in optimizer.param_groups])
-        for each in following: each.step()
+        for each in following:
+            if hasattr(each, "get_last_lr"): found.append(each.get_last_lr())
+            each.step()
     return found
+class Halving:
+    # As of timm: no class of torch; it sets the rates from those at its beginning.
+    def __init__(self):
+        self.optimizer, self.count = optimizer, 0
+        for group in optimizer.param_groups: group["initial_lr"] = group["lr"]
+        self.base_values = [group["initial_lr"] for group in optimizer.param_groups]
+    def step(self):
+        self.count += 1
+        for group, base in zip(optimizer.param_groups, self.base_values):
+            group["lr"] = base / 2**self.count
 def warm(steps): return schedulers.LinearLR(optimizer, 0.1, total_iters=steps)
 bias = torch.zeros(1, requires_grad=True)
 groups = [{"params": [*layer.parameters()]}, {"params": [bias], "lr": 0.01}]
@@ -506,6 +518,7 @@ optimizer = torch.optim.SGD(groups, 0.25)
         "warm(4)",
         "schedulers.LambdaLR(optimizer, lambda epoch: 0.9**epoch)",
         "schedulers.CosineAnnealingLR(optimizer, 6)",
+        "Halving()",
         "schedulers.OneCycleLR(optimizer, [0.5, 0.2], total_steps=20)",
         "schedulers.SequentialLR(optimizer, [warm(2), schedulers.ExponentialLR(optimizer, 0.8)], [2])",
     ],

@@ -106,7 +106,7 @@ class TrainingLoader:
     def take(self, built: _Built, loader: Any) -> None:
         """Remember the loader that got the chosen batch size, and record a new place."""
         last, place = self._last, built.lines[:1]
-        if last is not None and built.draws and not last.draws:
+        if last is not None and built.draws > last.draws and self._observer.steps == self._steps:
             self._restore(last)
         is_rebuilt = last is not None and built.by_library and built.data == last.data
         if not is_rebuilt and place not in self._recorded:
@@ -272,11 +272,9 @@ def apply_learning_rate(
 def _rescale(optimizers: list[Any], now: float, rate: float) -> None:
     """Give a rate to the groups of optimizers that were built with another one.
 
-    Schedulers that were built since have copied that one, and may have changed the group's.
+    Schedulers of torch and timm that were built since have copied that one, and may have changed
+    the group's.
     """
-    scheduler = getattr(sys.modules.get("torch.optim.lr_scheduler"), "LRScheduler", ())
-    # Not isinstance: an object may say that it is of another class.
-    schedulers = [each for each in gc.get_objects() if issubclass(type(each), scheduler)]
     for optimizer in optimizers:
         groups = optimizer.param_groups
         own = [_is_rate(group.get("initial_lr", group.get("lr")), now) for group in groups]
@@ -285,12 +283,15 @@ def _rescale(optimizers: list[Any], now: float, rate: float) -> None:
         for options in (optimizer.defaults, *compress(groups, own)):
             same = [name for name in ("lr", "initial_lr") if _is_rate(options.get(name), now)]
             options.update(dict.fromkeys(same, rate))
-        for each in schedulers:
-            known = vars(each)
-            if known.get("optimizer") is optimizer and "base_lrs" in known:
-                bases = zip(each.base_lrs, own, strict=False)
-                each.base_lrs = [rate if of and _is_rate(base, now) else base for base, of in bases]
-                each._last_lr = [group["lr"] for group in groups]
+        for each in gc.get_referrers(optimizer):  # an object, or its attributes
+            known = each if type(each) is dict else getattr(each, "__dict__", {})
+            if known.get("optimizer") is not optimizer:
+                continue
+            for name in {"base_lrs", "base_values"} & known.keys():
+                bases = zip(known[name], own, strict=False)
+                known[name] = [rate if of and _is_rate(base, now) else base for base, of in bases]
+            if "_last_lr" in known:
+                known["_last_lr"] = [group["lr"] for group in groups]
 
 
 def _options(args: tuple[Any, ...], options: dict[str, Any]) -> list[Any]:
