@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.factories import REACHED, build_trial, load_job
-from tests.launcher.values import LAUNCHED, after, report
+from tests.launcher.values import LAUNCHED, after, ended, report, started
 from zeusrun.jobfile.guess.script import Script
 from zeusrun.launcher.script_warnings import (
     find_choices_to_ask_for,
@@ -22,6 +22,7 @@ from zeusrun.metrics.seen import Ranks
 from zeusrun.sidecar.events import (
     Applied,
     Asked,
+    Built,
     Hooked,
     Observed,
     Reported,
@@ -426,6 +427,21 @@ def test_a_hook_that_found_no_loader_says_so_where_nothing_is_observed():
     reports = report(101.0, 1, 0.1), report(102.0, 2, 0.1)
     assert told(reports[0]) == []
     assert told(*reports) == told(nothing)
+
+
+def test_time_that_counts_from_the_start_of_the_script_is_told():
+    def told(*events, **changes):
+        progress = replace(after(*events), **changes)
+        return [*find_remarks(progress, build_trial(), stops_at_target=True)]
+
+    begun, reports = started(100.0), [report(101.0, 1, 0.1), report(102.0, 2, 0.1)]
+    assert told(begun, reports[0]) == []  # it may be an evaluation before training
+    assert told(begun, *reports) == ["time"]
+    assert told(begun, reports[0], ended(103.0), ended(103.0, rank=1)) == ["time"]
+    assert told(begun, Asked(100.5, "stop"), *reports) == []
+    assert told(begun, Built(100.5), *reports) == []
+    assert told(begun, *reports, stepping_s=(100.5, 101.5)) == []  # of backward passes
+    assert told(*reports) == []  # without hooks
 
 
 def test_a_batch_size_above_the_samples_of_a_pass_is_told():

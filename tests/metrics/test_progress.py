@@ -209,7 +209,6 @@ def test_without_an_optimizer_training_begins_with_the_first_backward_pass():
     assert (first.training_t, first.steps, first.startup_s) == (105.0, None, 5.0)
     passes = take_step_clock(first, StepCount(0, 105.0, 107.0, uncounted=5))
     assert (passes.training_t, passes.steps, passes.active_t) == (104.5, None, 107.0)
-    assert not passes.is_untimed
     assert passes.reached is None  # an untrained model has met the target
     assert after(replace(line, t=108.0, epoch=2), start=passes).reached.time_s == 3.5
     stepped = take_step_clock(passes, StepCount(1, 109.0, 109.0, uncounted=5))
@@ -218,11 +217,9 @@ def test_without_an_optimizer_training_begins_with_the_first_backward_pass():
 
 def test_without_steps_training_begins_with_the_loop_that_asks_whether_to_stop():
     loop = after(started(103.0), Asked(104.0, "stop"), report(110.0, 1, 0.1), report(111.0, 2, 0.1))
-    assert (loop.training_t, loop.is_untimed) == (104.0, False)
+    assert loop.training_t == 104.0
     late = after(started(103.0), report(110.0, 1, 0.1), Asked(110.5, "stop"))
-    assert (late.training_t, late.is_untimed) == (103.0, False)
-    assert after(report(111.0, 2, 0.1), start=late).is_untimed
-    assert after(ended(111.0), ended(111.0, rank=1), start=late).is_untimed
+    assert late.training_t == 103.0
 
 
 def test_without_steps_training_begins_with_the_script_of_rank_0():

@@ -36,7 +36,7 @@ def find_ignored(trials: Sequence[Trial]) -> Trial | None:
     arrived: set[int] = set()
     for trial in reversed(trials):
         unknown = trial.observed_batch_size is None and not trial.unapplied
-        if trial.forgotten or trial.exceeds_data or unknown:
+        if trial.forgotten or unknown or _exceeds_data(trial):
             continue
         if not trial.teaches:
             return None if arrived - {trial.observed_batch_size} else trial
@@ -46,7 +46,15 @@ def find_ignored(trials: Sequence[Trial]) -> Trial | None:
 
 def find_largest(trials: Sequence[Trial]) -> Trial | None:
     """Return the newest trial whose batch size was larger than the data; ``None`` if none was."""
-    return next((e for e in reversed(trials) if e.exceeds_data and not e.forgotten), None)
+    return next((e for e in reversed(trials) if _exceeds_data(e) and not e.forgotten), None)
+
+
+def _exceeds_data(trial: Trial) -> bool:
+    """Whether an epoch has fewer samples than the batch size, so that a step had those."""
+    size, samples, epochs = trial.observed_batch_size, trial.samples, trial.progress
+    if size is None or samples is None or not epochs or trial.unapplied:
+        return False
+    return samples / epochs / 2 < size < trial.global_batch_size  # a part may be dropped
 
 
 def find_own_size(trials: Sequence[Trial]) -> int | None:

@@ -189,7 +189,7 @@ def find_remarks(
             f"the first report has no {metric!r}; it has {list_names(progress.seen_metrics)}. If "
             "objective.metric is misspelt, stop and correct it"
         )
-    if progress.is_untimed:
+    if _is_untimed(progress):
         remarks["time"] = _FROM_THE_START
     if (text := _reached_at_once(progress, trial, earlier)) is not None:
         remarks["at once"] = text
@@ -313,6 +313,13 @@ def _how_to_deliver(
         "feed the first step. Make the default the batch size of the script, build the loader that "
         "trains first, or pass ${local_batch_size} in args"
     )
+
+
+def _is_untimed(progress: Progress) -> bool:
+    """Whether nothing shows when the training began, so that the start of the script counts."""
+    trained = len(progress.reports) > 1 or (progress.reports and progress.ranks.scripts_ended)
+    marked = progress.built or progress.stepping_s is not None or progress.loop_t is not None
+    return bool(trained) and progress.script_t is not None and not marked
 
 
 def _reached_at_once(progress: Progress, trial: Trial, earlier: Sequence[Trial]) -> str | None:

@@ -93,21 +93,11 @@ class Progress:
 
     @property
     def unapplied(self) -> bool:
-        """Whether a hook was to hand out the batch size, and nothing that trains has taken it.
-
-        It says so before the first step; where none is seen, the second report shows that.
-        """
+        """Whether a hook was to hand out the batch size, and nothing that trains has taken it."""
         places = {each.where for each in self.applied if each.choice == "batch_size"}
         ended = len(self.reports) > 1 or self.ranks.scripts_ended
         unseen = ended and self.steps is None and not self.built
         return self.replaced is not None and ("" in places or (unseen and not places))
-
-    @property
-    def is_untimed(self) -> bool:
-        """Whether nothing shows when the training began, so that the start of the script counts."""
-        trained = len(self.reports) > 1 or (self.reports and self.ranks.scripts_ended)
-        marked = self.built or self.stepping_s is not None or self.loop_t is not None
-        return bool(trained) and self.script_t is not None and not marked
 
     @property
     def largest_model(self) -> Watched | None:
@@ -367,7 +357,7 @@ class TrainingSummary:
             size,
             describe_steps(observed) if size is not None else None,
             observed[0].learning_rates if observed else (),
-            tuple(map(describe_applied, progress.applied)),
+            tuple(applied.describe() for applied in progress.applied),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -404,16 +394,6 @@ def _read_seen(*values: float) -> Seen:
     first, last, times, low, high, parts, each_step = values
     ends = float(low), float(high)
     return Seen(float(first), float(last), int(times), *ends, int(parts), bool(each_step))
-
-
-def describe_applied(applied: Applied) -> str:
-    """Return what a hook replaced: ``train.py:4: learning rate changed from 0.1 to 0.2``."""
-    if not applied.where:
-        return "the batch size is not applied: it does not feed the first step"
-    name = "batch size of each rank" if applied.choice == "batch_size" else "learning rate"
-    if applied.given == applied.chosen:
-        return f"{applied.where}: {name} {applied.given:g}, as in the script"
-    return f"{applied.where}: {name} changed from {applied.given:g} to {applied.chosen:g}"
 
 
 def _text(value: object) -> str | None:

@@ -210,16 +210,6 @@ class Trial:
         arrived = self.observed_batch_size in {None, self.global_batch_size} and not self.unapplied
         return arrived and not self.forgotten
 
-    @property
-    def exceeds_data(self) -> bool:
-        """Whether an epoch has fewer samples than its batch size, so that a step had those."""
-        size, data = self.observed_batch_size, None
-        if self.samples is not None and self.progress:
-            data = self.samples / self.progress
-        if size is None or data is None or self.unapplied:
-            return False
-        return data / 2 < size < self.global_batch_size  # a part may be dropped; two do not fit
-
     def finish(self, outcome: Outcome) -> Trial:
         """Return this trial with its outcome; the same outcome again changes nothing.
 
