@@ -284,8 +284,8 @@ def _rescale(optimizers: list[Any], now: float, rate: float) -> None:
             same = [name for name in ("lr", "initial_lr") if _is_rate(options.get(name), now)]
             options.update(dict.fromkeys(same, rate))
         for each in gc.get_referrers(optimizer):  # an object, or its attributes
-            known = each if type(each) is dict else getattr(each, "__dict__", {})
-            if known.get("optimizer") is not optimizer:
+            known = each if type(each) is dict else getattr(each, "__dict__", None)
+            if type(known) is not dict or known.get("optimizer") is not optimizer:
                 continue
             for name in {"base_lrs", "base_values"} & known.keys():
                 bases = zip(known[name], own, strict=False)
