@@ -175,3 +175,68 @@ def test_a_run_without_a_step_does_not_reach_its_target(zeusrun):
     (trial,) = zeusrun.history()
     assert trial["status"] == "FAILED"
     assert "before the first step" in trial["reason"]
+
+
+OWN = {
+    "objective": {**METRIC, "metric": "accuracy"},
+    "metrics": LINES,
+    "launch": {"nproc_per_node": 1},
+    "learning_rate": {"base": 0.125, "apply": "optimizer"},
+    "attempts": 1,
+}
+
+
+@pytest.mark.long  # judged in tests/worker/hooks/test_loader.py and test_script_warnings.py
+def test_where_the_batch_size_cannot_be_applied_nothing_is_and_the_default_follows(zeusrun):
+    sizes = {"default": 16, "candidates": [16, 32], "apply": "dataloader"}
+    job = zeusrun.job("trains_without_options.py", args=["64"], batch_size=sizes, **OWN)
+    done = zeusrun("submit", job, "--batch-size", "32")
+    said = done.stdout + done.stderr
+    assert done.returncode == 0, said
+    told = "batch size 32 does not reach the training. Nothing is applied, not the learning rate"
+    assert said.count(told) == 1
+    assert "rate: 0.125" in said
+    assert "rate: 0.25" not in said
+    (trial,) = zeusrun.history()
+    assert (trial["observed_batch_size"], trial["unapplied"]) == (None, True)
+    shown = zeusrun("show", "job-1-1").stdout
+    assert "not observed: nothing has taken batch size 32" in shown
+    assert "32≠its own" in zeusrun("history", "job").stdout
+    explained = " ".join(zeusrun("explain", job).stdout.split())
+    assert "trained with its own batch size, not with 32: only 16 runs" in explained
+
+
+@pytest.mark.long  # likewise
+def test_a_loader_that_does_not_shuffle_is_changed_and_data_for_less_than_a_batch_are_told(zeusrun):
+    sizes = {"default": 16, "candidates": [16, 32, 256, 512], "apply": "dataloader"}
+    job = zeusrun.job("trains_without_options.py", args=["100", "loader"], batch_size=sizes, **OWN)
+    assert zeusrun("submit", job, "--batch-size", "32").returncode == 0
+    done = zeusrun("submit", job, "--batch-size", "512")
+    said = done.stdout + done.stderr
+    assert done.returncode == 0, said
+    small, large = zeusrun.history()
+    assert (small["observed_batch_size"], small["unapplied"], small["steps"]) == (32, False, 12)
+    assert (large["observed_batch_size"], large["unapplied"], large["steps"]) == (100, False, 3)
+    assert said.count("fewer samples than the 512 that zeusrun chose: a step has 100") == 1
+    beliefs = json.loads(zeusrun("explain", job, "--json").stdout)
+    assert {each["global_batch_size"] for each in beliefs} == {16, 32}
+    explained = " ".join(zeusrun("explain", job).stdout.split())
+    assert "trained with batch size 100, not with 512: an epoch has no more samples" in explained
+
+
+@pytest.mark.long  # judged in tests/worker/hooks/test_backward.py and tests/metrics
+@pytest.mark.parametrize("how", ["torch", "plain"])
+def test_time_counts_from_the_first_backward_pass_or_the_run_says_from_where(zeusrun, how):
+    sizes = {"default": 16, "candidates": [16]}
+    own = {**OWN, "learning_rate": None}
+    job = zeusrun.job("trains_by_hand.py", args=[how], batch_size=sizes, **own)
+    done = zeusrun("submit", job)
+    said = done.stdout + done.stderr
+    assert done.returncode == 0, said
+    (trial,) = zeusrun.history()
+    took_s = float(said.partition("took ")[2].split()[0])
+    assert said.count("count from the start of the script, imports included") == (how == "plain")
+    assert trial["steps"] is None
+    if how == "torch":
+        assert trial["time_s"] < took_s  # importing it takes its time
+        assert 0 < trial["curve"][0][1] < trial["curve"][1][1] < trial["curve"][2][1]

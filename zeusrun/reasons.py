@@ -12,7 +12,7 @@ class ReasonCode(str, Enum):
     TARGET_REACHED = "target_reached"
     TARGET_MISSED = "target_missed"
     NO_METRIC = "no_metric"  # the script did not report the metric
-    NOT_TRAINED = "not_trained"  # the target was met before the first step
+    NOT_TRAINED = "not_trained"  # no step was made, or the target was met before the first one
     # Somebody stopped it.
     HOPELESS = "hopeless"  # its policy, or the bound of its cost
     SPEED_CHECKED = "speed_checked"  # another batch size follows

@@ -155,6 +155,37 @@ def test_a_script_that_ignores_the_batch_size_runs_with_its_own(asked):
         assert asked.problem(trials).candidates == (16, 32, 64)
 
 
+def test_after_a_batch_size_that_nothing_took_the_default_runs(asked):
+    ignored = build_trial(1, global_batch_size=64, unapplied=True, status=MISSED)
+    assert not ignored.teaches
+    assert asked.problem([ignored]).candidates == (32,)
+    own = build_trial(2, status=MISSED)
+    choice = asked.choose([ignored, own])
+    assert choice.about_history[0].startswith(
+        "job-1-1 trained with its own batch size, not with 64: only 32 runs until another one"
+    )
+    arrived = build_trial(3, global_batch_size=16, observed_batch_size=16, status=MISSED)
+    for trials in ([replace(ignored, forgotten=True)], [ignored, own, arrived]):
+        assert asked.problem(trials).candidates == (16, 32, 64)
+
+
+def test_no_batch_size_above_the_samples_of_an_epoch_runs_again(asked):
+    """An epoch of 50 samples, of which two ranks drop a part."""
+    seen = {"observed_batch_size": 48, "samples": 480, "progress": 480 / 50, "status": MISSED}
+    above = build_trial(1, global_batch_size=64, **seen)
+    assert not above.teaches
+    assert asked.problem([above]).candidates == (16, 32)
+    assert asked.choose([above]).about_history[0] == (
+        "job-1-1 trained with batch size 48, not with 64: an epoch has no more samples, so no "
+        "larger one runs. Once it has: zeusrun history --forget job-1-1"
+    )
+    assert asked.problem([replace(above, forgotten=True)]).candidates == (16, 32, 64)
+    own = replace(above, observed_batch_size=8)  # that of the script
+    assert asked.problem([own]).candidates == (32,)
+    small = build_trial(1, global_batch_size=64, **{**seen, "observed_batch_size": 16})
+    assert asked.problem([replace(small, samples=160, progress=160 / 16)]).candidates == (16, 32)
+
+
 def test_a_batch_size_does_not_drift_where_the_script_multiplies_it(asked):
     """As with two ranks that a script starts itself, each with the batch size of the option."""
     trials = []

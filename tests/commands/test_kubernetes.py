@@ -10,6 +10,7 @@ import signal
 import threading
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import yaml
@@ -369,12 +370,10 @@ def interrupt():
     os.kill(os.getpid(), signal.SIGINT)
 
 
-def test_ctrl_c_deletes_the_job_and_shows_how_it_ends(
-    submit, inside, history, record, later, monkeypatch
-):
+# What a pod prints while its log is opened again after a silence, as it is deleted, is lost.
+@mock.patch("zeusrun.launcher.kubernetes.client._SILENT_S", (5.0, 300.0))
+def test_ctrl_c_deletes_the_job_and_shows_how_it_ends(submit, inside, history, record, later):
     fake = inside(POLITE)
-    # What a pod prints while its log is opened again after a silence, as it is deleted, is lost.
-    monkeypatch.setattr("zeusrun.launcher.kubernetes.client._SILENT_S", (5.0, 300.0))
 
     def preempt(_):
         (found,) = fake.store.all("jobs")

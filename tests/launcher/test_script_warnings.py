@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.factories import REACHED, build_trial, load_job
-from tests.launcher.values import LAUNCHED, after, report
+from tests.launcher.values import LAUNCHED, after, ended, report, started
 from zeusrun.jobfile.guess.script import Script
 from zeusrun.launcher.script_warnings import (
     describe_schedule,
@@ -18,11 +18,12 @@ from zeusrun.launcher.script_warnings import (
     read_job_script,
 )
 from zeusrun.metrics.advance import advance
-from zeusrun.metrics.progress import settle, take_step_clock
+from zeusrun.metrics.progress import settle
 from zeusrun.metrics.seen import Ranks
 from zeusrun.sidecar.events import (
     Applied,
     Asked,
+    Built,
     Hooked,
     Observed,
     Reported,
@@ -30,7 +31,6 @@ from zeusrun.sidecar.events import (
     Spawned,
     Watched,
 )
-from zeusrun.sidecar.step_clock import StepCount
 from zeusrun.trial import CurvePoint, TrialStatus
 
 LOST = TrialStatus.LOST
@@ -406,9 +406,10 @@ def test_a_hook_that_found_no_loader_is_not_suggested_again():
         replace(progress, replaced=64), build_trial(), stops_at_target=True
     ).values()
     assert text.endswith(
-        "batch_size.apply: dataloader found no data loader with shuffle and a batch size of 32, "
-        "which is the share of batch_size.default. Make the default the batch size of the script, "
-        "or pass ${local_batch_size} in args"
+        "batch_size.apply: dataloader changes the first data loader with a batch size of 32, which "
+        "is the share of batch_size.default, and that must feed the first step. Make the default "
+        "the batch size of the script, build the loader that trains first, or pass "
+        "${local_batch_size} in args"
     )
 
 
@@ -423,16 +424,54 @@ def test_a_hook_that_changed_another_loader_is_not_suggested_again():
 
 
 def test_a_hook_that_found_no_loader_says_so_where_nothing_is_observed():
-    steps = StepCount(9, first_step_t=100.5, last_step_t=101.0)
-    progress = take_step_clock(replace(after(), now_t=101.0, replaced=64), steps)
-    assert find_remarks(progress, build_trial(), stops_at_target=True) == {}
-    progress = replace(progress, now_t=102.0)
-    (text,) = find_remarks(progress, build_trial(), stops_at_target=True).values()
-    assert text.startswith("batch size 32 does not reach the training, so this run teaches nothing")
-    assert "found no data loader" in text
-    applied = Applied(100.0, "batch_size", 32, 16, "train.py:4")
-    progress = advance(progress, applied, build_trial(), lambda *_: None)
-    assert find_remarks(progress, build_trial(), stops_at_target=True) == {}
+    start = replace(after(), now_t=101.0, replaced=64)
+
+    def told(*events):
+        progress = start
+        for event in events:
+            progress = advance(progress, event, build_trial(), lambda *_: None)
+        return [*find_remarks(progress, build_trial(), stops_at_target=True).values()]
+
+    changed = Applied(100.0, "batch_size", 32, 16, "train.py:4")
+    taken_back, nothing = replace(changed, chosen=32), Applied(100.0, "batch_size", 32, 32, "")
+    assert told(changed) == told() == []
+    assert told(changed, taken_back, nothing) == told(nothing)
+    (text,) = told(nothing)
+    assert text.startswith(
+        "batch size 32 does not reach the training. Nothing is applied, not the learning rate "
+        "either, so this run teaches nothing about 32. batch_size.apply: dataloader changes the first"
+    )
+    # Without an optimizer, the second report shows it, and no warning is of the learning rate.
+    reports = report(101.0, 1, 0.1), report(102.0, 2, 0.1)
+    assert told(reports[0]) == []
+    assert told(*reports) == told(nothing)
+
+
+def test_time_that_counts_from_the_start_of_the_script_is_told():
+    def told(*events, **changes):
+        progress = replace(after(*events), **changes)
+        return [*find_remarks(progress, build_trial(), stops_at_target=True)]
+
+    begun, reports = started(100.0), [report(101.0, 1, 0.1), report(102.0, 2, 0.1)]
+    assert told(begun, reports[0]) == []  # it may be an evaluation before training
+    assert told(begun, *reports) == ["time"]
+    assert told(begun, reports[0], ended(103.0), ended(103.0, rank=1)) == ["time"]
+    assert told(begun, Asked(100.5, "stop"), *reports) == []
+    assert told(begun, Built(100.5), *reports) == []
+    assert told(begun, *reports, stepping_s=(100.5, 101.5)) == []  # of backward passes
+    assert told(*reports) == []  # without hooks
+
+
+def test_a_batch_size_above_the_samples_of_a_pass_is_told():
+    seen = Observed(100.0, 0, 500, 1, None, (), False, 1000, 1)
+    progress = after(seen, replace(seen, rank=1))
+    trial = build_trial(global_batch_size=4096)
+    (text,) = find_remarks(progress, trial, stops_at_target=True).values()
+    assert text.startswith(
+        "a pass over the data has fewer samples than the 4096 that zeusrun chose"
+    )
+    assert "a step has 1000" in text
+    assert "Remove the candidates above 1000" in text
 
 
 def test_a_hook_that_hands_it_out_is_enough(warnings):

@@ -15,7 +15,7 @@ from tests.launcher.values import GOAL, LAUNCHED, after, ended, report, started,
 from zeusrun.metrics.advance import advance
 from zeusrun.metrics.progress import settle, take_energy, take_step_clock, take_time
 from zeusrun.metrics.spans import count_spans
-from zeusrun.sidecar.events import Built, Ended, Reported, Spawned, Started
+from zeusrun.sidecar.events import Asked, Built, Ended, Reported, Spawned, Started
 from zeusrun.sidecar.step_clock import StepCount
 from zeusrun.target import better_value, meets_target
 from zeusrun.trial import MOST_POINTS, CurvePoint, epochs_of
@@ -201,6 +201,26 @@ def test_what_lines_of_single_batches_have_met_is_not_reached():
 
 def test_no_step_yet_changes_nothing():
     assert take_step_clock(LAUNCHED, None) is LAUNCHED
+
+
+def test_without_an_optimizer_training_begins_with_the_first_backward_pass():
+    line = replace(report(104.0, 1, 0.9), source="stdout")
+    begun = after(started(103.0), line)
+    first = take_step_clock(begun, StepCount(0, 105.0, 105.0, uncounted=1))
+    assert (first.training_t, first.steps, first.startup_s) == (105.0, None, 5.0)
+    passes = take_step_clock(first, StepCount(0, 105.0, 107.0, uncounted=5))
+    assert (passes.training_t, passes.steps, passes.active_t) == (104.5, None, 107.0)
+    assert passes.reached is None  # an untrained model has met the target
+    assert after(replace(line, t=108.0, epoch=2), start=passes).reached.time_s == 3.5
+    stepped = take_step_clock(passes, StepCount(1, 109.0, 109.0, uncounted=5))
+    assert (stepped.training_t, stepped.steps, stepped.backwards) == (109.0, 1, 0)
+
+
+def test_without_steps_training_begins_with_the_loop_that_asks_whether_to_stop():
+    loop = after(started(103.0), Asked(104.0, "stop"), report(110.0, 1, 0.1), report(111.0, 2, 0.1))
+    assert loop.training_t == 104.0
+    late = after(started(103.0), report(110.0, 1, 0.1), Asked(110.5, "stop"))
+    assert late.training_t == 103.0
 
 
 def test_without_steps_training_begins_with_the_script_of_rank_0():

@@ -35,12 +35,26 @@ def find_ignored(trials: Sequence[Trial]) -> Trial | None:
     """
     arrived: set[int] = set()
     for trial in reversed(trials):
-        if trial.forgotten or trial.observed_batch_size is None:
+        unknown = trial.observed_batch_size is None and not trial.unapplied
+        if trial.forgotten or unknown or _exceeds_data(trial):
             continue
         if not trial.teaches:
             return None if arrived - {trial.observed_batch_size} else trial
         arrived.add(trial.global_batch_size)
     return None
+
+
+def find_largest(trials: Sequence[Trial]) -> Trial | None:
+    """Return the newest trial whose batch size was larger than the data; ``None`` if none was."""
+    return next((e for e in reversed(trials) if _exceeds_data(e) and not e.forgotten), None)
+
+
+def _exceeds_data(trial: Trial) -> bool:
+    """Whether an epoch has fewer samples than the batch size, so that a step had those."""
+    size, samples, epochs = trial.observed_batch_size, trial.samples, trial.progress
+    if size is None or samples is None or not epochs or trial.unapplied:
+        return False
+    return samples / epochs / 2 < size < trial.global_batch_size  # a part may be dropped
 
 
 def find_own_size(trials: Sequence[Trial]) -> int | None:
@@ -74,6 +88,12 @@ def describe_kept(problem: Problem, trials: Sequence[Trial]) -> list[str]:
     clauses = []
     if (ignored := find_ignored(trials)) is not None:
         clauses.append(_describe_ignored(problem, ignored))
+    if (largest := find_largest(trials)) is not None:
+        clauses.append(
+            f"{largest.trial} trained with batch size {largest.observed_batch_size}, not with "
+            f"{largest.global_batch_size}: an epoch has no more samples, so no larger one runs. "
+            f"Once it has: zeusrun history --forget {largest.trial}"
+        )
     for (what, kept), seen in values.items():
         distinct = list(dict.fromkeys(seen))
         few = ", ".join(distinct[:_FEW]) + (", …" if len(distinct) > _FEW else "")
@@ -85,12 +105,13 @@ def describe_kept(problem: Problem, trials: Sequence[Trial]) -> list[str]:
 
 def _describe_ignored(problem: Problem, ignored: Trial) -> str:
     observed, asked = ignored.observed_batch_size or 0, ignored.global_batch_size
+    own = f"batch size {observed}" if observed else "its own batch size"
     text = (
-        f"{ignored.trial} trained with batch size {observed}, not with {asked}: only "
+        f"{ignored.trial} trained with {own}, not with {asked}: only "
         f"{problem.default} runs until another one arrives. "
     )
     times, rest = divmod(observed, asked)
-    if problem.default != observed and rest == 0:
+    if problem.default != observed > 0 == rest:
         text += (
             f"If the script trains with {times} times what it gets, pass ${{batch_size/{times}}} "
             f"in args, and make {times * problem.default} the default. "
@@ -108,7 +129,8 @@ def _differences(problem: Problem, trial: Trial) -> Iterator[tuple[str, str]]:
         return  # it ended too early to teach anything
     proof = prove(trial, learn_from_shared=problem.learn_from_shared)
     if proof.nothing and proof.learning is not None:
-        values = {Doubt.OTHER_SIZE: str(trial.observed_batch_size), Doubt.NO_CRASH: trial.trial}
+        other = str(trial.observed_batch_size or "its own")
+        values = {Doubt.OTHER_SIZE: other, Doubt.NO_CRASH: trial.trial}
         yield proof.learning.value, values.get(proof.learning, trial.status.value)
     (adapts, sync), now = split_variant(trial.variant), split_variant(problem.variant)
     if adapts != now[0]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zeusrun.bandit import stopping
-from zeusrun.bandit.differences import find_ignored, find_own_size
+from zeusrun.bandit.differences import find_ignored, find_largest, find_own_size
 from zeusrun.bandit.problem import PowerObjective, Problem
 from zeusrun.errors import UsageError
 from zeusrun.jobfile.sections import split_batch
@@ -106,6 +106,9 @@ def build_problem(
         own = find_own_size(trials)
         default = own if own in candidates else default
         candidates = (default,)
+    elif (largest := find_largest(trials)) is not None:  # an epoch has no more samples
+        most = largest.observed_batch_size or 0
+        candidates = tuple(size for size in candidates if size <= most or size == default)
     return Problem(
         candidates=candidates,
         default=default,

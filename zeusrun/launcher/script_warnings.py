@@ -35,6 +35,11 @@ _TRAINS_ON = (
     "`run.epochs(default=...)`, or add `if run.should_stop(): break` after `run.report(...)`; with "
     "objective.on_target: continue the script may go on"
 )
+_FROM_THE_START = (
+    "zeusrun sees neither an optimizer step nor a backward pass of torch, so time, energy and cost "
+    "count from the start of the script, imports included. Loop over "
+    "`zeusrun.current().epochs(default=...)`, and they count from its first epoch"
+)
 _HOOKED = {"batch_size": "dataloader", "learning_rate": "optimizer"}
 _CALLS = {"batch_size": "local_batch_size", "learning_rate": "learning_rate"}
 _DATA_MAY_GROW = 1.25
@@ -172,8 +177,9 @@ def find_remarks(
         spawns: Whether the script always starts processes itself; see ``Script.spawns``.
     """
     remarks = _observed_remarks(progress, trial, spawns=spawns)
-    if progress.doubt is not None:
-        remarks["doubt"] = progress.doubt
+    untimed = _FROM_THE_START if _is_untimed(progress) else None
+    told = {"doubt": progress.doubt, "time": untimed}
+    remarks |= {kind: text for kind, text in told.items() if text is not None}
     metric = trial.metric
     seen = progress.seen.get((metric, progress.source or ""))
     if seen is not None and seen.each_step:
@@ -223,22 +229,29 @@ def _batch_size_remarks(progress: Progress, trial: Trial, *, spawns: bool) -> di
     remarks, chosen = {}, trial.global_batch_size
     size = find_batch_size(progress.observed, progress.ranks)
     nothing = f"so this run teaches nothing about {chosen}"
-    # By then the sidecar must have been read since the first step.
-    stepped = progress.stepping_s is not None and progress.now_t - progress.stepping_s[0] > 1.0
+    other = size if observed_batch_size(trial, progress) not in {None, chosen} else None
     if (alone := describe_alone(progress.observed)) is not None:
         remarks["alone"] = alone
         if size is not None and size != chosen:
             remarks["batch size"] = f"its ranks train alone, {nothing}"
-    elif size is not None and observed_batch_size(trial, progress) != chosen:
+    elif progress.unapplied and chosen != progress.replaced:
+        remarks["batch size"] = (
+            f"batch size {chosen} does not reach the training. Nothing is applied, not the "
+            f"learning rate either, {nothing}. {_how_to_deliver(progress, trial)}"
+        )
+    elif other is not None and any(
+        e.data and e.data / 2 < other < chosen for e in progress.observed.values()
+    ):
+        remarks["batch size"] = (
+            f"a pass over the data has fewer samples than the {chosen} that zeusrun chose: a step "
+            f"has {size}, {nothing}, and no larger one runs from now on. Remove the candidates "
+            f"above {size} from batch_size"
+        )
+    elif other is not None:
         how = describe_steps([progress.observed[rank] for rank in sorted(progress.observed)])
         remarks["batch size"] = (
             f"the script trains with batch size {size} ({how}), not with the {chosen} that zeusrun "
             f"chose, {nothing}. {_how_to_deliver(progress, trial, size, spawns=spawns)}"
-        )
-    elif progress.unapplied not in {None, chosen} and stepped:
-        remarks["batch size"] = (
-            f"batch size {chosen} does not reach the training, so this run teaches nothing about "
-            f"it. {_how_to_deliver(progress, trial)}"
         )
     return remarks
 
@@ -248,7 +261,8 @@ def _observed_remarks(progress: Progress, trial: Trial, *, spawns: bool) -> dict
     remarks = _batch_size_remarks(progress, trial, spawns=spawns)
     rate, seen = trial.learning_rate, progress.observed.get(0)
     rates = () if seen is None else seen.learning_rates
-    if rate is not None and rates and not any(math.isclose(rate, r, rel_tol=1e-6) for r in rates):
+    arrived = progress.unapplied or any(math.isclose(rate or 0.0, r, rel_tol=1e-6) for r in rates)
+    if rate is not None and rates and not arrived:
         remarks["learning rate"] = (
             f"the optimizer was built with learning rate {', '.join(f'{r:g}' for r in rates)}, not "
             f"with the {rate:g} that zeusrun chose. Pass ${{learning_rate}} in args, or write  "
@@ -306,16 +320,17 @@ def _how_to_deliver(
     if (replaced := progress.replaced) is None:
         return "Pass ${local_batch_size} in args, or write  batch_size: {apply: dataloader}"
     for applied in progress.applied:
-        if applied.choice == "batch_size":
+        if applied.choice == "batch_size" and applied.given != applied.chosen:
             return (
                 f"batch_size.apply: dataloader changed the data loader at {applied.where}, but the "
                 "training uses another one, or accumulates batches. Pass ${local_batch_size} in "
                 "args"
             )
     return (
-        f"batch_size.apply: dataloader found no data loader with shuffle and a batch size of "
-        f"{replaced // trial.world_size}, which is the share of batch_size.default. Make the "
-        "default the batch size of the script, or pass ${local_batch_size} in args"
+        f"batch_size.apply: dataloader changes the first data loader with a batch size of "
+        f"{replaced // trial.world_size}, which is the share of batch_size.default, and that must "
+        "feed the first step. Make the default the batch size of the script, build the loader that "
+        "trains first, or pass ${local_batch_size} in args"
     )
 
 
@@ -342,6 +357,13 @@ def describe_schedule(event: Scheduled, trial: Trial) -> str | None:
         "compute the number from the length of its data loader: otherwise each batch size trains "
         "under another schedule"
     )
+
+
+def _is_untimed(progress: Progress) -> bool:
+    """Whether nothing shows when the training began, so that the start of the script counts."""
+    trained = len(progress.reports) > 1 or (progress.reports and progress.ranks.scripts_ended)
+    marked = progress.built or progress.stepping_s is not None or progress.loop_t is not None
+    return bool(trained) and progress.script_t is not None and not marked
 
 
 def _reached_at_once(progress: Progress, trial: Trial, earlier: Sequence[Trial]) -> str | None:

@@ -35,9 +35,9 @@ def advance(
 ) -> Progress:
     """Return the progress after an event; ``trial`` is as dispatched.
 
-    Until an optimizer step is seen, training is taken to begin with the script, or with the launch
-    if nothing marked the script. A start that is too early makes a trial dear; one that is too late
-    would make it free.
+    Until a step or a backward pass is seen, training is taken to begin with the loop that asks
+    whether to stop, else with the script, or with the launch if nothing marked the script. A start
+    that is too early makes a trial dear; one that is too late would make it free.
     """
     if isinstance(event, events.Reported):
         return _report(progress, event, trial, energy_between)
@@ -47,10 +47,7 @@ def advance(
     elif isinstance(event, events.Loading):
         changes = {"built" if isinstance(event, events.Built) else "loading": True}
     elif isinstance(event, (events.Asked, events.Applied)):
-        applied = (
-            (*progress.applied, event) if isinstance(event, events.Applied) else progress.applied
-        )
-        changes = {"applied": applied, "asked": progress.asked | {event.choice}}
+        changes = _take_choice(progress, event)
     elif isinstance(event, events.Hooked):
         others = (hook for hook in progress.hooks if hook.library != event.library)
         changes = {"hooks": (*others, event)}  # a script may make many trainers
@@ -73,6 +70,18 @@ def _take_change(progress: Progress, event: events.Adapted | events.Synced) -> d
         return {"adapted": (*progress.adapted, event)}
     change = SyncChange(progress.epochs, event.why, event.how)
     return {"syncs": join_syncs(progress.syncs, [change])}
+
+
+def _take_choice(progress: Progress, event: events.Asked | events.Applied) -> dict[str, Any]:
+    """Take in that the script asks for a choice, or what a hook gave last to a place."""
+    changes: dict[str, Any] = {"asked": progress.asked | {event.choice}}
+    if isinstance(event, events.Applied):
+        place, known = (event.choice, event.where), progress.applied
+        others = (each for each in known if (each.choice, each.where) != place)
+        changes["applied"] = (*others, event)
+    elif event.choice == "stop" and progress.script_t and not progress.last_report_t:
+        changes["loop_t"] = progress.loop_t or event.t  # restarts are part of the run's cost
+    return changes
 
 
 def _take_rank(
@@ -287,9 +296,8 @@ def _changed(progress: Progress, **changes: object) -> Progress:
 def _report(
     progress: Progress, event: events.Reported, trial: Trial, energy_between: EnergyBetween
 ) -> Progress:
-    begun = progress.training_t
-    if begun is None:
-        begun = progress.launched_t if progress.script_t is None else progress.script_t
+    marks = progress.training_t, progress.loop_t, progress.script_t
+    begun = next((t for t in marks if t is not None), progress.launched_t)
     seen = see(progress.seen, event, trial.metric)
     progress = _changed(progress, training_t=begun, seen=seen, last_report_t=event.t)
     value = event.metrics.get(trial.metric)

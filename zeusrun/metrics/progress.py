@@ -34,11 +34,14 @@ class Progress:
     script_t: float | None = None  # when rank 0 began to run the script
     loading: bool = False  # whether the script has asked a data loader for its first batch
     built: bool = False  # whether it has built a torch optimizer
-    training_t: float | None = None  # the start of the first step, else of the script
+    loop_t: float | None = None  # when it asked, before any report, whether to stop
+    training_t: float | None = None  # the start of the first step, else of the loop or the script
     steps: int | None = None  # of rank 0
+    backwards: int = 0  # of a training without an optimizer of torch: its backward passes
     passes: int = 0  # over the loader that feeds them
     others: int = 0  # over other loaders
-    stepping_s: tuple[float, float] | None = None  # ends of the first and of the last step
+    # Ends of the first and of the last step; without an optimizer of torch, of backward passes.
+    stepping_s: tuple[float, float] | None = None
     step_times_s: tuple[float, ...] = ()  # each a mean between two samples
     epochs: int = 0  # completed; since a restart, only those that its way to here has
     reported_by: int = 0  # the generation of ranks that made the last report of the metric
@@ -95,10 +98,12 @@ class Progress:
         return frozenset(name for name, _ in self.seen)
 
     @property
-    def unapplied(self) -> int | None:
-        """The script's own batch size, where a hook found no data loader to hand the chosen one."""
-        found = any(applied.choice == "batch_size" for applied in self.applied)
-        return self.replaced if self.steps and not found else None
+    def unapplied(self) -> bool:
+        """Whether a hook was to hand out the batch size, and nothing that trains has taken it."""
+        places = {each.where for each in self.applied if each.choice == "batch_size"}
+        ended = len(self.reports) > 1 or self.ranks.scripts_ended
+        unseen = ended and self.steps is None and not self.built
+        return self.replaced is not None and ("" in places or (unseen and not places))
 
     @property
     def largest_model(self) -> Watched | None:
@@ -229,23 +234,26 @@ def settle(progress: Progress, *, final: bool = False, resumed: bool = False) ->
 def take_step_clock(progress: Progress, count: StepCount | None) -> Progress:
     """Take in rank 0's step clock: training begins with its first step.
 
+    Without an optimizer of torch, it begins with the first backward pass.
     The clock shows when a step ended. Its start is estimated: one median step time earlier, but not
     before the script began. Otherwise a long first step would be free, and large batch sizes, which
     have few steps, would look cheap.
     """
     if count is None:
         return progress
-    times_s = progress.step_times_s
-    done = 1 if progress.steps is None else progress.steps
-    since_t = count.first_step_t if progress.stepping_s is None else progress.stepping_s[1]
-    if count.steps > done and count.last_step_t > since_t and len(times_s) < _STEP_TIMES:
-        times_s = (*times_s, (count.last_step_t - since_t) / (count.steps - done))
+    times_s, done, since_t = progress.step_times_s, 1, count.first_step_t
+    if progress.stepping_s is None or (count.steps and progress.steps is None):
+        progress, times_s = _forget_untrained(progress), ()
+    else:
+        done, since_t = progress.steps or progress.backwards, progress.stepping_s[1]
+    now = count.steps or count.uncounted
+    if now > done and count.last_step_t > since_t and len(times_s) < _STEP_TIMES:
+        times_s = (*times_s, (count.last_step_t - since_t) / (now - done))
     stepping_s = (count.first_step_t, count.last_step_t)
-    if progress.stepping_s is None:
-        progress = _forget_untrained(progress)
     seen = replace(
         progress,
-        steps=count.steps,
+        steps=count.steps or None,
+        backwards=0 if count.steps else count.uncounted,
         stepping_s=stepping_s,
         step_times_s=times_s,
         passes=count.passes,
@@ -349,7 +357,7 @@ class TrainingSummary:
             size,
             describe_steps(observed) if size is not None else None,
             observed[0].learning_rates if observed else (),
-            tuple(map(describe_applied, progress.applied)),
+            tuple(applied.describe() for applied in progress.applied),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -386,14 +394,6 @@ def _read_seen(*values: float) -> Seen:
     first, last, times, low, high, parts, each_step = values
     ends = float(low), float(high)
     return Seen(float(first), float(last), int(times), *ends, int(parts), bool(each_step))
-
-
-def describe_applied(applied: Applied) -> str:
-    """Return what a hook replaced: ``train.py:4: learning rate changed from 0.1 to 0.2``."""
-    name = "batch size of each rank" if applied.choice == "batch_size" else "learning rate"
-    if applied.given == applied.chosen:
-        return f"{applied.where}: {name} {applied.given:g}, as in the script"
-    return f"{applied.where}: {name} changed from {applied.given:g} to {applied.chosen:g}"
 
 
 def _text(value: object) -> str | None:

@@ -222,8 +222,9 @@ def describe_steps(observed: Sequence[Observed]) -> str:
     """Return what the samples of a step are made of, such as ``2 ranks x 4 batches of 8``."""
     first = observed[0]
     ranks = f"{len(observed)} ranks x " if len(observed) > 1 and not first.alone else ""
-    size = (first.samples or 0) // max(first.batches, 1)
-    steps = f"{ranks}{first.batches} batches of {size}" if first.batches > 1 else f"{ranks}{size}"
+    size, rest = divmod(first.samples or 0, max(first.batches, 1))
+    what = f"{first.batches} batches of {size}" if first.batches > 1 else f"{size}"
+    steps = f"{ranks}{f'{first.samples} in {first.batches} batches' if rest else what}"
     return f"{steps} on each rank alone" if first.alone else steps
 
 

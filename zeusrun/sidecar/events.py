@@ -146,7 +146,8 @@ class Observed:
 class Applied:
     """A hook replaced what the script gave to a data loader or an optimizer by zeusrun's choice.
 
-    ``choice``: ``batch_size`` (of one rank) or ``learning_rate``; ``where``: file and line.
+    ``choice``: ``batch_size`` (of one rank) or ``learning_rate``; ``where``: file and line. If
+    ``chosen`` is ``given``, the script's own stays; with an empty ``where``, nothing has taken it.
     """
 
     t: float
@@ -154,6 +155,15 @@ class Applied:
     given: float
     chosen: float
     where: str
+
+    def describe(self) -> str:
+        """Return it for people: ``train.py:4: learning rate changed from 0.1 to 0.2``."""
+        if not self.where:
+            return "the batch size is not applied: it does not feed the first step"
+        name = "batch size of each rank" if self.choice == "batch_size" else "learning rate"
+        if self.given == self.chosen:
+            return f"{self.where}: {name} {self.given:g}, as in the script"
+        return f"{self.where}: {name} changed from {self.given:g} to {self.chosen:g}"
 
 
 @dataclass(frozen=True)

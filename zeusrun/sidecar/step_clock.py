@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _NOTES = 128  # newest ones; the launcher reads them ten times a second
-_HEAD, _NOTE = struct.Struct("=QddQQQQ"), struct.Struct("=QdQQQQ")
+_HEAD, _NOTE = struct.Struct("=QddQQQQQ"), struct.Struct("=QdQQQQ")
 _SIZE = _HEAD.size + _NOTES * _NOTE.size
 _TRIES = 3  # to read while no step is counted
 _MAX_COUNT = 1 << 53
@@ -39,7 +39,10 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class StepCount:
-    """How far a rank is: optimizer steps, monotonic seconds of the first and the last one."""
+    """How far a rank is: optimizer steps, monotonic seconds of the first and the last one.
+
+    A training without an optimizer of torch has none; its times are those of backward passes.
+    """
 
     steps: int
     first_step_t: float
@@ -49,6 +52,7 @@ class StepCount:
     others: int = 0
     # Bytes of the log, and the place before the step that followed them, with that step's moment.
     notes: tuple[tuple[int, Place], ...] = ()
+    uncounted: int = 0  # steps of other optimizers, and backward passes
 
     @property
     def place(self) -> Place:
@@ -70,8 +74,6 @@ class StepClock:
         view = memoryview(self._map)
         self._counts = view.cast("Q")
         self._times = view[8:24].cast("d")
-        if self._counts[0] == 0:
-            self._times[0] = 0.0
         self._counts[3] = 0  # samples since a restart
         self._passes = self._others = self._log_bytes = 0
         folder = os.path.dirname(os.path.dirname(os.path.abspath(path)))  # noqa: PTH100, PTH120
@@ -88,7 +90,8 @@ class StepClock:
             samples: That all steps have consumed, this one included; 0 if unknown.
             passes: Over the training loader in this process; another number is another pass.
             others: Passes over other loaders in this process.
-            counts: Whether it is a step of its own, not that of another optimizer.
+            counts: Whether it is a step of its own, not that of another optimizer, and no backward
+                pass.
         """
         now = time.monotonic()
         count, times = self._counts, self._times
@@ -104,7 +107,7 @@ class StepClock:
             place = (count[0], count[3], count[4], count[5] + others - self._others)
             _NOTE.pack_into(self._map, at, self._log_bytes, now, *place)
             count[6] += 1
-        if times[0] == 0.0:
+        if times[0] == 0.0 or counts > count[0]:  # the first step, whatever came before
             times[0] = now
         times[1] = now
         count[3] = samples
@@ -113,6 +116,7 @@ class StepClock:
         count[5] += others - self._others
         self._passes, self._others = passes, others
         count[0] += counts
+        count[7] += not counts
 
     def exchange(self, part: tuple[int, float, int] | None) -> tuple[int, float, int]:
         """Return steps, moment of the first, and passes; with ``part``, continue from these."""
@@ -126,7 +130,7 @@ class StepClock:
 
 
 def read_step_clock(path: Path) -> StepCount | None:
-    """Return the count of a rank; ``None`` before its first step or if it cannot be read now."""
+    """Return the count of a rank; ``None`` before its first one or if it cannot be read now."""
     before, content = None, b""
     try:
         for _ in range(_TRIES):
@@ -137,9 +141,11 @@ def read_step_clock(path: Path) -> StepCount | None:
         return None
     if len(content) < _SIZE:
         return None
-    steps, first_t, last_t, samples, passes, others, made = _HEAD.unpack_from(content)
-    numbers = (samples, passes, others, made)
-    if not (is_moment(first_t) and is_moment(last_t) and 0 < steps < _MAX_COUNT > max(numbers)):
+    steps, first_t, last_t, samples, passes, others, made, uncounted = _HEAD.unpack_from(content)
+    most = max(steps, samples, passes, others, made, uncounted)
+    if not (
+        is_moment(first_t) and is_moment(last_t) and steps + uncounted > 0 and most < _MAX_COUNT
+    ):
         return None
     notes = []
     for number in range(max(0, made - _NOTES + 1), made):  # the oldest may be replaced now
@@ -147,4 +153,4 @@ def read_step_clock(path: Path) -> StepCount | None:
         log_bytes, t, *counts = _NOTE.unpack_from(content, at)
         if is_moment(t) and max(log_bytes, *counts) < _MAX_COUNT:
             notes.append((log_bytes, Place(t, *counts)))
-    return StepCount(steps, first_t, last_t, samples, passes, others, tuple(notes))
+    return StepCount(steps, first_t, last_t, samples, passes, others, tuple(notes), uncounted)

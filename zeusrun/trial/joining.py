@@ -109,6 +109,7 @@ def _join(trial: Trial, outcome: Outcome) -> Outcome:
         energy_integrated_j=add(trial.energy_integrated_j, outcome.energy_integrated_j),
         profiling_cost_j=add_known(trial.profiling_cost_j, outcome.profiling_cost_j),
         observed_batch_size=outcome.observed_batch_size or trial.observed_batch_size,
+        unapplied=outcome.unapplied or trial.unapplied,
         noise_curve=join_curves(trial.noise_curve, outcome.noise_curve, *before_it),
         gradient_variance=trial.gradient_variance
         if outcome.gradient_variance is None

@@ -54,6 +54,7 @@ class Outcome:
     shared: bool | None = None  # whether others used the job's GPUs, or its CPUs to their full
     shutdown_s: float | None = None  # from the end of the training to the end of the processes
     observed_batch_size: int | None = None  # if it is not the trial's, the trial teaches nothing
+    unapplied: bool = False  # nor if nothing took the chosen one: the script trained with its own
     noise_curve: tuple[NoisePoint, ...] = ()
     gradient_variance: float | None = None  # of a rank's gradient; the last moving average
     gradients_of: str | None = None  # how they were measured; see ``Watched.how``
@@ -152,6 +153,7 @@ class Trial:
     preemptions: int = 0
     shutdown_s: float | None = None
     observed_batch_size: int | None = None
+    unapplied: bool = False
     forgotten: bool = False
     warnings: tuple[str, ...] = ()
     host: str | None = None
@@ -201,7 +203,8 @@ class Trial:
     @property
     def teaches(self) -> bool:
         """Whether a policy may learn from it about its batch size."""
-        return not self.forgotten and self.observed_batch_size in {None, self.global_batch_size}
+        arrived = self.observed_batch_size in {None, self.global_batch_size} and not self.unapplied
+        return arrived and not self.forgotten
 
     def finish(self, outcome: Outcome) -> Trial:
         """Return this trial with its outcome; the same outcome again changes nothing.

@@ -181,10 +181,14 @@ def observed_text(trial: Trial, sight: TrainingSummary | None) -> str | None:
         return None  # it changed as planned
     if sight is None:
         return None if size is None else f"batch size {size}"
+    applied = "".join(f"\n{text}" for text in sight.applied)
+    if size is None and trial.unapplied:
+        return f"not observed: nothing has taken batch size {trial.global_batch_size}{applied}"
     if size is None:
         return "not observed: no data loader with one batch size feeds the optimizer steps"
+    how = f" ({sight.steps})" if sight.steps else ""  # an earlier part has shown it
     rates = "".join(f", learning rate {rate:g}" for rate in sight.learning_rates[:1])
-    return f"batch size {size} ({sight.steps}){rates}" + "".join(f"\n{t}" for t in sight.applied)
+    return f"batch size {size}{how}{rates}{applied}"
 
 
 def seen_by(sight: TrainingSummary, metric: str) -> str:

@@ -28,7 +28,7 @@ from zeusrun.launcher.supervision.stopping import StopOrder
 from zeusrun.metrics.progress import settle, take_step_clock, take_time
 from zeusrun.metrics.seen import Ranks, Seen
 from zeusrun.reasons import ReasonCode
-from zeusrun.sidecar.events import Adapted, Observed, Reported
+from zeusrun.sidecar.events import Adapted, Built, Observed, Reported
 from zeusrun.sidecar.step_clock import StepCount
 from zeusrun.trial import CurvePoint, EnergySource, HostShare, TrialStatus, join_parts
 
@@ -262,6 +262,15 @@ def test_a_continued_run_that_evaluates_its_restored_model_was_not_untrained(pre
     evaluated = after(started(101.0), report(102.0, 0, 0.6))
     found = outcome(take_step_clock(evaluated, StepCount(9, 103.0, 109.0)), preemptions=preemptions)
     assert found.reason_code is code
+
+
+def test_a_run_whose_optimizer_never_stepped_has_failed_and_not_missed():
+    """As with a batch size above the data, and a loader that drops the last batch."""
+    idle = after(started(101.0), Built(102.0), report(103.0, 1, 0.1), report(104.0, 2, 0.1))
+    found = outcome(idle)
+    assert (found.status, found.reason_code) == (TrialStatus.FAILED, ReasonCode.NOT_TRAINED)
+    assert found.reason.startswith("no optimizer has made a step: if the data loader drops")
+    assert outcome(idle, preemptions=1).status is TrialStatus.MISSED
 
 
 def test_a_metric_that_was_never_finite_has_no_best():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import textwrap
 
 import pytest
@@ -32,7 +33,7 @@ def run(tmp_path):
     def start(script, **environment):
         path = tmp_path / "script.py"
         path.write_text(PREAMBLE + textwrap.dedent(script))
-        rank = Rank(tmp_path / "run")
+        rank = Rank(tmp_path / f"run{len([*tmp_path.iterdir()])}")
         code, log = rank.run_forked(path, **environment)
         return rank, code, log
 
@@ -92,7 +93,37 @@ def train(count, accumulated, epochs=1):
             id="workers that stay",
         ),
         pytest.param(
-            "for batch in DataLoader(data, 512): step()", [(512, 1)], id="more than the data"
+            """
+            for epoch in range(20):
+                for batch in DataLoader(data, 512): step()
+                for batch in DataLoader(others, 16): pass
+            """,
+            [(100, 1)],
+            id="more than the data",
+        ),
+        pytest.param(
+            "for epoch in range(3):\n    for batch in DataLoader(data, 60): step()",
+            [(60, 1)],
+            id="a step, and a smaller one",
+        ),
+        pytest.param(
+            """
+            loader = DataLoader(data, 24)
+            for epoch in range(3):
+                for number, batch in enumerate(loader, 1):
+                    if number % 8 == 0 or number == len(loader): step()
+            """,
+            [(100, 5)],
+            id="more accumulation than the data",
+        ),
+        pytest.param(
+            """
+            kept = [*DataLoader(data, 25)]
+            for epoch in range(3):
+                for batch in kept: step()
+            """,
+            [],
+            id="batches that were drawn before",
         ),
         pytest.param(
             "for epoch in range(9):\n    for batch in DataLoader(data, batch_size=None): step()",
@@ -157,7 +188,10 @@ def train(count, accumulated, epochs=1):
             id="two optimizers",
         ),
         pytest.param("for _ in range(20): step()", [], id="no loader"),
-        pytest.param(READS_AHEAD + "train(15, 4, epochs=9)", [], id="read ahead, and few steps"),
+        pytest.param(
+            READS_AHEAD + "train(15, 4, epochs=9)", [(15, 2)], id="read ahead, and a single step"
+        ),
+        pytest.param(READS_AHEAD + "train(40, 4, epochs=9)", [], id="read ahead, and few steps"),
         pytest.param(READS_AHEAD + "train(40, 1)", [(8, 1)], id="read ahead"),
         pytest.param(READS_AHEAD + "train(64, 2)", [(16, 2)], id="read ahead and accumulation"),
         pytest.param(
@@ -300,6 +334,7 @@ def train(loader):
 
 sets = {"train": data, "val": others}
 parts = [range(60), range(60, 100)]
+drawn = BatchSampler(RandomSampler(data), 16, True)
 """
 
 
@@ -423,6 +458,121 @@ for loader in [first] * 4 + [second] * 4: train(loader)
     applied = [(e.given, e.chosen) for e in rank.events if isinstance(e, Applied)]
     assert applied == [(16, 32), (16, 16)]
     assert observed(rank)[-1] == (16, 1)
+
+
+def test_a_loader_that_does_not_shuffle_gets_it_and_one_that_shuffles_takes_its_place(run):
+    script = f"""{SPLIT}
+first = DataLoader(data, 16)
+second = DataLoader(others, 16)
+print(len(first), len(second))
+if {{shuffles}}:
+    second, first = first, DataLoader(data, 16, shuffle=True)
+for _ in range(3):
+    train(first)
+    for batch in second: pass
+print(first.batch_size, second.batch_size, len(second))
+"""
+    for shuffles, log, places in (
+        (False, "4 3\n32 16 3\n", [32]),
+        (True, "4 3\n32 16 7\n", [32, 16, 32]),
+    ):
+        rank, code, said = run(script.replace("{shuffles}", str(shuffles)), **APPLY)
+        assert (code, said) == (0, log)
+        assert [e.chosen for e in rank.events if isinstance(e, Applied)] == places
+        assert observed(rank) == [(32, 1)]
+
+
+RATES = {"ZEUSRUN_LEARNING_RATE": "0.5", "ZEUSRUN_GIVEN_LEARNING_RATE": "0.25"}
+SCHEDULED = """
+schedulers = torch.optim.lr_scheduler
+def rates(*following):
+    found = []
+    for _ in range(8):
+        step()
+        found.append([group["lr"] for group in optimizer.param_groups])
+        for each in following:
+            if hasattr(each, "get_last_lr"): found.append(each.get_last_lr())
+            each.step()
+    return found
+class Halving:
+    # As of timm: no class of torch; it sets the rates from those at its beginning.
+    def __init__(self):
+        self.optimizer, self.count = optimizer, 0
+        for group in optimizer.param_groups: group["initial_lr"] = group["lr"]
+        self.base_values = [group["initial_lr"] for group in optimizer.param_groups]
+    def step(self):
+        self.count += 1
+        for group, base in zip(optimizer.param_groups, self.base_values):
+            group["lr"] = base / 2**self.count
+def warm(steps): return schedulers.LinearLR(optimizer, 0.1, total_iters=steps)
+bias = torch.zeros(1, requires_grad=True)
+groups = [{"params": [*layer.parameters()]}, {"params": [bias], "lr": 0.01}]
+optimizer = torch.optim.SGD(groups, 0.25)
+"""
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        "",
+        "warm(4)",
+        "schedulers.LambdaLR(optimizer, lambda epoch: 0.9**epoch)",
+        "schedulers.CosineAnnealingLR(optimizer, 6)",
+        "Halving()",
+        "schedulers.OneCycleLR(optimizer, [0.5, 0.2], total_steps=20)",
+        "schedulers.SequentialLR(optimizer, [warm(2), schedulers.ExponentialLR(optimizer, 0.8)], [2])",
+    ],
+)
+def test_where_the_batch_size_is_not_applied_the_learning_rate_is_the_scripts_own(run, schedule):
+    script = f"{SCHEDULED}for each in rates({schedule}): print(each)"
+    rank, code, log = run(script, **APPLY, **RATES)
+    assert code == 0, log
+    applied = [
+        (e.choice, e.chosen, e.where) for e in rank.events if isinstance(e, Applied) and e.where
+    ]
+    assert [each[:2] for each in applied[-2:]] == [("learning_rate", 0.25)] * 2
+    assert [e.choice for e in rank.events if isinstance(e, Applied) and not e.where] == [
+        "batch_size"
+    ]
+    numbers = re.findall(r"[\d.e-]+", log)
+    _, code, plain = run(script)
+    assert code == 0, plain
+    assert list(map(float, numbers)) == pytest.approx(
+        [float(each) for each in re.findall(r"[\d.e-]+", plain)], rel=1e-12
+    )
+
+
+@pytest.mark.parametrize(
+    ("loop", "sizes"),
+    [
+        ("first = second = DataLoader(data, 8, shuffle=True)", "8 8"),
+        ("second, first = DataLoader(others, 16), DataLoader(data, 16)", "16 16"),
+        ("second, first = DataLoader(others, 16, shuffle=True), DataLoader(data, 8)", "8 16"),
+        (
+            "second, first = build(others, shuffle=True), DataLoader(data, batch_sampler=drawn)",
+            "None 16",
+        ),
+    ],
+    ids=["another size", "the first one evaluates", "only the evaluation has it", "batch sampler"],
+)
+def test_nothing_is_applied_where_another_loader_feeds_the_first_step(run, loop, sizes):
+    script = f"{SPLIT}{SCHEDULED}{loop}\ntrain(first)\n"
+    script += "print(first.batch_size, second.batch_size, optimizer.param_groups[0]['lr'])"
+    rank, code, log = run(script, **APPLY, **RATES)
+    assert (code, log) == (0, f"{sizes} 0.25\n")
+    newest = {
+        (e.choice, e.where): e.chosen == e.given for e in rank.events if isinstance(e, Applied)
+    }
+    assert all(newest.values())
+    assert ("batch_size", "") in newest
+
+
+def test_a_step_before_there_is_a_batch_decides_nothing(run):
+    """As some scripts do, so that a scheduler does not warn."""
+    script = f"{SPLIT}{SCHEDULED}first = DataLoader(data, 16)\noptimizer.step()\ntrain(first)\n"
+    rank, code, log = run(f"{script}print(optimizer.param_groups[0]['lr'])", **APPLY, **RATES)
+    assert (code, log) == (0, "0.5\n")
+    assert observed(rank) == [(32, 1)]
 
 
 EPOCHS = """

@@ -171,9 +171,7 @@ def observed_batch_size(trial: Trial, progress: Progress) -> int | None:
     """Return with what batch size a trial trains, its own while it adapts it as planned."""
     size = find_batch_size(progress.observed, progress.ranks)
     planned = {change.batch_size for change in progress.batch_sizes}
-    if size in planned:
-        return trial.global_batch_size
-    return size or (None if planned else progress.unapplied)
+    return trial.global_batch_size if size in planned else size
 
 
 def limit_in_force(
@@ -286,6 +284,7 @@ def outcome_now(
         by_reports=progress.by_reports,
         unclear=progress.unclear,
         observed_batch_size=observed_batch_size(trial, progress),
+        unapplied=progress.unapplied and trial.global_batch_size != progress.replaced,
         batch_sizes=progress.batch_sizes,
         world_sizes=progress.world_sizes,
         syncs=progress.syncs,

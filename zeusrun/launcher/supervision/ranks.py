@@ -144,7 +144,7 @@ class RunningRanks:
     def counts(self) -> dict[int, StepCount]:
         """Return the step clocks of the ranks that have made a step."""
         counts = ((rank, self.count(rank)) for rank in self.world)
-        return {rank: count for rank, count in counts if count is not None}
+        return {rank: count for rank, count in counts if count is not None and count.steps}
 
     def slowest(self) -> StepCount | None:
         """Return the step clock of the rank that is furthest behind; ``None`` until all step."""

@@ -50,7 +50,7 @@ from zeusrun.launcher.supervision.stalls import StallControl
 from zeusrun.launcher.supervision.stopping import StopOrder, Stopping
 from zeusrun.lever import limit_of, power_lever
 from zeusrun.metrics.base import open_sources
-from zeusrun.metrics.progress import TrainingSummary, describe_applied, take_time
+from zeusrun.metrics.progress import TrainingSummary, take_time
 from zeusrun.metrics.rows import SourceContext
 from zeusrun.plain_text import storable_text
 from zeusrun.sidecar.events import Applied, Regrouped, Scheduled, Started, Synced
@@ -196,7 +196,7 @@ def _describe(event: Event) -> str | None:
         return f"{count} rank{'s' * (count > 1)}: {event.why}"
     if isinstance(event, Synced) and event.problem is None:
         return f"sync {event.how}: {event.why}"
-    return describe_applied(event) if isinstance(event, Applied) else None
+    return event.describe() if isinstance(event, Applied) else None
 
 
 def _observe(run: Supervised, *, final: bool = False) -> None:

@@ -28,6 +28,10 @@ _STOPPED_AS = {
     **dict.fromkeys((ReasonCode.SPEED_CHECKED, *BY_SIGNAL), TrialStatus.CANCELLED),
     ReasonCode.PREEMPTED: TrialStatus.PREEMPTED,
 }
+_NO_STEP = (
+    "no optimizer has made a step: if the data loader drops the last batch, a pass over the data "
+    "has fewer samples than a batch; remove such batch sizes from batch_size.candidates"
+)
 _UNTRAINED = (
     "the target is met before the first step, and no later epoch was reported; choose a harder "
     "target, check that the script does not evaluate a trained model, and report after each epoch"
@@ -83,6 +87,8 @@ def _missed(trial: Trial, progress: Progress, earlier: Sequence[Trial]) -> Verdi
         return TrialStatus.FAILED, ReasonCode.NOT_TRAINED, _UNTRAINED
     if progress.doubt is not None and progress.last_value is None:
         return TrialStatus.FAILED, ReasonCode.NO_METRIC, progress.doubt
+    if progress.awaits_step and progress.curve and not trial.preemptions:
+        return TrialStatus.FAILED, ReasonCode.NOT_TRAINED, _NO_STEP
     if trial.metric not in progress.seen_metrics:
         return _without_metric(trial, progress, earlier, _never_reported(trial, progress))
     best = "no finite value" if progress.best_value is None else f"best {progress.best_value:.4g}"

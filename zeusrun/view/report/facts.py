@@ -183,7 +183,7 @@ def build_facts(job: str, trials: Sequence[Trial], unit: CurveUnit | None = None
 
 def _describe_other_sizes(trials: Sequence[Trial]) -> Iterator[str]:
     sizes = {t.observed_batch_size: None for t in trials if not t.teaches and not t.forgotten}
-    listed = ", ".join(str(size) for size in sizes if size is not None)
+    listed = ", ".join(str(size or "its own") for size in sizes)
     if listed:
         count = sum(not trial.teaches and not trial.forgotten for trial in trials)
         yield (

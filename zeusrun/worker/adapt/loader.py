@@ -68,7 +68,7 @@ class Batches(Sampler[list[int]]):
     @property
     def step_samples(self) -> int:
         """Samples of this rank in a whole step; observed in place of the batches."""
-        return share(self.global_batch_size, self.num_replicas, self.rank)
+        return share(min(self.global_batch_size, self._total), self.num_replicas, self.rank)
 
     @property
     def is_resumed(self) -> bool:

@@ -7,11 +7,13 @@ for scripts that have no argument for them.
 from __future__ import annotations
 
 import functools
+import gc
 import math
 import sys
 import time
 import weakref
 from dataclasses import dataclass
+from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 from zeusrun.sidecar.events import Applied
@@ -41,19 +43,22 @@ class _Built:
 
     data: int  # id of its dataset
     sampler: Any
+    draws: bool  # its samples in random order, as most training loaders do
     lines: tuple[str, ...]  # of the script, innermost first
     by_library: bool
     to_evaluate: bool  # says the name of a function
 
 
-class _TrainingLoader:
+class TrainingLoader:
     """Tells which data loaders get the chosen batch size: those that feed the optimizer steps.
 
-    That is known only at the first step, when a batch size is fixed. So it is the first loader that
-    draws batches of the size that the script gives, outside Lightning's functions for evaluation.
-    A later one is left as it is, unless
+    That is known only at the first step, when a batch size is fixed. So it is the first loader with
+    batches of the size that the script gives, outside Lightning's functions for evaluation. A later
+    one is left as it is, unless
 
     - the one before it is gone and has fed no step, so that it was not for training;
+    - it draws in random order, the one before it does not, and no step was made: that one gets its
+      own batch size again;
     - it is the same one again, as Lightning rebuilds it or a function of the script: over the same
       dataset, and not another part of it;
     - it was built in the same way after steps, as in the next fold or epoch.
@@ -62,11 +67,14 @@ class _TrainingLoader:
     def __init__(self, environment: WorkerEnvironment, observer: Observer) -> None:
         self._environment, self._observer = environment, observer
         self._last: _Built | None = None  # which got the chosen batch size
+        self._loader: Callable[[], Any] = lambda: None  # that one
         self._batches: Callable[[], Any] = lambda: None  # its sampler, while it or a pass is used
+        self._given_up = False
+        self.take_back: Callable[[], None] = lambda: None
         self._steps = 0  # before it
         self._left: set[int] = set()  # ids of the datasets of those that were left as they are
         self._recorded: set[tuple[str, ...]] = set()
-        observer.on_left = self._check
+        observer.on_left, observer.on_first = self._check, self._settle
 
     @property
     def given(self) -> int:
@@ -81,12 +89,13 @@ class _TrainingLoader:
     def is_it(self, built: _Built) -> bool:
         """Whether a loader gets the chosen batch size."""
         last, stepped = self._last, self._observer.steps > self._steps
-        same_data = last is not None and built.data == last.data
-        if built.to_evaluate or (built.by_library and built.data in self._left and not same_data):
+        same_data = last is not None and (built.data, built.draws) == (last.data, last.draws)
+        left = built.by_library and built.data in self._left and not same_data
+        if self._given_up or built.to_evaluate or left:
             return False
         if last is None or (stepped and built.lines == last.lines):
             return True
-        if not stepped and self._batches() is None:
+        if not stepped and (self._batches() is None or (built.draws and not last.draws)):
             return True
         if not (same_data and (built.by_library or built.lines[0] == last.lines[0])):
             return False
@@ -97,18 +106,54 @@ class _TrainingLoader:
     def take(self, built: _Built, loader: Any) -> None:
         """Remember the loader that got the chosen batch size, and record a new place."""
         last, place = self._last, built.lines[:1]
+        if last is not None and built.draws > last.draws and self._observer.steps == self._steps:
+            self._restore(last)
         is_rebuilt = last is not None and built.by_library and built.data == last.data
         if not is_rebuilt and place not in self._recorded:
             self._recorded.add(place)
             self._record(self.chosen, built.lines[0])
         self._left.discard(built.data)
         self._last, self._steps = built, self._observer.steps
-        self._batches = weakref.ref(loader.batch_sampler)
+        self._loader, self._batches = weakref.ref(loader), weakref.ref(loader.batch_sampler)
 
     def leave(self, built: _Built, loader: Any) -> None:
         """Remember a loader that kept its batch size."""
         self._left.add(built.data)
         loader._zeusrun_left = built.lines
+
+    def _restore(self, last: _Built) -> None:
+        """Give its own batch size to a loader again, before it has fed a step."""
+        loader, batches = self._loader(), self._batches()
+        if batches is not None:
+            batches.batch_size = self.given
+        if loader is not None:
+            vars(loader)["batch_size"] = self.given  # torch refuses to set it
+            self.leave(last, loader)
+        self._recorded.discard(last.lines[:1])
+        self._record(self.given, last.lines[0])
+
+    def _settle(self) -> None:
+        """Before the first step: if the chosen batch size does not feed it, apply nothing.
+
+        A scheduler may want one step of the optimizer before there is a batch.
+        """
+        last, observer = self._last, self._observer
+        current, previous = observer.current, observer.previous
+        if last is not None and current is None and not observer.steps:
+            return
+        observer.on_first = lambda: None
+        if last is not None and current is not None:
+            beside = previous is not None and not previous.ended and previous.feed.left
+            arrives = current.feed.nominal in {None, self.chosen}
+            if arrives or (last.draws and (current.feed.left or beside)):  # ``_check`` raises
+                return
+        if self.chosen == self.given:
+            return
+        if last is not None:
+            self._restore(last)
+        self._last, self._given_up = None, True
+        self._record(self.given, "")
+        self.take_back()
 
     def _check(self, left: tuple[str, ...], early: bool) -> None:
         """Say that a loader feeds steps that was left as it is.
@@ -125,8 +170,8 @@ class _TrainingLoader:
             raise RuntimeError(
                 f"zeusrun: batch_size.apply: dataloader: the data loader of {trains} feeds the "
                 f"optimizer steps, but zeusrun changed that of {changed}: the first one with "
-                f"batches of {self.given} in random order. Build the one that trains first, give "
-                "the other one another batch size, or pass ${local_batch_size} in args"
+                f"batches of {self.given}. Build the one that trains first, give the other one "
+                "another batch size, or pass ${local_batch_size} in args"
             )
         if left not in self._recorded:
             self._recorded.add(left)
@@ -138,30 +183,30 @@ class _TrainingLoader:
 
 
 def apply_batch_size(
-    dataloader: ModuleType, environment: WorkerEnvironment, observer: Observer
+    dataloader: ModuleType, environment: WorkerEnvironment, training: TrainingLoader
 ) -> None:
     """Give the chosen batch size to the data loader that feeds the optimizer steps.
 
-    If that turns out to be another one, the script fails in its first steps.
+    If that turns out to be another one with such batches, the script fails in its first steps.
 
     Args:
         dataloader: ``torch.utils.data.dataloader``.
         environment: This rank.
-        observer: Knows which loader feeds the steps.
+        training: Knows which loader that is.
     """
     cls: Any = dataloader.DataLoader
     build = cls.__init__
-    training = _TrainingLoader(environment, observer)
 
     @functools.wraps(build)  # libraries inspect the parameters
     def __init__(
         loader: Any, dataset: Any, batch_size: Any = 1, *args: Any, **options: Any
     ) -> None:
+        shuffle, sampler, batches = _options(args, options)
         known = type(batch_size) is int and batch_size in environment.batch_size_to_replace
-        if not (known and _draws(args, options)):
+        if not known or batches is not None:
             build(loader, dataset, batch_size, *args, **options)
             return
-        built = _Built(id(dataset), _options(args, options)[1], *_callers())
+        built = _Built(id(dataset), sampler, _draws(shuffle, sampler), *_callers())
         if training.is_it(built):
             build(loader, dataset, training.chosen, *args, **options)
             training.take(built, loader)
@@ -173,7 +218,10 @@ def apply_batch_size(
 
 
 def apply_learning_rate(
-    optimizer: ModuleType, environment: WorkerEnvironment, given: float
+    optimizer: ModuleType,
+    environment: WorkerEnvironment,
+    given: float,
+    training: TrainingLoader | None,
 ) -> None:
     """Give the chosen learning rate to every optimizer that the script builds with its own.
 
@@ -181,25 +229,69 @@ def apply_learning_rate(
         optimizer: ``torch.optim.optimizer``.
         environment: This rank.
         given: The learning rate that the script gives, ``learning_rate.base``.
+        training: Takes it back before the first step if the batch size is not applied.
     """
     cls: Any = optimizer.Optimizer
     build = cls.__init__
     chosen = environment.learning_rate or given
     places: set[str] = set()  # a script may build one in every epoch
+    changed: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+
+    def record(rate: float, where: str) -> None:
+        environment.record_on_0(Applied(time.monotonic(), "learning_rate", given, rate, where))
+
+    def take_back() -> None:
+        nonlocal chosen
+        _rescale([*changed.values()], chosen, given)
+        chosen = given
+        for where in sorted(places):
+            record(given, where)
 
     @functools.wraps(build)
     def __init__(self: Any, params: Any, defaults: dict[str, Any]) -> None:
         groups = params if isinstance(params, list) else []
-        found = [each for each in (defaults, *groups) if _has_rate(each, given)]
+        found = [
+            options
+            for options in (defaults, *groups)
+            if isinstance(options, dict) and _is_rate(options.get("lr"), given)
+        ]
         for options in found:
             options["lr"] = chosen
         if found and (where := _callers()[0][0]) not in places:
             places.add(where)
-            applied = Applied(time.monotonic(), "learning_rate", given, chosen, where)
-            environment.record_on_0(applied)
+            record(chosen, where)
         build(self, params, defaults)
+        if found:
+            changed[id(self)] = self
 
     cls.__init__ = __init__
+    if training is not None:
+        training.take_back = take_back
+
+
+def _rescale(optimizers: list[Any], now: float, rate: float) -> None:
+    """Give a rate to the groups of optimizers that were built with another one.
+
+    Schedulers of torch and timm that were built since have copied that one, and may have changed
+    the group's.
+    """
+    for optimizer in optimizers:
+        groups = optimizer.param_groups
+        own = [_is_rate(group.get("initial_lr", group.get("lr")), now) for group in groups]
+        for group in compress(groups, own):
+            group["lr"] = rate if _is_rate(group["lr"], now) else group["lr"] * (rate / now)
+        for options in (optimizer.defaults, *compress(groups, own)):
+            same = [name for name in ("lr", "initial_lr") if _is_rate(options.get(name), now)]
+            options.update(dict.fromkeys(same, rate))
+        for each in gc.get_referrers(optimizer):  # an object, or its attributes
+            known = each if type(each) is dict else getattr(each, "__dict__", None)
+            if type(known) is not dict or known.get("optimizer") is not optimizer:
+                continue
+            for name in {"base_lrs", "base_values"} & known.keys():
+                bases = zip(known[name], own, strict=False)
+                known[name] = [rate if of and _is_rate(base, now) else base for base, of in bases]
+            if "_last_lr" in known:
+                known["_last_lr"] = [group["lr"] for group in groups]
 
 
 def _options(args: tuple[Any, ...], options: dict[str, Any]) -> list[Any]:
@@ -210,11 +302,8 @@ def _options(args: tuple[Any, ...], options: dict[str, Any]) -> list[Any]:
     ]
 
 
-def _draws(args: tuple[Any, ...], options: dict[str, Any]) -> bool:
-    """Whether a loader draws its samples in random order, as training loaders do."""
-    shuffle, sampler, batches = _options(args, options)
-    if batches is not None:
-        return False
+def _draws(shuffle: Any, sampler: Any) -> bool:
+    """Whether a loader draws its samples in random order."""
     if sampler is None:
         return bool(shuffle)
     return bool(getattr(sampler, "shuffle", type(sampler).__name__ != "SequentialSampler"))
@@ -228,9 +317,8 @@ def _indices(sampler: Any) -> set[int]:
         return set()
 
 
-def _has_rate(options: Any, given: float) -> bool:
-    rate = options.get("lr") if isinstance(options, dict) else None
-    return isinstance(rate, (int, float)) and math.isclose(rate, given, rel_tol=1e-9)
+def _is_rate(value: Any, rate: float) -> bool:
+    return isinstance(value, (int, float)) and math.isclose(value, rate, rel_tol=1e-9)
 
 
 def _callers() -> tuple[tuple[str, ...], bool, bool]:

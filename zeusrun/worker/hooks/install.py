@@ -28,11 +28,13 @@ if TYPE_CHECKING:
     from zeusrun.sidecar.step_clock import StepClock
     from zeusrun.worker.adapt.control import Control, Rates
     from zeusrun.worker.elastic.member import Member as ElasticMember
+    from zeusrun.worker.hooks.apply import TrainingLoader
     from zeusrun.worker.hooks.observer import Pass
     from zeusrun.worker.stats.watch import WatchedModels
     from zeusrun.worker.sync.control import SyncedModels
 
 MODULES = {
+    "torch.autograd": "pytorch.backward",
     "torch.optim.optimizer": "pytorch.optimizer",
     "torch.optim.lr_scheduler": "schedulers",
     "torch.utils.data.dataloader": "pytorch.loader",
@@ -70,6 +72,7 @@ class Hooks:
         member: Which steps of this process count.
         observer: Which loader feeds the optimizer steps, and with how many samples.
         reporter: Records the metrics that hooks see.
+        training: Which loader gets the chosen batch size; ``None`` if the script takes it itself.
         watch: The statistics of gradients; ``None`` if the job file asks for none.
         sync: The models whose ranks agree in another way than by an all-reduce; else ``None``.
         agree: Called after each optimizer step.
@@ -84,6 +87,11 @@ class Hooks:
         self.member = Member(environment, tick, self.flush, launched=launched)
         self.observer = Observer(environment)
         self.reporter = Reporter(environment, self.observer)
+        self.training: TrainingLoader | None = None
+        if environment.batch_size_to_replace:
+            from zeusrun.worker.hooks.apply import TrainingLoader  # noqa: PLC0415 - few need it
+
+            self.training = TrainingLoader(environment, self.observer)
         environment.consumed = lambda: self.observer.consumed
         environment.stepped = lambda: self.observer.steps or None
         self.watch: WatchedModels | None = None
@@ -150,7 +158,7 @@ class Hooks:
         with contextlib.suppress(Exception):  # the script may have replaced anything
             if self.control is not None:
                 self.control.end()
-            self.observer.record()
+            self.observer.end()
             self.reporter.flush()
             if self.watch is not None:
                 self.watch.flush()

@@ -6,7 +6,7 @@ import time
 import weakref
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zeusrun.sidecar.events import Built, Loading, Observed
 
@@ -21,6 +21,16 @@ _MAX_QUEUED = 1000
 _MAX_SIZES = 2  # a loader has one size of batches, and a smaller last one
 
 
+class _Taken(NamedTuple):
+    """What an optimizer step has taken from a loader."""
+
+    batches: int
+    samples: int
+
+
+_NOTHING = _Taken(0, 0)
+
+
 @dataclass
 class Feed:
     """A data loader, over all its passes."""
@@ -31,27 +41,18 @@ class Feed:
     length: int | None = None  # batches in a pass, as it says
     loader: Callable[[], Any] = lambda: None  # ``None`` once the script has dropped it
     sizes: set[int | None] = field(default_factory=set)  # of the batches seen
-    batches: int = 0  # seen
     passes: int = 0  # in which an optimizer stepped
     left: tuple[str, ...] = ()  # where it was built, if it kept its batch size (``hooks/apply.py``)
 
     def sees(self, size: int | None) -> None:
         """Take in the size of a batch; ``None`` if the loader does not form batches."""
-        self.batches += 1
         if len(self.sizes) <= _MAX_SIZES:
             self.sizes.add(size)
 
     @property
-    def batch_size(self) -> int | None:
-        """Samples in a batch; ``None`` if it varies or cannot be observed."""
-        sizes = self.sizes
-        if not sizes or None in sizes or len(sizes) > _MAX_SIZES:
-            return None
-        largest = max(size for size in sizes if size is not None)
-        # One batch per pass: it contains all data, and may be smaller than the batch size.
-        if self.nominal is not None and len(sizes) == 1 and self.batches <= max(1, self.passes):
-            return max(largest, self.nominal)
-        return largest
+    def is_sized(self) -> bool:
+        """Whether its batches have one size; if it varies, that of a step cannot be named."""
+        return bool(self.sizes) and None not in self.sizes and len(self.sizes) <= _MAX_SIZES
 
 
 @dataclass
@@ -61,7 +62,8 @@ class Pass:
     feed: Feed
     pending: int = 0  # batches since the last optimizer step
     steps: int = 0  # optimizer steps so far
-    batches: int = 0  # of the last step, unless it is the first one
+    last: _Taken = _NOTHING  # by the last step, unless it is the first one
+    whole: _Taken = _NOTHING  # by the first step, if no other one follows in the pass
     ended: bool = False  # all batches have been yielded
     queued: deque[int | None] = field(default_factory=lambda: deque(maxlen=_MAX_QUEUED))
     limit: int | None = None  # batches that it still has; ``None``: all
@@ -84,7 +86,8 @@ class Observer:
         previous: The pass over another loader that yielded before it.
         on_left: Called when a loader feeds steps that did not get the chosen batch size, with its
             ``left`` and whether these are among the first steps of the training; it may raise.
-        switches: How often another pass than before has yielded since the last step.
+        on_first: Called before each optimizer step; whoever needs only the first one, removes it.
+        switches: How often a pass has yielded after one that is not over, since the last step.
         steps: Optimizer steps of this rank; of several optimizers, those of one count.
         others: Passes over loaders that did not feed the steps when they began.
         has_optimizer: Whether the script has built an optimizer.
@@ -99,6 +102,7 @@ class Observer:
         self.current: Pass | None = None
         self.previous: Pass | None = None
         self.on_left: Callable[[tuple[str, ...], bool], None] | None = None
+        self.on_first: Callable[[], None] = lambda: None
         self.switches = 0
         self.steps: int = 0
         self.others: int = 0
@@ -115,7 +119,9 @@ class Observer:
         self._feeds: weakref.WeakKeyDictionary[Any, Feed] = weakref.WeakKeyDictionary()
         self._training: Feed | None = None
         self._earlier = 0  # passes over earlier loaders that the present one replaced
-        self._steps: dict[int, int] = {}  # batches in a step -> steps, since the last record
+        # Batches in a step -> such steps, and the most samples of one, since the last record.
+        self._steps: dict[int, tuple[int, int]] = {}
+        self._single: Pass | None = None  # the newest pass with a step
         self._mixed = 0  # steps for which several loaders yielded
         self._alone = False  # whether this rank, one of several, trains a model of its own
         self._due = _ENOUGH
@@ -198,7 +204,6 @@ class Observer:
         for feed in self._feeds.values():
             feed.nominal, feed.replicas, feed.data, feed.length = _facts_of(feed.loader())
             feed.sizes.clear()
-            feed.batches = 0
 
     def trains_on(self, feed: Feed) -> bool:
         """Whether a loader feeds the optimizer steps."""
@@ -223,7 +228,8 @@ class Observer:
         """Credit an optimizer step; return whether it counts.
 
         The first step of a pass may have a batch too many, and the last one too few: accelerate's
-        loaders read one batch ahead. So they do not count, except a first one of one batch.
+        loaders read one batch ahead. So they do not count, except a first one of one batch, and one
+        that has taken all batches of its pass.
         """
         self._environment.look_for_groups()
         current = self.current
@@ -236,22 +242,27 @@ class Observer:
             return counts  # of an evaluation; the training loader has read a batch ahead
         # No new batch: a second optimizer, or a loader that reads one batch ahead.
         if current is None or not current.pending:
+            if current is not None and counts:
+                current.whole = _NOTHING
             return counts
         if not current.steps:
+            if self.trains_on(current.feed):
+                self._credit_single()
             self._train_on(current.feed)
+            self._single = current
         if self._consumed is not None:
             sized = None not in current.feed.sizes
             ranks = 1 if self._alone else current.feed.replicas or self._environment.world_size
             self._consumed = self._consumed + current.samples * ranks if sized else None
-        pending, current.pending, current.samples = current.pending, 0, 0
+        taken = _Taken(current.pending, current.samples)
+        current.pending = current.samples = 0
         current.steps += 1
         if current.steps > 1:
-            certain, current.batches = current.batches, pending
+            certain, current.last, current.whole = current.last, taken, _NOTHING
         else:
-            certain = pending if pending == 1 else 0
-        if certain:
-            self._steps[certain] = self._steps.get(certain, 0) + 1
-            self._mixed += self.switches > 1
+            certain, current.whole = (taken, _NOTHING) if taken.batches == 1 else (_NOTHING, taken)
+        self._credit(certain)
+        self._mixed += bool(certain.batches) and self.switches > 1
         self.switches = 0
         self._count += 1
         if self._count >= self._due:
@@ -261,6 +272,18 @@ class Observer:
         elif self._recorded is None:
             self._optimizer = optimizer  # for a training of few steps
         return counts
+
+    def _credit(self, taken: _Taken) -> None:
+        """Take in what a step has taken for certain."""
+        if taken.batches:
+            steps, most = self._steps.get(taken.batches, (0, 0))
+            self._steps[taken.batches] = steps + 1, max(most, taken.samples)
+
+    def _credit_single(self) -> None:
+        """Take in the one step of the newest pass, if it has taken all batches."""
+        single, self._single = self._single, None
+        if single is not None and single.ended and not single.pending:
+            self._credit(single.whole)
 
     def _counts(self, optimizer: Any, fed: Pass | None) -> bool:
         """Whether a step is not that of a second optimizer for the same batch.
@@ -293,7 +316,7 @@ class Observer:
 
     def _is_mixed(self) -> bool:
         """Whether several loaders feed most steps."""
-        return 2 * self._mixed > sum(self._steps.values())
+        return 2 * self._mixed > sum(steps for steps, _ in self._steps.values())
 
     def _look(self) -> None:
         other = self.previous
@@ -301,19 +324,22 @@ class Observer:
             self._check(other.feed)
         self.record()
 
+    def end(self) -> None:
+        """Write what was observed to the sidecar, at the end of the script."""
+        self._credit_single()
+        self.record()
+
     def record(self) -> None:
         """Write what was observed to the sidecar, if it is new."""
         feed = self._training
         if feed is None or not self._steps:
             return
-        steps = sum(self._steps.values())
-        if self._recorded is not None and steps < _ENOUGH:
+        if self._recorded is not None and sum(n for n, _ in self._steps.values()) < _ENOUGH:
             return
-        batches = max(self._steps, key=self._steps.__getitem__)
+        batches, (_, most) = max(self._steps.items(), key=lambda item: item[1])
         # With several loaders at once (labelled and unlabelled data), no size can be named.
-        size = None if self._is_mixed() else feed.batch_size
+        samples = most if feed.is_sized and not self._is_mixed() else None
         self._steps, self._mixed = {}, 0
-        samples = None if size is None else size * batches
         # run.loader's batches may differ by a sample, and so may their number in a step.
         samples = getattr(getattr(feed.loader(), "batch_sampler", None), "step_samples", samples)
         before = () if self._recorded is None else self._recorded[3]

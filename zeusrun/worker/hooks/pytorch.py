@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from typing import TYPE_CHECKING, Any
 
 from zeusrun.worker.elastic.epochs import Epochs
@@ -29,7 +30,7 @@ def optimizer(module: ModuleType, hooks: Hooks) -> None:
     """
     given = hooks.environment.given_learning_rate
     if given is not None:
-        apply_learning_rate(module, hooks.environment, given)
+        apply_learning_rate(module, hooks.environment, given, hooks.training)
     rates, entered = hooks.rates, False
     first: Any = None
     is_nested = _change_rates(module.Optimizer, rates) if rates is not None else lambda: False
@@ -40,6 +41,7 @@ def optimizer(module: ModuleType, hooks: Hooks) -> None:
         nonlocal entered, first
         first = first if entered else stepping
         entered = True
+        observer.on_first()
 
     def after(stepped: Any, *_: Any) -> None:
         nonlocal entered, first
@@ -69,6 +71,33 @@ def optimizer(module: ModuleType, hooks: Hooks) -> None:
     module.register_optimizer_step_pre_hook(before)
     module.register_optimizer_step_post_hook(after)
     wrap(module.Optimizer, "add_param_group", added)  # last: it promises that steps are seen
+
+
+def backward(autograd: Any, hooks: Hooks) -> None:
+    """Mark the backward passes of a training until it builds an optimizer.
+
+    It replaces a private function of torch 2.4 to 2.13, which ``backward`` and ``grad`` call.
+    """
+    run, pid, inside = autograd._engine_run_backward, os.getpid(), False
+    observer, member = hooks.observer, hooks.member
+
+    @functools.wraps(run)
+    def run_backward(*args: Any, **options: Any) -> Any:
+        nonlocal inside
+        if observer.has_optimizer:
+            autograd._engine_run_backward = run
+        if inside or observer.has_optimizer or os.getpid() != pid:
+            return run(*args, **options)
+        inside = True  # a checkpoint of activations runs another one within
+        try:
+            gradients = run(*args, **options)
+        finally:
+            inside = False
+        if member.tick is not None:
+            member.tick(counts=False)
+        return gradients
+
+    autograd._engine_run_backward = run_backward
 
 
 def _change_rates(cls: Any, rates: Rates) -> Callable[[], bool]:
@@ -112,8 +141,8 @@ def loader(dataloader: ModuleType, hooks: Hooks) -> None:
     whole batch, of unknown size.
     """
     observer, begin_pass = hooks.observer, _passes(hooks)
-    if hooks.environment.batch_size_to_replace:
-        apply_batch_size(dataloader, hooks.environment, observer)
+    if hooks.training is not None:
+        apply_batch_size(dataloader, hooks.environment, hooks.training)
     base: Any = dataloader._BaseDataLoaderIter
     begin, reset = base.__init__, base._reset
     next_index, next_batch = base._next_index, base.__next__
@@ -145,8 +174,9 @@ def loader(dataloader: ModuleType, hooks: Hooks) -> None:
             hooks.end_pass(part)
             raise
         if part is not observer.current:
-            observer.previous, observer.current = observer.current, part
-            observer.switches += 1
+            before = observer.current
+            observer.previous, observer.current = before, part
+            observer.switches += before is not None and not before.ended
         part.pending += 1
         size, sizes = part.queued.popleft() if part.queued else None, part.feed.sizes
         part.samples += size or 0

@@ -56,7 +56,7 @@ class _Schedulers:
         steps, current = self._observer.steps, self._observer.current
         if self._ended or steps < _FIRST:
             return
-        self._batches = (current and current.batches) or self._batches
+        self._batches = (current and current.last.batches) or self._batches
         self._ended = steps >= _LAST
         with contextlib.suppress(Exception):  # a scheduler of the script's own
             if steps == _FIRST:
