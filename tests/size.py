@@ -72,32 +72,32 @@ PARTS: Mapping[str, tuple[str, ...]] = {
 
 BUDGETS: Mapping[str, int] = {
     "adapt": 882,
-    "analysis": 1_019,
-    "commands": 2_936,
+    "analysis": 1_023,
+    "commands": 3_011,
     "elastic": 1_589,
-    "export": 430,
+    "export": 443,
     "gpu and energy": 2_324,
-    "history": 980,
-    "hooks": 1_477,
+    "history": 1_008,
+    "hooks": 1_654,
     "hosts": 1_806,
-    "jobfile": 3_168,
+    "jobfile": 3_214,
     "kubernetes": 1_019,
-    "launcher": 5_829,
-    "maintenance": 929,
-    "metrics": 1_772,
+    "launcher": 5_968,
+    "maintenance": 960,
+    "metrics": 2_033,
     "other files": 363,
-    "policies": 3_058,
-    "report": 1_703,
+    "policies": 3_108,
+    "report": 1_704,
     "schedule": 1_040,
-    "server": 4_700,
+    "server": 4_713,
     "shared histories": 1_870,
-    "simulate": 1_440,
+    "simulate": 1_441,
     "slurm": 679,
     "sync": 1_012,
-    "values": 1_568,
-    "view": 2_166,
+    "values": 1_649,
+    "view": 2_207,
     "watch": 894,
-    "worker": 1_160,
+    "worker": 1_181,
 }
 """Lines of code that a part may have; the whole is their sum."""
 _OTHERS = (".css", ".html", ".js", ".yaml")  # lines that are not empty
@@ -132,8 +132,8 @@ class Loaded(NamedTuple):
     lines: int
 
 
-WALK_BUDGET = Walk(files=103, stops=387, returns=284)
-LOADED_BUDGET = Loaded(modules=197, lines=23_856)
+WALK_BUDGET = Walk(files=106, stops=401, returns=295)
+LOADED_BUDGET = Loaded(modules=201, lines=24_253)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

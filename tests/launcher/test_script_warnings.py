@@ -10,10 +10,9 @@ import pytest
 from tests.factories import REACHED, build_trial, load_job
 from tests.launcher.values import LAUNCHED, after, ended, report, started
 from zeusrun.jobfile.guess.script import Script
+from zeusrun.launcher.remarks import describe_schedule, find_remarks
 from zeusrun.launcher.script_warnings import (
-    describe_schedule,
     find_choices_to_ask_for,
-    find_remarks,
     find_script_warnings,
     read_job_script,
 )

@@ -15,8 +15,8 @@ from zeusrun.jobfile.guess.draft import write_draft
 from zeusrun.jobfile.guess.guess import build_guess
 from zeusrun.jobfile.guess.script import Script
 from zeusrun.jobfile.metrics_section import check_pattern
+from zeusrun.metrics.printed import find_agreeing
 from zeusrun.metrics.propose_pattern import (
-    find_agreeing,
     find_epochs,
     list_each_step,
     propose_pattern,

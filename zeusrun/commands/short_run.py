@@ -25,8 +25,9 @@ from zeusrun.launcher.recurrence import submit
 from zeusrun.launcher.redact import mask_job
 from zeusrun.launcher.rundir.layout import RunPaths
 from zeusrun.metrics.base import SidecarReader
+from zeusrun.metrics.printed import shows_evaluation
 from zeusrun.metrics.propose import is_alike, propose
-from zeusrun.metrics.propose_pattern import list_each_step, propose_pattern, shows_evaluation
+from zeusrun.metrics.propose_pattern import list_each_step, propose_pattern
 from zeusrun.metrics.rows import HANDFUL, SourceContext
 from zeusrun.metrics.seen import CONTROLLING, names_an_evaluation
 from zeusrun.metrics.stdout import split_states

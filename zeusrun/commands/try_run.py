@@ -17,9 +17,10 @@ from zeusrun.jobfile.guess.guess import Batch, correct_batch, see_optimizer
 from zeusrun.jobfile.guess.script import read_text
 from zeusrun.jobfile.metrics_section import find_metrics
 from zeusrun.jobfile.spec import load_spec
+from zeusrun.metrics.printed import find_agreeing
 from zeusrun.metrics.progress import TrainingSummary
 from zeusrun.metrics.propose import a_little_worse, describe_choice
-from zeusrun.metrics.propose_pattern import find_agreeing, find_epochs, list_likely
+from zeusrun.metrics.propose_pattern import find_epochs, list_likely
 from zeusrun.metrics.seen import (
     describe_alone,
     describe_spawned,

@@ -11,67 +11,33 @@ import itertools
 import math
 import re
 from collections import Counter
-from decimal import Decimal
 from typing import TYPE_CHECKING, NamedTuple
 
-from zeusrun.metrics.propose import NO_METRIC, propose
+from zeusrun.metrics.printed import (
+    MAX_LINE,
+    NUMBER,
+    Number,
+    read_lines,
+    shows_evaluation,
+)
+from zeusrun.metrics.propose import propose
 from zeusrun.metrics.rows import number_of
-from zeusrun.metrics.seen import EVALUATIONS, Seen, names_an_evaluation, names_training
+from zeusrun.metrics.seen import Seen, names_an_evaluation, names_training
 from zeusrun.target import likely_mode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from zeusrun.metrics.propose import Proposal
     from zeusrun.metrics.seen import SeenMetrics
 
-# Not 57,3 and 1,234: a comma between digits is a decimal one, or separates thousands.
-_NUMBER = re.compile(
-    r"(?:(?<![a-zA-Z0-9_.@])(?<![a-zA-Z]-)(?<!\d,)|(?i:(?<=epoch)|(?<=epoch_)))"
-    r"(?:[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?!\.?\d)(?!,(?:\d{3}\b|\d+(?![\d.])))"
-    r"|nan\b|inf\b)"
-)
-_WORD = re.compile(r"[^\W\d][\w./@-]*")
-# What ends the words before a number, a unit such as "ms/step", and what begins no words.
-_BREAK = re.compile(r"[|,;{\[\t:=<>]|\s[-\u2013\u2014]+\s|\.\s")
-_UNIT = re.compile(r"[^\W\d]*(?:/[^\W\d]+)?")
-_SHARE = re.compile(r" \(| ?= ?")
-_EDGE = " '\"/%)].*"
 _SIGNS = ",;:%)]"  # which metrics ignore after a number
-_EPOCH = {"epoch", "ep"}
-_SPLIT = re.compile(r"train(?:ing)?|val(?:id(?:ation)?)?|test(?:ing)?|eval(?:uation)?")
-_FILLING = {"the", "is", "of", "on", "at", "a", "was", "are", "to", "for", "in", "after", "with"}
-_COUNTED = {"the", "of", "on", "at", "to", "for", "in", "after", "with"}  # "on the 10000 images"
-_SETTING = re.compile(
-    r"(?:^|_)(?:best|size|batch|split|ratio|interval|freq|every|seed|workers|num|eta|elapsed|took"
-    r"|iter|mem|memory|gpu|params?|parameters|ms|sec|secs|seconds|speed|patience|lr|rank|data|time)"
-    r"(?:_|$)"
-)
-# A row in a frame, such as one of a model summary.
-_FRAMED = re.compile(r"\s*(?:[\u2502\u2503\u2506\u250a\u250c-\u254b\u2551-\u2570]|\|.*\|\s*$)")
 _COUNT = re.compile(r"\W{0,3}(\d{1,6}) ?/ ?(\d{1,6})\b")
 _EPOCH_OF = re.compile(r"\bep(?:och)?\b\W{0,3}(\d{1,6}) ?/ ?(\d{1,6})\b", re.IGNORECASE)
 # The batches so far, and a mean behind the value of one: ``[20/40] Acc 18.7 (21.9)``.
 _BATCHES = re.compile(r"\[ *(\d{1,6})/ *\d{1,6} *\]")
 _METER = re.compile(r"\d \( *[\d.e+-]+ *\)")
-_MAX_LINE = 1000
 _MAX_SHAPES = 100
-
-
-class _Number(NamedTuple):
-    """A number of a line; its name is empty if it is neither a metric nor the epoch."""
-
-    name: str
-    label: int  # where its name begins
-    start: int
-    end: int
-    head: str = ""  # the part of the data that a heading names; empty if the name has its own
-    near: str = ""  # the last such part before it, likewise
-
-    @property
-    def is_metric(self) -> bool:
-        """Whether it is a metric."""
-        return self.name not in {"", "epoch"}
 
 
 class Shape(NamedTuple):
@@ -122,7 +88,7 @@ def _find(
     lines: Sequence[str], each_step: float, evaluations: int = 0
 ) -> tuple[dict[str, str], SeenMetrics]:
     """Return a line of each pattern, and what the metrics of each pattern look like."""
-    known = [*_read([line for line in lines if len(line) <= _MAX_LINE])]
+    known = [*read_lines([line for line in lines if len(line) <= MAX_LINE])]
     shapes: dict[str, str] = {}
     batches: dict[str, list[int]] = {}
     rare: Counter[str] = Counter()
@@ -170,51 +136,6 @@ def find_epochs(lines: Sequence[str], shape: Shape | None) -> int | None:
     return total + (0 in numbers and (total in numbers or total % 5 != 0))
 
 
-def read_line(line: str) -> list[_Number]:
-    """Return the numbers of a line, and the names of those that are metrics or the epoch."""
-    numbers: list[_Number] = []
-    first = _WORD.match(line)
-    head = near = _part(first[0]) if first else ""
-    begin = 0  # where the words of the next name begin
-    for match in _NUMBER.finditer(line):
-        start, end = match.span()
-        *before, (label, text) = _segments(line, begin, start)
-        words, own = _WORD.findall(text), _part(text)
-        if headings := [(at, part) for at, each in before if (part := _part(each))]:
-            at, head = headings[-1]
-            near, label = head, min(label, at)
-        over = line[start - 1 : start] == "/"  # the second number of 3/90
-        counts = over or line[end : end + 1] == "/" or (words and words[-1].lower() in _COUNTED)
-        name = _name(words)
-        if words and words[-1].lower().rstrip("_") in _EPOCH:
-            name, counts, head = "epoch", False, own or head
-        elif counts or not _is_metric(name, line, start, end):
-            name, head = "", own or head
-        elif head and own:
-            head = own
-        near = own or near
-        parts = () if own else (head, near)
-        numbers.append(_Number(name, label, start, end, *parts))
-        # The words before a count go on: "Accuracy: 98/100 (98%)", "score: 98/100 = 98%".
-        if not (counts and words) or (over and not _SHARE.match(line, end)):
-            unit = _UNIT.match(line, end)
-            begin = unit.end() if unit else end
-    if _FRAMED.match(line) and all(number.name != "epoch" for number in numbers):
-        return [number._replace(name="") for number in numbers]
-    return _unique(numbers)
-
-
-def has_metric(line: str) -> bool:
-    """Whether a line looks like one with a metric."""
-    return any(number.is_metric for number in read_line(line[:_MAX_LINE]))
-
-
-def shows_evaluation(line: str) -> bool:
-    """Whether a line looks like one with a metric of an evaluation."""
-    names = [number.name for number in read_line(line[:_MAX_LINE])]
-    return names_an_evaluation(dict.fromkeys(names, 0.0))
-
-
 def list_likely(lines: Sequence[str], count: int = 3) -> list[tuple[str, str]]:
     """Return the lines that look most like a result, the newest of each kind, with a pattern each.
 
@@ -222,9 +143,9 @@ def list_likely(lines: Sequence[str], count: int = 3) -> list[tuple[str, str]]:
     """
     kinds: dict[str, list[str]] = {}  # the one printed last stands last
     patterns: dict[str, str] = {}
-    for line, numbers in _read([line for line in lines if len(line) <= _MAX_LINE]):
+    for line, numbers in read_lines([line for line in lines if len(line) <= MAX_LINE]):
         if any(number.is_metric for number in numbers):
-            kind = _NUMBER.sub("0", line)
+            kind = NUMBER.sub("0", line)
             kinds[kind] = kinds.pop(kind, [])
             kinds[kind].append(line)
             patterns[kind] = _build(line, numbers)
@@ -237,74 +158,7 @@ def list_likely(lines: Sequence[str], count: int = 3) -> list[tuple[str, str]]:
     return [(kinds[kind][-1], patterns[kind]) for kind in reversed(best)]
 
 
-def _segments(line: str, begin: int, end: int) -> list[tuple[int, str]]:
-    """Return the pieces before a number and where they begin; the last one has its words."""
-    text = _NUMBER.sub(lambda match: "/" * len(match[0]), line[begin:end])
-    found, at = [], 0
-    for each in _BREAK.finditer(text):
-        found.append((begin + at, text[at : each.start()]))
-        at = each.end()
-    found.append((begin + at, text[at:]))
-    while len(found) > 1 and not _WORD.search(found[-1][1]):
-        found.pop()
-    return [(at + len(each) - len(each.lstrip(_EDGE)), each) for at, each in found]
-
-
-def _part(text: str) -> str:
-    words = re.findall(r"[a-z]+", text.lower())
-    return next((word for word in words if _SPLIT.fullmatch(word)), "")
-
-
-def _name(words: list[str]) -> str:
-    kept = [word for word in words if word.lower() not in _FILLING][-4:]
-    return re.sub(r"[\W_]+", "_", "_".join(kept).lower().replace("@", "")).strip("_")
-
-
-def _is_metric(name: str, line: str, start: int, end: int) -> bool:
-    if not name.isidentifier() or NO_METRIC.search(name) or _SETTING.search(name):
-        return False
-    if re.match(r"[^\W_]|[:\-/.]\d", line[end:]):  # a unit, a time, a date
-        return False
-    return likely_mode(name) is not None or not re.fullmatch(r"[-+]?\d+", line[start:end])
-
-
-def _unique(numbers: list[_Number]) -> list[_Number]:
-    """Put the part of the data before names that lack it; what is still there twice loses it."""
-    named = [
-        each._replace(name=f"{each.head}_{each.name}") if each.head and each.is_metric else each
-        for each in numbers
-    ]
-    names = [each.name for each in named]
-    taken = {""}
-    for at, each in enumerate(named):
-        name = each.name
-        if each.near and not each.head and names.count(name) > 1 and each.is_metric:
-            name = f"{each.near}_{name}"
-        named[at] = each._replace(name="" if name in taken else name)
-        taken.add(name)
-    return named
-
-
-def _read(lines: Sequence[str]) -> Iterator[tuple[str, list[_Number]]]:
-    """Yield the lines and their numbers; a table has its names in a line that begins with epoch."""
-    header: list[str] = []
-    for line in lines:
-        cells = [*re.finditer(r"[^\s|\u2502\u2503]+", line)]
-        if len(cells) > 1 and cells[0][0].lower() in _EPOCH and not _NUMBER.search(line):
-            header = ["epoch", *(_name([cell[0]]) for cell in cells[1:])]
-        if not header or len(cells) != len(header) or not cells[0][0].isdigit():
-            yield line, read_line(line)
-            continue
-        numbers = []
-        for name, cell in zip(header, cells, strict=True):
-            start, end = cell.span()
-            good = name == "epoch" or _is_metric(name, line, start, end)
-            good = good and number_of(cell[0]) is not None
-            numbers.append(_Number(name if good else "", 0, start, end))
-        yield line, _unique(numbers)
-
-
-def _build(line: str, numbers: Sequence[_Number]) -> str:
+def _build(line: str, numbers: Sequence[Number]) -> str:
     """Return the pattern of a line, up to its last metric."""
     out, done = "^", 0
     named = [number for number in numbers if number.name]
@@ -363,7 +217,7 @@ def _escape(text: str) -> str:
 
 
 def _check(
-    shape: str, known: Sequence[tuple[str, Sequence[_Number]]]
+    shape: str, known: Sequence[tuple[str, Sequence[Number]]]
 ) -> Mapping[str, Sequence[float]]:
     """Return the values of the metrics; none if the pattern reads a line in another way.
 
@@ -392,40 +246,3 @@ def _varies(name: str, looks: Sequence[float]) -> bool:
     if len(looks) > 1:
         return len(set(looks)) > 1
     return looks[0] != 0 or likely_mode(name) != "max"
-
-
-def find_agreeing(printed: Sequence[str], metric: str, value: float) -> str | None:
-    """Return the last printed line with a metric of such a name and value; ``None`` without one.
-
-    A line of the same data (validation, test) goes before one of other data.
-    """
-    names = set(re.findall(r"[a-z]+", metric.lower()))
-    own, part = ({word[:3] for word in each} for each in (names - EVALUATIONS, names & EVALUATIONS))
-    found = None
-    for line in reversed(printed):
-        for number in read_line(line[:1000]):
-            text = line[number.start : number.end]
-            words = {word[:3] for word in re.findall(r"[a-z]+", number.name)}
-            if "." not in text or not own or not own <= words or "tra" in words - own:
-                continue
-            scale = 100 if line[number.end : number.end + 1] == "%" else 1
-            if _rounds_to(value * scale, text) or (scale == 1 and _rounds_to(value * 100, text)):
-                if not part or part & words:
-                    return line
-                found = found or line
-    return found
-
-
-def _rounds_to(value: float, text: str) -> bool:
-    """Whether a value is a printed number, within one of its last digit."""
-    try:
-        shown = Decimal(text)
-    except ArithmeticError:
-        return False
-    exponent = shown.as_tuple().exponent
-    digits = len(shown.as_tuple().digits)
-    return (
-        isinstance(exponent, int)
-        and digits > 1
-        and abs(Decimal(repr(value)) - shown) <= Decimal(1).scaleb(exponent)
-    )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from zeusrun.files.tail import LineTail
 from zeusrun.jobfile.metrics_section import COUNTERS, READY
 from zeusrun.metrics.base import SidecarReader
-from zeusrun.metrics.propose_pattern import has_metric
+from zeusrun.metrics.printed import has_metric
 from zeusrun.metrics.rows import Rows, RowSource
 from zeusrun.plain_text import type_over
 from zeusrun.sidecar.events import SIDECAR_NAME, Ended

@@ -18,6 +18,7 @@ from zeusrun.launcher.events import Advanced, BoundChanged, Messages, Printed, W
 from zeusrun.launcher.power.control import LimitControl
 from zeusrun.launcher.processes.command import placeholder_values
 from zeusrun.launcher.processes.torchrun import StopLevel
+from zeusrun.launcher.remarks import describe_schedule, find_remarks
 from zeusrun.launcher.rundir.failure import (
     lost_host,
     read_failure,
@@ -28,12 +29,7 @@ from zeusrun.launcher.rundir.failure import (
 from zeusrun.launcher.rundir.layout import has_checkpoint
 from zeusrun.launcher.rundir.logs import log_tails, read_text_lines
 from zeusrun.launcher.rundir.record import Live, write_live
-from zeusrun.launcher.script_warnings import (
-    describe_schedule,
-    find_choices_to_ask_for,
-    find_remarks,
-    read_job_script,
-)
+from zeusrun.launcher.script_warnings import find_choices_to_ask_for, read_job_script
 from zeusrun.launcher.supervision.neighbours import Neighbours
 from zeusrun.launcher.supervision.observer import RunObserver, first_progress
 from zeusrun.launcher.supervision.outcome import (
