@@ -193,6 +193,23 @@ def test_an_accuracy_in_percent_never_reaches_a_target_that_is_a_share(zeusrun, 
     assert zeusrun.submit(job)[1]["trials"][0]["status"] == "FAILED"
 
 
+def test_a_script_that_reports_trains_on_after_a_value_that_does_not_count(zeusrun):
+    script = zeusrun.folder / "slips.py"
+    script.write_text(
+        "import zeusrun\n"
+        "run = zeusrun.current()\n"
+        "for epoch in run.epochs(default=4):\n"
+        "    run.report(accuracy=(20.0, 0.5, 0.8, 0.9)[epoch - 1])\n"
+    )
+    job = zeusrun.job(
+        str(script), env=None, objective={"target": 0.7}, launch={"nproc_per_node": 1}
+    )
+    _, result, seen = zeusrun.submit(job)
+    trial = only_trial(result)
+    assert (trial["status"], trial["best_metric"], trial["epochs"]) == ("REACHED", 0.8, 3)
+    assert "does not count" in seen
+
+
 def test_a_share_that_is_printed_as_35_percent_is_read_rightly(zeusrun):
     script = zeusrun.folder / "cifar.py"
     script.write_text(

@@ -31,6 +31,8 @@ _IS_HIGHER = _names("""
     explained_variance pearson spearman cosine_similarity panoptic_quality pq
     likelihood log_likelihood reward return
 """)
+TIMES = 100.0
+"""As percent are of a share."""
 _FLOAT32_EPSILON = 2.0**-23  # relative spacing of float32 (IEEE 754)
 
 
@@ -64,6 +66,16 @@ def better_value(value: float, best: float | None, mode: str) -> float | None:
     if best is None:
         return value
     return min(best, value) if mode == "min" else max(best, value)
+
+
+def is_suspect(value: float, target: float, mode: str) -> bool:
+    """Whether a value that meets a target may be in another unit, or a part of a number.
+
+    Whether it counts, only the launcher can tell: ``metrics/doubt.py``.
+    """
+    if mode == "min":
+        return 0 <= TIMES * value <= target
+    return target > 0 and (TIMES * target <= value or target <= 1 < value)
 
 
 def likely_mode(metric: str) -> str | None:

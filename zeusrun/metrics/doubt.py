@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from zeusrun.target import is_share, meets_target
+from zeusrun.target import TIMES, is_share, meets_target
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from zeusrun.trial import Trial
-
-_TIMES = 100.0  # as percent are of a share
 
 
 class Known(NamedTuple):
@@ -44,11 +42,11 @@ def find_doubt(value: float, trial: Trial, known: Known | None, best: float | No
         why = "its name says that it is a share, which is at most 1"
     elif known is not None and trial.mode == "max":
         most = max((known.high, *own))
-        if (percent and known.low >= 0 and most <= 1) or 0 < _TIMES * max(most, target) <= value:
+        if (percent and known.low >= 0 and most <= 1) or 0 < TIMES * max(most, target) <= value:
             why = f"earlier runs had at most {most:.4g}"
     elif known is not None:
         least = min((known.low, *own))
-        if 0 <= _TIMES * value <= min(least, target) and least > 0:
+        if 0 <= TIMES * value <= min(least, target) and least > 0:
             why = f"earlier runs had at least {least:.4g}"
     if not why:
         return None

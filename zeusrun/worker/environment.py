@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from zeusrun.sidecar.events import ADAPT_STATE, Asked, EventWriter
-from zeusrun.target import meets_target
+from zeusrun.target import is_suspect, meets_target
 from zeusrun.worker.ending import SIGTERM_EXIT_CODE, catch_sigterm
 from zeusrun.worker.failure import failed_in_restart
 
@@ -145,12 +145,12 @@ class WorkerEnvironment:
         return before >= 0 and failed_in_restart(self.error_path, "out_of_memory") == before
 
     def meets_target(self, metric: str, value: float) -> bool:
-        """Whether a reported value ends the training."""
+        """Whether a reported value ends the training at once, and not only if zeusrun asks to."""
         variables = self._variables
         if metric != self.metric or variables.get("ZEUSRUN_ON_TARGET") != "stop":
             return False
-        mode = variables.get("ZEUSRUN_MODE", "max")
-        return meets_target(value, float(variables["ZEUSRUN_TARGET"]), mode)
+        goal = float(variables["ZEUSRUN_TARGET"]), variables.get("ZEUSRUN_MODE", "max")
+        return meets_target(value, *goal) and not is_suspect(value, *goal)
 
     def record_asked(self, choice: str) -> None:
         """Record that the script has asked for a choice of the launcher, once."""
