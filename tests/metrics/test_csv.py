@@ -109,6 +109,13 @@ def test_a_column_in_percent_is_a_share_if_the_target_is_one(tmp_path):
     assert values_of(source, "acc") == [(1, 0.35)]
 
 
+def test_of_what_should_be_low_the_target_may_be_in_percent_as_the_column_says(tmp_path):
+    low = {"target": 0.8, "mode": "min", "source": "csv", "path": "m.csv"}
+    source = open_source(tmp_path, "err_pct", **low)
+    (tmp_path / "m.csv").write_text("epoch,err_pct\n1,3.1\n2,0.7\n")
+    assert values_of(source, "err_pct") == [(1, 3.1), (2, 0.7)]
+
+
 def test_ultralytics_results_have_spaces_in_their_header_and_count_from_1(tmp_path):
     source = open_source(
         tmp_path, "map", source="csv", path="results.csv", name="metrics/mAP50-95(B)"

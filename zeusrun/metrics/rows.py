@@ -131,6 +131,7 @@ class SourceContext:
     values: Mapping[str, str] = field(default_factory=dict)  # of placeholders in ``metrics.path``
     world_size: int = 1
     target: float | None = None  # of the metric
+    mode: str = "max"
 
     def log(self, rank: int) -> Path:
         """Return the log of a rank."""
@@ -238,8 +239,10 @@ class Rows:
             value = number_of(raw)
             if value is not None:
                 target = self._run.target if name == self._wanted else None
-                # Of the metric in percent, whose target is not: ``15.0%`` is 0.15.
-                percent = _PERCENT.search(f"{name} {raw}" if self._kind != "group" else str(raw))
+                # Of the metric in percent, whose target is not: ``15.0%`` is 0.15. A target of 0.8
+                # for ``err_pct`` may be in percent, too.
+                named = self._kind != "group" and self._run.mode == "max"
+                percent = _PERCENT.search(f"{name} {raw}" if named else str(raw))
                 is_share = target is not None and 0 <= target <= 1 and percent
                 values[name] = value / 100 if is_share else value
             elif name == self._wanted:

@@ -89,9 +89,9 @@ class Supervised:
         self.messages = messages = Messages(begun.emit)
         self.meter = EnergyMonitor(submission.devices, paths.power, foreign=ForeignProcesses())
         self.ranks = ranks = RunningRanks(paths, range(submission.own_ranks), submission.nodes)
-        size, target = trial.world_size, trial.target
+        of_trial = trial.world_size, trial.target, trial.mode
         context = SourceContext(
-            paths.run_dir, folder, spec.metrics, trial.metric, values, size, target
+            paths.run_dir, folder, spec.metrics, trial.metric, values, *of_trial
         )
         self.observer = RunObserver(trial, open_sources(context), ranks, messages)
         bound_j = choice.decision.cost_bound_j
