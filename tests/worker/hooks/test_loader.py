@@ -567,6 +567,25 @@ def test_nothing_is_applied_where_another_loader_feeds_the_first_step(run, loop,
     assert ("batch_size", "") in newest
 
 
+@pytest.mark.parametrize(
+    "loop",
+    [
+        "for both in zip(first, second): step()",
+        "for both in zip(second, first): step()",
+        "for batch in first: [*second]; step()",
+    ],
+)
+def test_a_loader_that_feeds_the_steps_beside_another_one_gets_the_chosen_size(run, loop):
+    script = f"""{SPLIT}
+first, second = DataLoader(data, 16, shuffle=True), DataLoader(others, 8, shuffle=True)
+{loop}
+print(first.batch_size, second.batch_size, optimizer.param_groups[0]["lr"])
+"""
+    rank, code, log = run(script, **APPLY, **RATES)
+    assert (code, log) == (0, "32 8 0.5\n")
+    assert all(e.chosen != e.given for e in rank.events if isinstance(e, Applied))
+
+
 def test_a_step_before_there_is_a_batch_decides_nothing(run):
     """As some scripts do, so that a scheduler does not warn."""
     script = f"{SPLIT}{SCHEDULED}first = DataLoader(data, 16)\noptimizer.step()\ntrain(first)\n"

@@ -143,9 +143,12 @@ class TrainingLoader:
             return
         observer.on_first = lambda: None
         if last is not None and current is not None:
-            beside = previous is not None and not previous.ended and previous.feed.left
+            beside = None if previous is None or previous.ended else previous
             arrives = current.feed.nominal in {None, self.chosen}
-            if arrives or (last.draws and (current.feed.left or beside)):  # ``_check`` raises
+            if last.draws and beside is not None:  # two feed the step, such as by ``zip``
+                arrives = arrives or (beside.pending > 0 and beside.feed.nominal == self.chosen)
+                arrives = arrives or bool(beside.feed.left)
+            if arrives or (last.draws and current.feed.left):  # ``_check`` raises
                 return
         if self.chosen == self.given:
             return
