@@ -509,6 +509,13 @@ def test_the_mode_follows_from_the_name(metric, mode):
         ("s = ReduceLROnPlateau(o, mode='max')\nd = {'monitor': 'val_q'}", ("val_q", "max")),
         ("s = StepLR(o)\ns.step(val_q)", ("", None)),
         ("EarlyStopping(monitor=args.monitor)", ("", None)),
+        (
+            "s = ReduceLROnPlateau(o)\no.step(closure)\nscaler.step(o)\ns.step(val_q)",
+            ("val_q", "min"),
+        ),
+        ("self.s = ReduceLROnPlateau(o)\nenv.step(action)\nself.s.step(val_q)", ("val_q", "min")),
+        ("s = ReduceLROnPlateau(o, mode=way)\ns.step(val_q)", ("val_q", None)),
+        ("T(metric_for_best_model='accuracy', greater_is_better=None)", ("eval_accuracy", None)),
     ],
 )
 def test_what_the_script_monitors_is_read_with_its_mode(text, monitor):
