@@ -607,6 +607,20 @@ print(epochs)
 """
 
 
+def test_after_a_change_of_the_ranks_only_their_own_steps_show_the_batch_size(run):
+    rank, code, log = run("""
+    from zeusrun.worker.hooks.install import installed_hooks
+    loader = DataLoader(torch.zeros(40), 8)
+    for epoch in range(2):
+        for batch in loader: step()
+    vars(loader)["batch_size"] = loader.batch_sampler.batch_size = 4
+    installed_hooks().observer.change_ranks()
+    for batch in loader: step()
+    """)
+    assert code == 0, log
+    assert observed(rank) == [(8, 1), (4, 1)]
+
+
 @pytest.mark.parametrize("loader", ["loader", "DataLoader(data, 8)"])
 def test_a_pass_counts_once_whatever_loader_it_is_over(run, loader):
     _, code, log = run(EPOCHS.replace("{loader}", loader))

@@ -201,6 +201,7 @@ class Observer:
     def change_ranks(self) -> None:
         """Take in that other ranks train: what each has in a step is recorded again."""
         self._recorded, self._due = None, self._count + _ENOUGH
+        self._steps, self._mixed = {}, 0
         for feed in self._feeds.values():
             feed.nominal, feed.replicas, feed.data, feed.length = _facts_of(feed.loader())
             feed.sizes.clear()
