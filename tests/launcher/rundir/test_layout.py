@@ -231,6 +231,16 @@ def test_what_a_script_has_saved_in_its_run_directory_stays_where_it_was(tmp_pat
     assert {*theirs, *KEPT} <= {each.name for each in paths.run_dir.iterdir()}
 
 
+def test_what_a_killed_writer_of_zeusrun_left_is_no_checkpoint(tmp_path):
+    paths = create_run(tmp_path, "job", "job-1-1")
+    names = {"adapt.json.tmp", "sync.json.tmp", "live.json.tmp", "stop.tmp", "error.json.rank0"}
+    for name in names:
+        (paths.run_dir / name).touch()
+    assert not has_checkpoint(paths.run_dir)
+    reopen_run(tmp_path, paths)
+    assert names <= {path.name for path in (paths.run_dir / "part1").iterdir()}
+
+
 def test_what_a_part_left_is_not_moved_through_a_link(tmp_path):
     paths = create_run(tmp_path, "job", "job-1-1")
     victim = tmp_path / "victim"
