@@ -23,7 +23,7 @@ def find_known(trial: Trial, earlier: Sequence[Trial]) -> Known | None:
     """Return the values of earlier runs with the same objective; ``None`` if there are none."""
     objective = (trial.metric, trial.mode, trial.target)
     alike = (each for each in earlier if (each.metric, each.mode, each.target) == objective)
-    bests = [each.best_metric for each in alike if each.best_metric is not None]
+    bests = [t.best_metric for t in alike if t.best_metric is not None and not t.forgotten]
     return Known(min(bests), max(bests)) if bests else None
 
 
