@@ -160,6 +160,8 @@ def test_after_a_batch_size_that_nothing_took_the_default_runs(asked):
     assert not ignored.teaches
     assert asked.problem([ignored]).candidates == (32,)
     own = build_trial(2, status=MISSED)
+    seen = replace(own, observed_batch_size=32)  # that is the script's own
+    assert asked.problem([ignored, seen]).candidates == (32,)
     choice = asked.choose([ignored, own])
     assert choice.about_history[0].startswith(
         "job-1-1 trained with its own batch size, not with 64: only 32 runs until another one"

@@ -39,7 +39,8 @@ def find_ignored(trials: Sequence[Trial]) -> Trial | None:
         if trial.forgotten or unknown or _exceeds_data(trial):
             continue
         if not trial.teaches:
-            return None if arrived - {trial.observed_batch_size} else trial
+            own = trial.observed_batch_size or trial.default_batch_size  # the script's
+            return None if arrived - {own} else trial
         arrived.add(trial.global_batch_size)
     return None
 
