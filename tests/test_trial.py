@@ -94,15 +94,6 @@ def test_fields_that_came_later_have_a_default():
     assert Trial.from_json(record) == trial(default_batch_size=None)
 
 
-def test_older_records_have_counts_of_the_whole_training_under_the_names_of_the_span():
-    outcome = dataclasses.replace(DONE, steps=84, samples=2688, progress=1.5)
-    whole = {"whole_steps": 84, "whole_samples": 2688, "whole_progress": 1.5}
-    for kind, record in ((Trial, trial().finish(outcome).to_json()), (Outcome, outcome.to_json())):
-        old = {name: record[name] for name in record if name not in whole}
-        assert kind.from_json(old).to_json() == {**record, **whole}
-        assert kind.from_json(record).to_json() == record  # unknown, as the newer one says
-
-
 def test_a_whole_number_will_do_where_a_fraction_is_meant():
     assert Trial.from_json({**trial().to_json(), "time_s": 4}).time_s == 4.0
 

@@ -95,7 +95,7 @@ class Outcome:
         Raises:
             ValueError: If a field is missing or has the wrong type.
         """
-        return read_fields(cls, _with_whole(record), "an outcome")
+        return read_fields(cls, record, "an outcome")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -267,9 +267,4 @@ class Trial:
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> Trial:
         """Read what ``to_json`` wrote; raises ``ValueError`` as ``Outcome.from_json`` does."""
-        return read_fields(cls, _with_whole(record), "a trial")
-
-
-def _with_whole(record: dict[str, Any]) -> dict[str, Any]:
-    """Add what records had under other names before they had two spans: counts of the whole."""
-    return {f"whole_{name}": record.get(name) for name in ("steps", "samples", "progress")} | record
+        return read_fields(cls, record, "a trial")
