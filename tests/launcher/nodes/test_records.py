@@ -27,7 +27,7 @@ from zeusrun.launcher.rundir.failure import (
 from zeusrun.launcher.rundir.layout import RunPaths, create_run
 from zeusrun.launcher.supervision.outcome import build_outcome
 from zeusrun.reasons import ReasonCode
-from zeusrun.trial import HostShare, Outcome, TrialStatus, host_of, rank_label
+from zeusrun.trial import HostShare, Outcome, TrialStatus, host_of, join_parts, rank_label
 
 HOSTS = (HostShare("a", 2), HostShare("b", 1), HostShare("c", 4))
 
@@ -252,7 +252,7 @@ def joined(before, last):
     made = Outcome(
         TrialStatus.REACHED, "done", "2025-06-01T12:00:10.000+00:00", time_s=4.0, hosts=last
     )
-    return made.after(preempted(before)).hosts
+    return join_parts(preempted(before), made).hosts
 
 
 def test_the_parts_of_a_preempted_run_are_added_by_host():
