@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from zeusrun.launcher.context import Submission
     from zeusrun.launcher.events import Emit
     from zeusrun.launcher.processes.command import Command
-    from zeusrun.launcher.rundir.ownership import Lease
+    from zeusrun.launcher.rundir.ownership import RunLock
     from zeusrun.redaction import Mask
     from zeusrun.trial import Trial
 
@@ -52,7 +52,7 @@ class Begun:
 
     choice: Choice
     paths: RunPaths
-    lease: Lease  # held from before the trial was stored until its launcher ends or dies
+    lease: RunLock  # held from before the trial was stored until its launcher ends or dies
     mask: Mask  # of the secrets of its job
     emit: Emit  # takes them out of every event
 
