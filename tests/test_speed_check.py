@@ -166,6 +166,7 @@ def known(zeusrun):
         max_power_w=MACHINE_W,
         epochs=2,
         steps=200,
+        whole_steps=200,
         curve=curve,
     )
     history.finish("job-1-1", done)

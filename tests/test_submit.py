@@ -274,7 +274,7 @@ def test_on_target_continue_trains_on_and_charges_up_to_the_target(zeusrun):
     assert (trial["epochs"], trial["whole_epochs"]) == (2, 5)
     times = [point[1] for point in trial["curve"]]
     assert (trial["time_s"], trial["whole_time_s"]) == pytest.approx((times[1], times[4]))
-    assert trial["energy_j"] < trial["whole_energy_j"]
+    assert (trial["energy_j"] or 0) < trial["whole_energy_j"]  # an estimate may see no tick
 
 
 def test_a_job_with_another_name_is_told_once_whose_script_it_has_and_can_take_its_history(zeusrun):

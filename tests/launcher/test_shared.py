@@ -512,7 +512,9 @@ def test_status_shows_a_run_of_another_machine_as_its_server_knows_it(
     zeusrun, job, server, database, elsewhere
 ):
     trial = elsewhere()
-    so_far = replace(trial, time_s=60.0, epochs=3, curve=(CurvePoint(3, 60.0, None, 0.25),))
+    so_far = replace(
+        trial, time_s=60.0, epochs=3, whole_epochs=3, curve=(CurvePoint(3, 60.0, None, 0.25),)
+    )
     live = Live(so_far, 4711, "node-2", "2025-06-01T12:00:09Z", 250.0)
     database.renew(trial.trial, live.to_json())
     done = zeusrun("status", ZEUSRUN_HISTORY=server.url)

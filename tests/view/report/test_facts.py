@@ -111,6 +111,8 @@ def test_what_is_not_known_is_said():
     assert headline(missed) == ("has not reached its target yet", None)
     only = build_facts("job", [run(1, 32), run(2, 32)])
     assert headline(only)[0] == "has used batch size 32 only, so nothing is saved yet"
+    forced = build_facts("job", [run(1, 32), run(2, 64, stage=Stage.FORCED)])
+    assert headline(forced)[0] == "what it saves is not known yet"
     ignored = build_facts(
         "job", [run(1, 32, observed_batch_size=64), run(2, 32, observed_batch_size=64)]
     )

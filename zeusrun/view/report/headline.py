@@ -86,7 +86,7 @@ def _without_saving(facts: JobFacts) -> str:
         return "has not trained with the batch size that it was to have"
     if facts.total.cost_j is None:
         return "has no known cost yet"
-    if not facts.savings.explored:
+    if not facts.savings.explored and len(facts.sizes) < 2:
         return f"has used {facts.against} only, so nothing is saved yet"
     return "what it saves is not known yet"
 
