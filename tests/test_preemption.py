@@ -136,7 +136,7 @@ def test_a_submit_that_died_at_going_on_does_not_keep_the_next_one_from_it(zeusr
     first = job(zeusrun, "--again", "--reaches", "5")
     preempt(zeusrun, first)
     (cut,) = zeusrun.history()
-    reopen_run(zeusrun.home, RunPaths(Path(cut["run_dir"])))
+    reopen_run(RunPaths(Path(cut["run_dir"])))
     code, result, _ = zeusrun.submit(first)
     trial = only_trial(result)
     assert (code, trial["trial"], trial["epochs"]) == (0, cut["trial"], 5)

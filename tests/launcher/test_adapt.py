@@ -106,7 +106,7 @@ def test_a_preempted_run_keeps_the_state_of_its_batch_size(tmp_path):
     paths.run_dir.mkdir()
     (paths.run_dir / "adapt.json").write_text("{}")
     (paths.run_dir / "metrics.jsonl").write_text("")
-    reopen_run(tmp_path, paths)
+    reopen_run(paths)
     assert (paths.run_dir / "adapt.json").exists()
     assert not (paths.run_dir / "metrics.jsonl").exists()
 

@@ -17,10 +17,10 @@ from zeusrun.launcher.attempt import (
     _announce,
     _announce_end,
     _finish_if_it_fails,
-    _hold_lease,
     _record,
 )
 from zeusrun.launcher.events import Noted, TrialEnded, Warned
+from zeusrun.launcher.heartbeat import send_heartbeats
 from zeusrun.launcher.rundir.layout import ask_to_cancel, create_run, read_cancel
 from zeusrun.launcher.rundir.ownership import RunLock
 from zeusrun.launcher.rundir.record import Live, write_live
@@ -199,7 +199,7 @@ def test_the_lease_is_held_until_the_attempt_ends_however_it_ends(tmp_path, erro
     begun = SimpleNamespace(trial=build_trial(), paths=paths, lease=RunLock(paths))
     assert begun.lease.acquire()
     try:
-        with _hold_lease(SimpleNamespace(history=MemoryHistory()), begun):
+        with begun.lease, send_heartbeats(SimpleNamespace(history=MemoryHistory()), begun):
             assert RunLock(paths).is_held()
             if error is not None:
                 raise error

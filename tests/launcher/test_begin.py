@@ -276,7 +276,7 @@ def test_a_run_that_the_history_does_not_know_is_not_overwritten(begun, submissi
     ran = create_run(tmp_path, "job", "job-1-2")
     ran.torchrun_log.touch()
     for _ in range(2):
-        with pytest.raises(HistoryError, match=r"job-1-2: File exists"):
+        with pytest.raises(HistoryError, match=r"job-1-2 cannot be written: File exists"):
             begun(Attempt(build_trial(), replaced=True))
     assert ran.torchrun_log.exists()
     assert submission.history.trials("job") == []
@@ -287,7 +287,7 @@ def test_a_link_in_the_place_of_a_run_directory_is_not_followed(begun, tmp_path)
     outside.mkdir()
     runs.mkdir(parents=True)
     (runs / "job-1-2").symlink_to(outside)
-    with pytest.raises(HistoryError, match="job-1-2: File exists"):
+    with pytest.raises(HistoryError, match="job-1-2 cannot be written: File exists"):
         begun(Attempt(build_trial(), replaced=True))
     assert list(outside.iterdir()) == []
 

@@ -14,7 +14,7 @@ from zeusrun.sidecar.board import BY_EPOCHS, FIXED, Board
 from zeusrun.view.units import plural
 
 if TYPE_CHECKING:
-    from zeusrun.launcher.rundir.ownership import Lease
+    from zeusrun.launcher.rundir.ownership import RunLock
     from zeusrun.trial import Trial
 
 _POLL_S = 0.05
@@ -76,7 +76,7 @@ def resize(
     options.answer({"trial": trial.trial, "ranks": aim}, done, as_json=as_json)
 
 
-def _wait(trial: Trial, lease: Lease, board: Board, number: int) -> int:
+def _wait(trial: Trial, lease: RunLock, board: Board, number: int) -> int:
     """Wait until as many ranks train as the agent aims at after an order; return their number."""
     deadline_t = time.monotonic() + _WAIT_S
     while lease.is_held():

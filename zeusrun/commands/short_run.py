@@ -23,16 +23,15 @@ from zeusrun.launcher.processes.signals import CaughtSignals
 from zeusrun.launcher.queue.admission import admitted, check_not_ended
 from zeusrun.launcher.recurrence import submit
 from zeusrun.launcher.redact import mask_job
-from zeusrun.launcher.rundir.layout import RunPaths
-from zeusrun.metrics.base import SidecarReader
 from zeusrun.metrics.printed import shows_evaluation
+from zeusrun.metrics.progress import Progress
 from zeusrun.metrics.propose import is_alike, propose
 from zeusrun.metrics.propose_pattern import list_each_step, propose_pattern
 from zeusrun.metrics.rows import HANDFUL, SourceContext
 from zeusrun.metrics.seen import CONTROLLING, names_an_evaluation
 from zeusrun.metrics.stdout import split_states
 from zeusrun.plain_text import plain_text
-from zeusrun.sidecar.events import REPORT, Built
+from zeusrun.sidecar.events import REPORT
 from zeusrun.trial import TrialStatus
 from zeusrun.view.console import lasting_console
 from zeusrun.view.live import SubmitView
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
     from zeusrun.jobfile.guess.guess import Guess
     from zeusrun.jobfile.spec import JobSpec
     from zeusrun.launcher.events import SubmitEvent
-    from zeusrun.metrics.progress import Progress
     from zeusrun.metrics.propose import Proposal
     from zeusrun.metrics.propose_pattern import Shape
     from zeusrun.trial import Trial
@@ -61,11 +59,10 @@ class Tried(NamedTuple):
 
     trial: Trial
     code: int
-    progress: Progress | None
+    progress: Progress
     printed: list[str]  # by rank 0 at the end, in training where its steps are seen; no colours
     ended: bool  # by the user, or by another zeusrun
     finished: bool  # whether it came to its own end, and not because of a crash
-    optimizer: str | None = None  # its class, where hooks have seen one
     is_part: bool = False  # whether its number of epochs was set
 
     @property
@@ -85,15 +82,15 @@ class Tried(NamedTuple):
 
         A script may ask zeusrun when to end, and some hooks end the training.
         """
-        asked, hooks = (self.progress.asked, self.progress.hooks) if self.progress else ((), ())
+        hooks = self.progress.hooks
         controlled = any(hook.library in CONTROLLING and hook.problem is None for hook in hooks)
-        return self.finished and not (self.is_part or controlled or "stop" in asked)
+        return self.finished and not (self.is_part or controlled or "stop" in self.progress.asked)
 
     @property
     def steps_of_pass(self) -> float | None:
         """Optimizer steps in a pass over the training data; ``None`` if none was completed."""
         progress = self.progress
-        if progress is None or progress.steps is None or not progress.passes:
+        if progress.steps is None or not progress.passes:
             return None
         # A run that was stopped had begun another pass, and made few steps in it.
         done = progress.passes - (not self.finished)
@@ -103,7 +100,7 @@ class Tried(NamedTuple):
     def _each_step(self) -> float:
         """How many lines there are at least if they are printed in each step, or each handful."""
         progress = self.progress
-        if progress is None or not progress.passes:
+        if not progress.passes:
             return math.inf
         least = max(progress.passes, progress.others)  # those of epochs and evaluations
         return max(_FEW, 2 * least + 1, (progress.steps or 0) / HANDFUL)
@@ -115,14 +112,12 @@ class Tried(NamedTuple):
 
     def propose(self, guess: Guess) -> tuple[Proposal | None, Shape | None]:
         """Return a proposal, and the pattern that it needs, if any."""
-        seen = {} if self.progress is None else self.progress.seen
-        likely, monitor = guess.metric, guess.monitor
+        seen, likely, monitor = self.progress.seen, guess.metric, guess.monitor
         proposal = propose(seen, likely, monitor)
         # What is printed once for an evaluation precedes the mean of what is logged in it.
         mean = proposal is not None and seen[proposal.metric, proposal.source].parts > 1
         read = mean or proposal is None
-        others = 0 if self.progress is None else self.progress.others
-        read_by = likely, self._each_step, monitor, others
+        read_by = likely, self._each_step, monitor, self.progress.others
         shape = propose_pattern(self.printed, *read_by) if read else None
         if proposal is None or (
             shape is not None and is_alike(proposal.metric, shape.proposal.metric)
@@ -201,7 +196,7 @@ def run_shortly(spec: JobSpec, *, whole: bool, size: int | None = None) -> Tried
     ``size`` for its batches, as soon as that is known.
     """
     home, history = open_home()
-    progress, watch, stopped = None, _Watch(), False
+    progress, watch, stopped = Progress(0.0, 0.0), _Watch(), False
     with (
         CaughtSignals() as signals,
         SubmitView(lasting_console(sys.stdout), quiet=False) as view,
@@ -240,14 +235,11 @@ def run_shortly(spec: JobSpec, *, whole: bool, size: int | None = None) -> Tried
                 result = submit(submission, consume)
             mask = mask_job(spec, {})
             printed = [line for line in watch.read_printed() if mask.text(line) == line]
-            events = SidecarReader(RunPaths(Path(result.trials[-1].run_dir)).sidecar).read()
-            built = (event.optimizer for event in events if isinstance(event, Built))
-            optimizer = next(built, None)
     code = result.exit_code
     ended = not stopped and (code == ExitCode.BUSY or code >= ExitCode.SIGNAL_BASE)
     crashed = result.trials[-1].cause is not None
     finished = not (stopped or ended or crashed or code == ExitCode.TIMED_OUT)
-    return Tried(result.trials[-1], code, progress, printed, ended, finished, optimizer)
+    return Tried(result.trials[-1], code, progress, printed, ended, finished)
 
 
 def _size(log: Path) -> int:

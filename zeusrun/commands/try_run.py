@@ -63,19 +63,19 @@ def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> i
     tried, epochs = _run(guess, path)
     proposal, shape = tried.propose(guess)
     trial, progress, printed = tried.trial, tried.progress, tried.printed
-    sight = TrainingSummary.of(progress) if progress is not None else None
-    if sight is not None and sight.metrics:
+    sight = TrainingSummary.of(progress)
+    if sight.metrics:
         shown = console()
         shown.print(metrics_table(sight, trial.metric, shown.width))
-    spawned = () if progress is None else progress.ranks.spawned.values()
+    spawned = progress.ranks.spawned.values()
     if (started := describe_spawned(spawned, always=guess.spawns)) is not None:
         typer.echo(f"zeusrun: warning: {path}: {started}", err=True)
-    if progress is None or sight is None or tried.ended or (tried.failed and proposal is None):
+    if tried.ended or (tried.failed and proposal is None):
         then = f"{path} stays as it is. Correct the cause, then give the same command again"
         typer.echo(f"zeusrun: the run failed: {tried.reason}; {then}", err=True)
         return tried.code
     as_written = replace(
-        see_optimizer(guess, tried.optimizer),
+        see_optimizer(guess, progress.built),
         seen_rate=max(sight.learning_rates, default=None),
         pattern=None if shape is None else shape.pattern,
         seen_epochs=find_epochs(printed, shape),
@@ -131,8 +131,8 @@ def _describe(
 ) -> tuple[tuple[str, str, float, str] | None, list[str]]:
     """Return the objective for the job file, if it is known, and the lines for people."""
     progress = tried.progress
-    if progress is None or proposal is None:
-        stepped = progress is not None and (progress.steps or progress.ranks.spawned)
+    if proposal is None:
+        stepped = progress.steps or progress.ranks.spawned
         idle = "" if stepped else "The run made no optimizer step: see its output above. "
         return None, [idle + _NOTHING_SEEN, *_describe_likely(tried)]
     chosen = [*describe_choice(proposal, progress.seen)]
@@ -193,8 +193,7 @@ def _may_be_too_short(tried: Tried) -> bool:
     trial = tried.trial
     if trial.cause is None or tried.ended or trial.reason_code is ReasonCode.CANNOT_IMPORT:
         return False
-    stepped = tried.progress is not None and bool(tried.progress.steps)
-    return stepped or _OF_EPOCHS.search(trial.cause) is not None
+    return bool(tried.progress.steps) or _OF_EPOCHS.search(trial.cause) is not None
 
 
 def _describe_agreement(
@@ -260,10 +259,9 @@ def _rehearse(guess: Guess, path: Path, epochs: int, first: Tried) -> tuple[int 
     tried = run_shortly(load_spec(path, rehearsal), whole=False, size=other)
     if tried.ended:
         return tried.code, True
-    size = TrainingSummary.of(tried.progress).batch_size if tried.progress is not None else None
+    size = TrainingSummary.of(tried.progress).batch_size
     if size == other:
-        now = tried.progress.observed.get(0) if tried.progress is not None else None
-        before = first.progress.observed.get(0) if first.progress is not None else None
+        before, now = (each.progress.observed.get(0) for each in (first, tried))
         _compare_steps(path, other, before, now, first.steps_of_pass)
     elif tried.failed:
         why = f"with batch size {other}, the run failed: {tried.reason}"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import platformdirs
 
-from zeusrun.errors import HistoryError, home_advice
+from zeusrun.errors import HistoryError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -145,11 +145,3 @@ def shared_directory(home: Path) -> Path:
 def runs_directory(home: Path, job: str) -> Path:
     """Return the folder of a job's runs."""
     return home / "runs" / job
-
-
-def unwritable_home(home: Path, error: OSError) -> HistoryError:
-    """Return the error for a home that cannot be written."""
-    return HistoryError(
-        f"{error.filename or home}: {error.strerror or error}; zeusrun stores its history and runs "
-        f"under {home}: {home_advice(error)}"
-    )

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from typing_extensions import Self
+
 _NO_FILE = {errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG}
 _PERIOD_S = 0.01  # a writer needs a few ms
 
@@ -23,7 +25,8 @@ _PERIOD_S = 0.01  # a writer needs a few ms
 class FileLock:
     """One process or thread has the lock at a time; each needs an object of its own.
 
-    The file stays after release: if it were removed, two processes could hold the lock.
+    The file stays after release: if it were removed, two processes could hold the lock. A ``with``
+    block does not take the lock; it releases it at its end.
     """
 
     def __init__(self, path: Path) -> None:
@@ -61,6 +64,12 @@ class FileLock:
             os.close(self._descriptor)
             self._descriptor = None
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.release()
+
     def _try(self) -> bool:
         if self._descriptor is not None:
             return True
@@ -97,12 +106,10 @@ class SafeLock(FileLock):
     @contextmanager
     def held(self, timeout_s: float, otherwise: str) -> Iterator[None]:
         """Hold the lock; if it is not free in time, raise ``HistoryError`` with ``otherwise``."""
-        if not self.acquire(timeout_s):
-            raise HistoryError(otherwise)
-        try:
+        with self:
+            if not self.acquire(timeout_s):
+                raise HistoryError(otherwise)
             yield
-        finally:
-            self.release()
 
     def release(self) -> None:
         """Release the lock; raises ``HistoryError`` as ``acquire`` does."""

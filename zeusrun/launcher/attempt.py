@@ -62,7 +62,8 @@ def run(
     begun = begin(submission, made, emit, signals.received)
     if isinstance(begun, NothingLeft):
         return begun
-    with _hold_lease(submission, begun):
+    # The lease of a trial is kept until it is recorded, also if its history is shared.
+    with begun.lease, send_heartbeats(submission, begun):
         with _finish_if_it_fails(submission, begun):
             _announce(submission, begun, made)
             training = Supervised(submission, begun, signals)
@@ -71,16 +72,6 @@ def run(
             outcome = conclude(training)
         trial = _record(submission.history, begun, outcome)
     return _announce_end(begun, AttemptResult(trial, training.stopping.order))
-
-
-@contextlib.contextmanager
-def _hold_lease(submission: Submission, begun: Begun) -> Iterator[None]:
-    """Keep the lease of a trial until it is recorded, also if its history is shared."""
-    try:
-        with send_heartbeats(submission, begun):
-            yield
-    finally:
-        begun.lease.release()
 
 
 @contextlib.contextmanager

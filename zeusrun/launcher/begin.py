@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from zeusrun.choice.choose import Choice, NothingLeft, choose_offline, choose_trial
 from zeusrun.clock import timestamp
-from zeusrun.errors import BusyError, HistoryError, UsageError
-from zeusrun.files.home import runs_directory, unwritable_home
+from zeusrun.errors import BusyError, HistoryError, UsageError, writes_to
+from zeusrun.files.home import runs_directory
 from zeusrun.files.private import make_folder, write_file
 from zeusrun.history.base import NEWEST, Conflict, OfflineError, Snapshot
 from zeusrun.history.rules import is_offline, offline_name
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from zeusrun.launcher.context import Submission
     from zeusrun.launcher.events import Emit
     from zeusrun.launcher.processes.command import Command
-    from zeusrun.launcher.rundir.ownership import Lease
+    from zeusrun.launcher.rundir.ownership import RunLock
     from zeusrun.redaction import Mask
     from zeusrun.trial import Trial
 
@@ -52,7 +52,7 @@ class Begun:
 
     choice: Choice
     paths: RunPaths
-    lease: Lease  # held from before the trial was stored until its launcher ends or dies
+    lease: RunLock  # held from before the trial was stored until its launcher ends or dies
     mask: Mask  # of the secrets of its job
     emit: Emit  # takes them out of every event
 
@@ -108,7 +108,7 @@ def _begin(
             paths = find_own(history, submission.home, trial) or RunPaths(Path(trial.run_dir))
         mask = mask_job(submission.spec, placeholder_values(submission.spec, trial, paths))
         begun = Begun(choice, paths, lease_of(trial, paths), mask, mask_events(emit, mask))
-        if not _take_lease(submission, begun):
+        if not _take_lease(begun):
             until_t = min(until_t, time.monotonic() + _LOCK_TIMEOUT_S)
             if time.monotonic() >= until_t:
                 raise BusyError(f"{paths.lock} is held by another process; end it, and try again")
@@ -157,30 +157,29 @@ def plan(submission: Submission) -> tuple[Trial, Command, Sequence[str]]:
     return trial, command, (*notes, *others, *choice.about_history)
 
 
-def _take_lease(submission: Submission, begun: Begun) -> bool:
+def _take_lease(begun: Begun) -> bool:
     """Take the lease of a trial; return false if another process has it: choose again.
 
     That process has lost its turn, or it has just begun the trial.
     """
     trial, paths = begun.trial, begun.paths
     while True:
-        try:
-            make_folder(paths.run_dir)
-            if paths.run_dir.is_symlink():
+        with writes_to(paths.run_dir):
+            try:
+                make_folder(paths.run_dir)
+                if paths.run_dir.is_symlink():
+                    raise _occupied(paths)
+                if not begun.lease.acquire():
+                    return False
+                files = (path for path in paths.run_dir.iterdir() if path != paths.lock)
+                left = not trial.preemptions and any(files)
+            except FileNotFoundError:
+                continue  # another submit has removed the empty directory
+            if not left:
+                return True
+            if has_begun(paths):
+                begun.lease.release()
                 raise _occupied(paths)
-            if not begun.lease.acquire():
-                return False
-            files = (path for path in paths.run_dir.iterdir() if path != paths.lock)
-            left = not trial.preemptions and any(files)
-        except FileNotFoundError:
-            continue  # another submit has removed the empty directory
-        except OSError as error:
-            raise unwritable_home(submission.home, error) from error
-        if not left:
-            return True
-        if has_begun(paths):
-            begun.lease.release()
-            raise unwritable_home(submission.home, _occupied(paths))
         remove_run(paths)  # its submit died before the trial was stored
         begun.lease.release()
 
@@ -201,7 +200,7 @@ def _store(submission: Submission, begun: Begun, version: str, turn: HeldTurn) -
         _fill(submission, begun)
     turn.begin(trial, version)
     if trial.preemptions:
-        reopen_run(submission.home, paths)
+        reopen_run(paths)
         _fill(submission, begun)
 
 
@@ -225,8 +224,6 @@ def _give_up(submission: Submission, begun: Begun) -> None:
 
 def _fill(submission: Submission, begun: Begun) -> None:
     paths = begun.paths
-    try:
+    with writes_to(paths.run_dir):
         write_file(paths.job_copy, copy_job(submission.spec))
         reserve_record(paths, begun.trial)
-    except OSError as error:
-        raise unwritable_home(submission.home, error) from error

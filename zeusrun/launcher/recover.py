@@ -105,16 +105,13 @@ def recover_lost(
                 lost = Outcome(TrialStatus.LOST, _STRANGE, finished_at, reason_code=_DIED)
                 recovered += _finished(history, trial, join_parts(trial, lost))
             continue
-        lease = lease_of(trial, paths)
-        if not lease.acquire_or_gone():
-            continue  # its launcher is alive, or another submit recovers it
-        try:
+        with lease_of(trial, paths) as lease:
+            if not lease.acquire_or_gone():
+                continue  # its launcher is alive, or another submit recovers it
             # Read again under the lease: it may have ended or continued.
             found = history.find(trial.trial)
             if found is not None and (not found.status.finished or has_expired(found)):
                 recovered += _recover(history, found, paths, finished_at, own)
-        finally:
-            lease.release()
     return recovered
 
 
@@ -199,11 +196,9 @@ def end_orphans(home: Path, job: str | None = None, *, dry_run: bool = False) ->
             if not lock.is_held() and (names := names_of(processes)):
                 yield Orphans(name, names)
         elif lock.acquire_or_gone():
-            try:
+            with lock:
                 done = end_run(run_dir)
                 end_group(paths)
-            finally:
-                lock.release()
             if done.names:
                 yield Orphans(name, done.names, done.left)
 
@@ -294,20 +289,14 @@ def _from_sidecar(trial: Trial, paths: RunPaths, bare: Outcome) -> Outcome:
 def cancel_preempted(history: History, trial: Trial, home: Path, finished_at: str) -> None:
     """Cancel a preempted trial; raises ``BusyError`` if another process changes or continues it."""
     paths = find_own(history, home, trial)
-    lease = None if paths is None else lease_of(trial, paths)
-    busy = BusyError(
-        f"{trial.trial} is being recorded or continued by another process; cancel it again"
-    )
-    if lease is not None and not lease.acquire_or_gone():
-        raise busy
-    try:
-        if history.find(trial.trial) != trial:
-            raise busy
+    with contextlib.nullcontext() if paths is None else lease_of(trial, paths) as lease:
+        free = lease is None or lease.acquire_or_gone()
+        if not free or history.find(trial.trial) != trial:
+            raise BusyError(
+                f"{trial.trial} is being recorded or continued by another process; cancel it again"
+            )
         code = ReasonCode.CANCELLED_LATER
         outcome = trial.ended_as(TrialStatus.CANCELLED, code, _CANCELLED, finished_at)
         if paths is not None:
             write_record(paths, trial.finish(outcome))
         history.finish(trial.trial, outcome)
-    finally:
-        if lease is not None:
-            lease.release()

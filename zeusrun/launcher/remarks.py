@@ -246,8 +246,8 @@ def describe_schedule(event: Scheduled, trial: Trial) -> str | None:
 def _is_untimed(progress: Progress) -> bool:
     """Whether nothing shows when the training began, so that the start of the script counts."""
     trained = len(progress.reports) > 1 or (progress.reports and progress.ranks.scripts_ended)
-    marked = progress.built or progress.stepping_s is not None or progress.loop_t is not None
-    return bool(trained) and progress.script_t is not None and not marked
+    marks = progress.built, progress.stepping_s, progress.loop_t
+    return bool(trained) and progress.script_t is not None and all(mark is None for mark in marks)
 
 
 def _reached_at_once(progress: Progress, trial: Trial, earlier: Sequence[Trial]) -> str | None:

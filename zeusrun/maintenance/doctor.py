@@ -190,10 +190,8 @@ def _check_home(home: Path) -> Check:
             path = Path(folder) / "lock"
             path.write_bytes(bytes(_RUN_BYTES))
             otherwise = "its file system has no locks (flock); set ZEUSRUN_HOME to one that has"
-            held, second = FileLock(path), FileLock(path)
-            locked = held.acquire() and not second.acquire()
-            second.release()
-            held.release()
+            with FileLock(path) as held, FileLock(path) as second:
+                locked = held.acquire() and not second.acquire()
     except OSError as error:
         found = f"{home}: {error.strerror}"
         return Check("home", well=False, found=found, advice=advice_on(error, otherwise))

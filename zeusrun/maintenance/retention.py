@@ -168,18 +168,16 @@ def remove(run: OldRun) -> bool:
     A run that a process uses stays. The next removal continues one that was interrupted.
     """
     paths = RunPaths(run.path)
-    lock = RunLock(paths)
-    if not lock.acquire_or_gone():
-        return False
-    try:
-        for path in run.path.iterdir():
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path, ignore_errors=True)
-            elif path not in {paths.trial, paths.lock}:
-                path.unlink(missing_ok=True)
-        paths.lock.unlink(missing_ok=True)
-    except OSError:
-        return False
-    finally:
-        lock.release()
+    with RunLock(paths) as lock:
+        if not lock.acquire_or_gone():
+            return False
+        try:
+            for path in run.path.iterdir():
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path, ignore_errors=True)
+                elif path not in {paths.trial, paths.lock}:
+                    path.unlink(missing_ok=True)
+            paths.lock.unlink(missing_ok=True)
+        except OSError:
+            return False
     return not _has_files(run.path)

@@ -6,8 +6,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from zeusrun.errors import HistoryError, UsageError
-from zeusrun.files.home import runs_directory, unwritable_home
+from zeusrun.errors import HistoryError, UsageError, writes_to
+from zeusrun.files.home import runs_directory
 from zeusrun.files.private import make_folder
 from zeusrun.history import rules
 from zeusrun.history.registry import HISTORY_VARIABLE
@@ -87,14 +87,12 @@ def rename_job(history: History, home: Path, job: str, name: str) -> int:
             return moved
         target = runs_directory(home, name) / named
         moved = replace(moved, run_dir=str(target))
-        try:
+        with writes_to(target):
             make_folder(target.parent)
             if paths.run_dir.exists():
                 paths.run_dir.rename(target)
             if target.exists():
                 write_record(RunPaths(target), moved)
-        except OSError as error:
-            raise unwritable_home(home, error) from error
         return moved
 
     try:

@@ -44,8 +44,10 @@ def advance(
     changes: dict[str, Any]
     if isinstance(event, (events.Started, events.Spawned, events.Ended, events.Regrouped)):
         changes = _take_rank(progress, event)
+    elif isinstance(event, events.Built):
+        changes = {"built": event.optimizer}
     elif isinstance(event, events.Loading):
-        changes = {"built" if isinstance(event, events.Built) else "loading": True}
+        changes = {"loading": True}
     elif isinstance(event, (events.Asked, events.Applied)):
         changes = _take_choice(progress, event)
     elif isinstance(event, events.Hooked):

@@ -143,20 +143,15 @@ def _unique(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
     row = dict(pairs)
     if len(row) < len(pairs):
         names = [name for name, _ in pairs]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        raise _TwiceError(f"has the key {twice[0]!r} twice")
+        raise KeyError(min(name for name in names if names.count(name) > 1))
     return row
-
-
-class _TwiceError(ValueError):
-    """A JSON object has two values of one key."""
 
 
 def _parse_object(line: bytes) -> tuple[int, Mapping[str, object]]:
     try:
         row = json.loads(line, object_pairs_hook=_unique)
-    except _TwiceError:
-        raise
+    except KeyError as error:
+        raise ValueError(f"has the key {error} twice") from None
     except (ValueError, RecursionError) as error:
         raise ValueError("is not JSON") from error
     if not isinstance(row, dict):

@@ -33,7 +33,7 @@ class Progress:
     counted_t: float | None = None  # time, energy and cost count up to here; ``None``: ``now_t``
     script_t: float | None = None  # when rank 0 began to run the script
     loading: bool = False  # whether the script has asked a data loader for its first batch
-    built: bool = False  # whether it has built a torch optimizer
+    built: str | None = None  # the class of its first torch optimizer
     loop_t: float | None = None  # when it asked, before any report, whether to stop
     training_t: float | None = None  # the start of the first step, else of the loop or the script
     steps: int | None = None  # of rank 0
@@ -102,7 +102,7 @@ class Progress:
         """Whether a hook was to hand out the batch size, and nothing that trains has taken it."""
         places = {each.where for each in self.applied if each.choice == "batch_size"}
         ended = len(self.reports) > 1 or self.ranks.scripts_ended
-        unseen = ended and self.steps is None and not self.built
+        unseen = ended and self.steps is None and self.built is None
         return self.replaced is not None and ("" in places or (unseen and not places))
 
     @property
@@ -181,7 +181,7 @@ class Progress:
     def awaits_step(self) -> bool:
         """Whether the training has not begun: its optimizer is there, and its steps are seen."""
         unseen = any(not each.followed for each in self.ranks.spawned.values())
-        return self.built and self.steps is None and not unseen
+        return self.built is not None and self.steps is None and not unseen
 
     @property
     def may_have_reached(self) -> bool:

@@ -179,14 +179,12 @@ def deliver_all(folder: Path, pauses_s: tuple[float, ...] = _PAUSES_S) -> None:
     tried: set[Path] = set()
     # List again after each release: the sender of a new notice found the lock taken.
     while fresh := sorted(set(folder.glob("*.json")) - tried):
-        if not lock.acquire():
-            return  # another process delivers, and lists the folder again
-        try:
+        with lock:
+            if not lock.acquire():
+                return  # another process delivers, and lists the folder again
             for path in fresh:
                 tried.add(path)
                 _deliver(path, pauses_s)
-        finally:
-            lock.release()
 
 
 def _deliver(path: Path, pauses_s: tuple[float, ...]) -> None:

@@ -169,15 +169,13 @@ def _run(
 
 def is_dead(schedules: Schedules, job: str, occurrence: float) -> bool:
     """Whether the process of an occurrence has ended; if so, remove its lock file."""
-    lock = FileLock(schedules.directory / _lock_name(job, occurrence))
-    try:
-        if not lock.acquire():
-            return False
-        lock.path.unlink(missing_ok=True)
-    except OSError:
-        return False  # if the lock cannot be checked, assume that the process is alive
-    finally:
-        lock.release()
+    with FileLock(schedules.directory / _lock_name(job, occurrence)) as lock:
+        try:
+            if not lock.acquire():
+                return False
+            lock.path.unlink(missing_ok=True)
+        except OSError:
+            return False  # if the lock cannot be checked, assume that the process is alive
     return True
 
 

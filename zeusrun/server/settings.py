@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from zeusrun.errors import UsageError
-from zeusrun.files.home import unwritable_home
+from zeusrun.errors import HistoryError, UsageError, home_advice
 from zeusrun.history.sql.engine import parse_url
 from zeusrun.job_name import is_job_pattern
 from zeusrun.jobfile.section import Section, validate
@@ -112,7 +111,8 @@ def load_settings(
     try:
         document = read_document(path) if path.is_file() else JobDocument(str(path))
     except OSError as error:
-        raise unwritable_home(home, error) from None
+        why = f"{error.strerror}; {home_advice(error)}"
+        raise HistoryError(f"{path} cannot be read: {why}") from None
     named = {"database_url": environment.get(DATABASE_VARIABLE) or None}
     for origin, values in ((DATABASE_VARIABLE, named), ("", given or {})):
         _put(document, values, origin)

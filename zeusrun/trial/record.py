@@ -24,17 +24,14 @@ from zeusrun.trial.values import (
 )
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """How a trial ended and what it took. ``None`` is unknown, never zero.
+@dataclass(frozen=True, kw_only=True)
+class _Taken:
+    """What a training took and showed. ``None`` is unknown, never zero.
 
     The span that counts is from the start of training to the moment the target was first reached,
     else to the last optimizer step or report, whichever is later.
     """
 
-    status: TrialStatus  # any but ``DISPATCHED``
-    reason: str  # one sentence for people
-    finished_at: str  # RFC 3339
     startup_s: float | None = None  # from launch to the start of training
     time_s: float | None = None  # of the span, as are energy, cost and epochs
     energy_j: float | None = None
@@ -84,6 +81,15 @@ class Outcome:
     whole_samples: int | None = None
     whole_progress: float | None = None
 
+
+@dataclass(frozen=True)
+class Outcome(_Taken):
+    """How a trial ended and what it took."""
+
+    status: TrialStatus  # any but ``DISPATCHED``
+    reason: str  # one sentence for people
+    finished_at: str  # RFC 3339
+
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values, as ``Trial.to_json`` does."""
         return write_fields(self)
@@ -99,16 +105,10 @@ class Outcome:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trial:
-    """One training run of one arm. Field order is the order of the stable JSON.
+class _Dispatched:
+    """What is known of a trial that begins. Its fields begin the stable JSON, in this order.
 
-    ``None`` is unknown. ``host`` is the machine of its launcher, and ``allocation`` its job of a
-    scheduler, such as ``slurm:1234``. ``variant`` says how the batch size changed during the run;
-    a policy learns nothing from runs of another one. ``micro_batch_size``: samples of a rank in a
-    forward pass, where gradients are accumulated. ``uuid`` stays the same if a shared history
-    numbers the trial later. ``fingerprint``: a hash of each part of the training; two joined by
-    ``+`` if the part changed while it was preempted. ``by_samples``: where the metric is reported
-    within epochs, the curve with samples for epochs. ``whole_``: see ``Outcome``.
+    Those of ``_Taken`` are here only for that order.
     """
 
     trial: str
@@ -142,52 +142,29 @@ class Trial:
     eta_knob: float
     default_batch_size: int | None = None
     finished_at: str | None = None
-    steps: int | None = None
-    curve: tuple[CurvePoint, ...] = ()
-    power_profile: tuple[PowerPoint, ...] = ()
-    energy_counter_j: float | None = None
-    energy_integrated_j: float | None = None
-    profiling_cost_j: float | None = None
-    shared: bool | None = None
-    cause: str | None = None
     preemptions: int = 0
-    shutdown_s: float | None = None
-    observed_batch_size: int | None = None
-    unapplied: bool = False
     forgotten: bool = False
-    warnings: tuple[str, ...] = ()
     host: str | None = None
     variant: str | None = None
     micro_batch_size: int | None = None
-    noise_curve: tuple[NoisePoint, ...] = ()
-    gradient_variance: float | None = None
-    gradients_of: str | None = None
-    batch_sizes: tuple[SizeChange, ...] = ()
-    world_sizes: tuple[WorldChange, ...] = ()
-    syncs: tuple[SyncChange, ...] = ()
-    price: float | None = None
-    currency: str | None = None
-    carbon_g: float | None = None
-    pue: float | None = None
     uuid: str
     fingerprint: dict[str, str] | None = field(default=None, hash=False)
-    interruptions: tuple[Interruption, ...] = ()
-    samples: int | None = None
-    progress: float | None = None
-    by_samples: tuple[CurvePoint, ...] = ()
-    by_reports: bool = False
-    unclear: bool = False
-    reason_code: ReasonCode | None = None
-    stalls: tuple[Stall, ...] = ()
     host_count: int = 1
-    hosts: tuple[HostShare, ...] = ()
     allocation: str | None = None
-    whole_time_s: float | None = None
-    whole_energy_j: float | None = None
-    whole_epochs: int | None = None
-    whole_steps: int | None = None
-    whole_samples: int | None = None
-    whole_progress: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial(_Taken, _Dispatched):
+    """One training run of one arm.
+
+    ``None`` is unknown. ``host`` is the machine of its launcher, and ``allocation`` its job of a
+    scheduler, such as ``slurm:1234``. ``variant`` says how the batch size changed during the run;
+    a policy learns nothing from runs of another one. ``micro_batch_size``: samples of a rank in a
+    forward pass, where gradients are accumulated. ``uuid`` stays the same if a shared history
+    numbers the trial later. ``fingerprint``: a hash of each part of the training; two joined by
+    ``+`` if the part changed while it was preempted. ``by_samples``: where the metric is reported
+    within epochs, the curve with samples for epochs.
+    """
 
     @property
     def last_batch_size(self) -> int:

@@ -15,25 +15,22 @@ if TYPE_CHECKING:
     Amount: TypeAlias = tuple[Estimate, Callable[[float], str], str]
 
 
-def is_good(estimate: Estimate | None) -> bool | None:
-    """Whether something is saved (``True``) or lost (``False``); ``None``: neither is sure."""
-    return None if estimate is None or not estimate.is_shown else estimate.low > 0
+def is_good(estimate: Estimate | None, *sums: Estimate | None) -> bool | None:
+    """Whether something is saved (``True``) or lost (``False``); ``None``: neither is sure.
 
-
-def judge(share: Estimate | None, *sums: Estimate | None) -> bool | None:
-    """Return ``is_good`` of what a run saves; ``None`` if one of the sums below it is the opposite.
-
-    A saving is not called good while a sum is a loss, even in doubt.
+    Nor if one of the sums below it is the opposite: a saving is not called good while a sum is a
+    loss, even in doubt.
     """
-    good = is_good(share)
-    known = [each for each in sums if each is not None]
-    opposite = any(each.value < 0 for each in known) if good else any(map(is_good, known))
-    return None if opposite else good
+    if estimate is None or not estimate.is_shown:
+        return None
+    good = estimate.low > 0
+    opposite = (each.value < 0 if good else is_good(each) for each in sums if each is not None)
+    return None if any(opposite) else good
 
 
 def claim_style(estimate: Estimate | None, *sums: Estimate | None) -> str:
     """Return the style of a claim on a console: a colour if something is saved or lost."""
-    return {True: "green", False: "yellow", None: ""}[judge(estimate, *sums)]
+    return {True: "green", False: "yellow", None: ""}[is_good(estimate, *sums)]
 
 
 def claim_share(share: Estimate, what: str = "") -> str:

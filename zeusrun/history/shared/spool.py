@@ -129,14 +129,11 @@ class Spool:
     @contextlib.contextmanager
     def delivering(self, wait_s: float) -> Iterator[bool]:
         """Be the only one that delivers; yields false if another process still does."""
-        lock = FileLock(self.folder / "delivery.lock")
-        with writes_to(self.folder):
-            make_folder(self.folder)
-            free = lock.acquire(wait_s)
-        try:
+        with FileLock(self.folder / "delivery.lock") as lock:
+            with writes_to(self.folder):
+                make_folder(self.folder)
+                free = lock.acquire(wait_s)
             yield free
-        finally:
-            lock.release()
 
     def set_aside(self, path: Path, why: str) -> Path:
         """Keep a refused or damaged file in a folder of its own; return where."""

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zeusrun.files.home import runs_directory, unwritable_home
+from zeusrun.errors import writes_to
+from zeusrun.files.home import runs_directory
 from zeusrun.files.private import (
     make_folder,
     open_for_writing,
@@ -102,11 +103,9 @@ class RunPaths:
 def create_run(home: Path, job: str, trial: str) -> RunPaths:
     """Create the folders of a new trial, for its owner alone; raises ``HistoryError``."""
     paths = RunPaths(runs_directory(home, job) / trial)
-    try:
+    with writes_to(paths.run_dir):
         for folder in (paths.logs, paths.clocks, paths.checkpoints):
             make_folder(folder)
-    except OSError as error:
-        raise unwritable_home(home, error) from error
     return paths
 
 
@@ -204,13 +203,13 @@ def has_checkpoint(run_dir: Path) -> bool:
         return False
 
 
-def reopen_run(home: Path, paths: RunPaths) -> None:
+def reopen_run(paths: RunPaths) -> None:
     """Prepare the run directory of a preempted trial for its next part; raises ``HistoryError``.
 
     zeusrun's files of the earlier part move into ``part<number>``, so that no old event, clock or
     failure is read as a new one. Those of the script stay where it may look for them.
     """
-    try:
+    with writes_to(paths.run_dir):
         present = list(paths.run_dir.iterdir())
         names = {path.name for path in present}
         # Not the number of preemptions: an earlier submit may have died here.
@@ -222,8 +221,6 @@ def reopen_run(home: Path, paths: RunPaths) -> None:
                 path.rename(earlier / path.name)
         for folder in (paths.logs, paths.clocks, paths.checkpoints):
             folder.mkdir(mode=0o700, exist_ok=True)
-    except OSError as error:
-        raise unwritable_home(home, error) from error
 
 
 def earlier_parts(paths: RunPaths) -> list[RunPaths]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from zeusrun.launcher.rundir.layout import RunPaths
-    from zeusrun.launcher.rundir.ownership import Lease
+    from zeusrun.launcher.rundir.ownership import RunLock
 
 _POLL_S = 0.2
 _END_BYTES = 64_000
@@ -72,7 +72,7 @@ def read_last_lines(path: Path, mask: Mask, lines: int, characters: int) -> list
 
 
 def follow_logs(
-    tails: Mapping[int, LineTail], lease: Lease | None = None, *, raw: bool = False
+    tails: Mapping[int, LineTail], lease: RunLock | None = None, *, raw: bool = False
 ) -> Iterator[tuple[int, str]]:
     """Yield ``(rank, line)``: what is there now, or with a lease until its launcher has ended."""
     running = lease is not None

@@ -6,7 +6,7 @@ import contextlib
 import platform
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from zeusrun.errors import UsageError
 from zeusrun.files.home import runs_directory
@@ -24,36 +24,26 @@ if TYPE_CHECKING:
     from zeusrun.trial import Trial
 
 
-class Lease(Protocol):
-    """Held by the launcher of a trial until it ends or dies: see ``RunLock``."""
-
-    def acquire(self, timeout_s: float = 0.0) -> bool:
-        """Take the lease; return whether it was free in time. Raises ``OSError``."""
-
-    def acquire_or_gone(self) -> bool:
-        """Take the lease, unless the launcher lives; return whether it is dead or its run gone."""
-
-    def is_held(self) -> bool:
-        """Whether a launcher holds the lease. Changes nothing; in doubt the launcher lives."""
-
-    def release(self) -> None:
-        """Release the lease. More than once is fine."""
-
-
-def lease_of(trial: Trial, paths: RunPaths | None = None) -> Lease:
+def lease_of(trial: Trial, paths: RunPaths | None = None) -> RunLock:
     """Return the lease of a trial, by default in the run directory that its history names."""
     return RunLock(RunPaths(Path(trial.run_dir)) if paths is None else paths)
 
 
 class RunLock(FileLock):
-    """A lease as a lock in the run directory, which the kernel releases when its holder dies."""
+    """The lease of a trial: a lock in its run directory, which its launcher holds until it ends.
+
+    The kernel releases it if the launcher dies.
+    """
 
     def __init__(self, paths: RunPaths) -> None:
         super().__init__(paths.lock)
         self._run_dir = paths.run_dir
 
     def acquire_or_gone(self) -> bool:
-        """Take the lock unless a launcher holds it. In doubt, assume that the launcher is alive."""
+        """Take the lock, unless the launcher lives; return whether it is dead or its run gone.
+
+        In doubt, assume that the launcher is alive.
+        """
         try:
             return not self._run_dir.is_dir() or self.acquire()
         except (OSError, ValueError):
@@ -90,14 +80,12 @@ def remove_unbegun(history: History, home: Path, job: str, trials: Sequence[Tria
         if (number is not None and number < since) or name in known:
             continue
         paths = RunPaths(runs_directory(home, job) / name)
-        lock = RunLock(paths)
-        if has_begun(paths) or not lock.acquire_or_gone():
-            continue
-        try:  # nobody can begin it now, because that needs the lock
+        with RunLock(paths) as lock:
+            if has_begun(paths) or not lock.acquire_or_gone():
+                continue
+            # Nobody can begin it now, because that needs the lock.
             if not has_begun(paths) and history.find(name) is None:
                 remove_run(paths)
-        finally:
-            lock.release()
 
 
 def find_own(history: History, home: Path, trial: Trial) -> RunPaths | None:

@@ -13,7 +13,7 @@ from zeusrun.server.pages.machines import schedules_table
 from zeusrun.server.pages.reports import Digest, build_total
 from zeusrun.server.pages.runs import cards, pick, picking, runs_list, status_text
 from zeusrun.view import units
-from zeusrun.view.claims import cell_share, judge, money_saved, net_text
+from zeusrun.view.claims import cell_share, is_good, money_saved, net_text
 from zeusrun.view.columns import Column
 from zeusrun.view.report.headline import (
     all_runs,
@@ -120,7 +120,7 @@ def _head(view: Overview, running: int) -> Html:
     if compared and net_cost is not None:
         text = net_text(net, net_cost)
         told = net_cost if net.energy_j is None else net.energy_j
-        good = judge(told, *net.money.values(), net.carbon_g)
+        good = is_good(told, *net.money.values(), net.carbon_g)
         lead = (
             "Against never optimising, which is every run with the default batch size of its job: "
             f"{plural(sum(compared), 'recurrence')} of {plural(len(compared), 'job')}, exploring "

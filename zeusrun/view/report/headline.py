@@ -11,7 +11,6 @@ from zeusrun.view.claims import (
     claim_against,
     claim_cost,
     is_good,
-    judge,
     money_saved,
     net_text,
     short_amount,
@@ -77,7 +76,7 @@ def headline(facts: JobFacts) -> tuple[str, bool | None]:
     if savings.in_use == savings.default:
         return f"uses {facts.against}, the default", None
     text = claim_against(share, f"batch size {savings.in_use}", str(savings.default))
-    return unbroken(text), judge(share, savings.net, facts.net.energy_j)
+    return unbroken(text), is_good(share, savings.net, facts.net.energy_j)
 
 
 def _without_saving(facts: JobFacts) -> str:

@@ -30,29 +30,24 @@ _LENGTHS = {
 def install(module: ModuleType, hooks: Hooks) -> None:
     """Look at the schedulers of rank 0 in its first steps (``torch.optim.lr_scheduler``)."""
     if hooks.environment.rank == 0:
+        from torch.optim.optimizer import register_optimizer_step_post_hook  # noqa: PLC0415 - is imported
+
         schedulers = _Schedulers(hooks)
-        wrap(module.LRScheduler, "__init__", schedulers.add)
-        wrap(module.SequentialLR, "__init__", schedulers.add)
+        for each in (module.LRScheduler, module.SequentialLR):
+            wrap(each, "__init__", lambda scheduler, *_, **__: schedulers.built.add(scheduler))
+        register_optimizer_step_post_hook(schedulers.look)
 
 
 class _Schedulers:
     def __init__(self, hooks: Hooks) -> None:
         self._environment, self._observer = hooks.environment, hooks.observer
-        self._built: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.built: weakref.WeakSet[Any] = weakref.WeakSet()
         self._first: dict[int, int] = {}  # how far each was after ``_FIRST`` steps, by its id
         self._batches = 1  # of the loader in an optimizer step
-        self._begun = self._ended = False
+        self._ended = False
 
-    def add(self, scheduler: Any, *_: Any, **__: Any) -> None:
-        """Take in a new scheduler."""
-        self._built.add(scheduler)
-        if not self._begun:
-            from torch.optim import optimizer  # noqa: PLC0415 - is imported
-
-            self._begun = True
-            optimizer.register_optimizer_step_post_hook(self._look)
-
-    def _look(self, *_: Any) -> None:
+    def look(self, *_: Any) -> None:
+        """Look how far they are after a step of an optimizer."""
         steps, current = self._observer.steps, self._observer.current
         if self._ended or steps < _FIRST:
             return
@@ -60,15 +55,15 @@ class _Schedulers:
         self._ended = steps >= _LAST
         with contextlib.suppress(Exception):  # a scheduler of the script's own
             if steps == _FIRST:
-                self._first = {id(each): each.last_epoch for each in self._built}
+                self._first = {id(each): each.last_epoch for each in self.built}
             elif self._ended:
                 self._record(steps)
 
     def _record(self, steps: int) -> None:
         feed, first = self._observer.training, self._first
         batches = None if feed is None else feed.length
-        parts = {id(part) for each in self._built for part in getattr(each, "_schedulers", ())}
-        for each in self._built if batches else ():
+        parts = {id(part) for each in self.built for part in getattr(each, "_schedulers", ())}
+        for each in self.built if batches else ():
             length = _length(each)
             times = (each.last_epoch - first.get(id(each), each.last_epoch)) / (steps - _FIRST)
             if length and times >= 1 and id(each) not in parts:
