@@ -298,7 +298,7 @@ def test_a_job_with_another_name_is_told_once_whose_script_it_has_and_can_take_i
     zeusrun.submit(zeusrun.job())
     again = zeusrun.job(name="nightly")
     _, _, seen = zeusrun.submit(again)
-    told = "write name: job, or take a name without runs, and first: zeusrun history --rename job"
+    told = "write name: job, or first: zeusrun history --rename job"
     assert f"job has the same script. If it is the same job, {told}" in " ".join(seen.split())
     _, _, seen = zeusrun.submit(again)
     assert told not in " ".join(seen.split())
