@@ -84,7 +84,7 @@ BUDGETS: Mapping[str, int] = {
     "kubernetes": 1_019,
     "launcher": 5_937,
     "maintenance": 952,
-    "metrics": 2_026,
+    "metrics": 2_027,
     "other files": 363,
     "policies": 3_109,
     "report": 1_703,
@@ -133,7 +133,7 @@ class Loaded(NamedTuple):
 
 
 WALK_BUDGET = Walk(files=106, stops=396, returns=290)
-LOADED_BUDGET = Loaded(modules=201, lines=24_183)
+LOADED_BUDGET = Loaded(modules=201, lines=24_184)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

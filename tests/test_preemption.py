@@ -254,11 +254,11 @@ def test_a_preempted_trial_that_saved_nothing_is_run_again_and_both_submits_say_
 def test_what_a_resumed_training_took_goes_by_what_it_restored_not_by_its_numbers(
     zeusrun, restores
 ):
-    """1,000 samples and 20 steps an epoch, 0.15 of accuracy; its file is in the run directory."""
+    """1,000 samples and 20 steps an epoch, 0.14 of accuracy; its file is in the run directory."""
     training = zeusrun.job(
         "resumes.py",
         args=["--restores", restores],
-        objective={"metric": "accuracy", "target": 1.0, "max_epochs": 1000},
+        objective={"metric": "accuracy", "target": 0.95, "max_epochs": 1000},
         metrics={"source": "stdout", "pattern": r"epoch (?P<epoch>\d+) accuracy (?P<accuracy>.*)"},
         launch={"nproc_per_node": 1},
         batch_size={"default": 50, "candidates": [50]},
@@ -311,4 +311,4 @@ def test_a_continued_run_by_samples_counts_those_of_all_its_parts(zeusrun):
     points = [(point[0], point[1]) for point in trial["by_samples"]]
     assert points == sorted(points)
     assert (done, 4.0) in [(point[0], point[3]) for point in trial["by_samples"]]
-    assert trial["samples"] == points[-1][0]
+    assert trial["whole_samples"] == points[-1][0]

@@ -18,7 +18,8 @@ def count_spans(progress: Progress) -> dict[str, Any]:
     if reached is not None and active_t is not None and begun_t is not None:
         time_s = active_t - begun_t
         span["epochs"] = reached.epoch if known else None
-        if progress.stepping_s is None or progress.stepping_s[1] > begun_t + reached.time_s:
+        later = progress.stepping_s is None or progress.stepping_s[1] > begun_t + reached.time_s
+        if later and progress.steps is not None:
             span["steps"] = progress.at_target[0]
         span["samples"] = progress.at_target[1]
     data = progress.observed[min(progress.observed)].data if progress.observed else None
