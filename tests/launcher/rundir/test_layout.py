@@ -237,7 +237,7 @@ def test_what_a_killed_writer_of_zeusrun_left_is_no_checkpoint(tmp_path):
     for name in names:
         (paths.run_dir / name).touch()
     assert not has_checkpoint(paths.run_dir)
-    reopen_run(tmp_path, paths)
+    reopen_run(paths)
     assert names <= {path.name for path in (paths.run_dir / "part1").iterdir()}
 
 
