@@ -78,7 +78,15 @@ def own_clock(trial, epochs=range(1, EPOCHS + 1)):
     return {n: json.loads((folder / f"clock{n}.json").read_text()) for n in epochs}
 
 
-@pytest.mark.parametrize(("ranks", "accumulate"), [(1, 1), (2, 1), (1, 3), (2, 3)])
+@pytest.mark.parametrize(
+    ("ranks", "accumulate"),
+    [
+        pytest.param(1, 1, marks=pytest.mark.long),
+        pytest.param(2, 1, marks=pytest.mark.long),
+        pytest.param(1, 3, marks=pytest.mark.long),
+        (2, 3),  # both at once
+    ],
+)
 def test_every_figure_of_a_run_is_that_of_the_arithmetic(zeusrun, ranks, accumulate):
     micro = 48 // ranks // accumulate
     job = zeusrun.job(

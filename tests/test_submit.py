@@ -179,7 +179,7 @@ def test_a_run_without_its_metric_is_stopped_after_three_epochs_and_not_tried_ag
     assert (code, only_trial(result)["reason"][:28]) == (3, "the script never reported 'a")
 
 
-@pytest.mark.parametrize("how", ["stop", "continue"])
+@pytest.mark.parametrize("how", ["stop", pytest.param("continue", marks=pytest.mark.long)])
 def test_an_accuracy_in_percent_never_reaches_a_target_that_is_a_share(zeusrun, how):
     job = zeusrun.job(
         args=["--gain", "20"], objective={"max_epochs": 4, "missing_metric": how, "target": 0.7}

@@ -773,6 +773,7 @@ def test_an_epoch_that_ends_before_its_loader_is_told_of(tmp_path, capsys):
     )
 
 
+@pytest.mark.long  # each part is judged above and in tests/jobfile/test_guess.py
 def test_a_try_knows_the_optimizer_the_end_and_the_steps_of_an_epoch(zeusrun, script):
     script(
         """
