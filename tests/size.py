@@ -83,8 +83,8 @@ BUDGETS: Mapping[str, int] = {
     "jobfile": 3_218,
     "kubernetes": 1_019,
     "launcher": 5_937,
-    "maintenance": 952,
-    "metrics": 2_027,
+    "maintenance": 954,
+    "metrics": 2_029,
     "other files": 363,
     "policies": 3_109,
     "report": 1_703,
@@ -133,7 +133,7 @@ class Loaded(NamedTuple):
 
 
 WALK_BUDGET = Walk(files=106, stops=396, returns=290)
-LOADED_BUDGET = Loaded(modules=201, lines=24_184)
+LOADED_BUDGET = Loaded(modules=201, lines=24_186)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

@@ -288,6 +288,11 @@ def test_a_rename_joins_no_histories_and_moves_nothing_that_runs(local, home):
     assert local.jobs() == ["job", "other"]
 
 
+def test_a_job_that_has_the_new_name_already_is_told_so_at_once(local, home):
+    with pytest.raises(UsageError, match="the job is already called job"):
+        rename_job(local, home, "job", "job")
+
+
 def test_a_shared_history_is_not_renamed(shared, home):
     shared.add([build_trial(1).finish(REACHED)])
     with pytest.raises(UsageError, match="--rename changes zeusrun's own history"):

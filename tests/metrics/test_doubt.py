@@ -22,7 +22,9 @@ def doubt(value, metric="score", target=0.9, *, mode="max", known=None, best=Non
     ("value", "metric"), [(20.0, "acc"), (93.5, "val/Accuracy"), (1.5, "f1"), (35.0, "mIoU")]
 )
 def test_a_share_above_1_is_no_share(value, metric):
-    assert "its name says that it is a share" in doubt(value, metric)
+    told = doubt(value, metric)
+    assert "its name says that it is a share" in told
+    assert "only runs with the same one" not in told
 
 
 @pytest.mark.parametrize(

@@ -99,6 +99,8 @@ def rename_job(history: History, home: Path, job: str, name: str) -> int:
         check_job_name(name)
     except ValueError as error:
         raise UsageError(f"the new name {error}") from None
+    if name == job:  # two locks of one file would wait for each other
+        raise UsageError(f"the job is already called {job}; name another one")
     count = history.rename(job, name, move)
     with suppress(OSError):  # what is left there is not of a run
         runs_directory(home, job).rmdir()

@@ -38,7 +38,8 @@ def find_doubt(value: float, trial: Trial, known: Known | None, best: float | No
         return None
     in_share = trial.mode == "max" and 0 < target <= 1
     why, percent = "", in_share and value >= 2
-    if in_share and is_share(trial.metric) and not meets_target(1.0, value, "max"):
+    named = in_share and is_share(trial.metric) and not meets_target(1.0, value, "max")
+    if named:
         why = "its name says that it is a share, which is at most 1"
     elif known is not None and trial.mode == "max":
         most = max((known.high, *own))
@@ -51,8 +52,9 @@ def find_doubt(value: float, trial: Trial, known: Known | None, best: float | No
     if not why:
         return None
     unit = f" If it is in percent, write  objective: {{target: {100 * target:g}}}."
+    right = "; if they are right, change objective.target: only runs with the same one are compared"
     return (
         f"{trial.metric} {value:.4g} meets the target {target:g}, but does not count: {why}."
-        f"{unit if percent else ''} Check that zeusrun reads whole numbers (docs/metrics.md); if "
-        "they are right, change objective.target: earlier runs are no measure for another one"
+        f"{unit if percent else ''} Check that zeusrun reads whole numbers (docs/metrics.md)"
+        f"{'' if named else right}"
     )
