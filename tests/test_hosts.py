@@ -196,7 +196,7 @@ def check_the_record(pair, trial, seen):
 
 
 def test_two_hosts_reach_the_target_and_are_one_record(pair):
-    job = pair.job("agrees.py", args=["target"])
+    job = pair.job("agrees.py", args=["target", "0.6"])  # so that the energy of both is read
     code, result, seen = pair.submit(job)
     assert code == 0, seen
     check_the_record(pair, only_trial(result), seen)
