@@ -471,6 +471,40 @@ def test_a_run_that_does_not_count_sets_no_unit():
         assert asked.unit is None
 
 
+def with_steps(size, steps, recurrence, **changes):
+    """A run of three epochs with so many steps in each."""
+    run = learned(0.1, 0.2, 0.96, recurrence=recurrence)
+    return dataclasses.replace(run, global_batch_size=size, whole_steps=3 * steps, **changes)
+
+
+def test_epochs_that_are_a_fixed_number_of_steps_are_compared_by_samples():
+    """Such as the evaluations of a loop of iterations: with 128, one has seen twice the samples."""
+    asked, runs = read_history(NOW, [with_steps(64, 50, 1), with_steps(128, 50, 2)])
+    assert asked.unit == 50 * 64 // 20
+    assert [run.epochs * asked.unit for run in runs] == [9600, 19200]
+    # Not with one batch size alone, nor where the batch size did not arrive.
+    for other in (with_steps(64, 50, 2), with_steps(128, 50, 2, unapplied=True)):
+        assert read_history(NOW, [with_steps(64, 50, 1), other])[0].unit is None
+
+
+@pytest.mark.parametrize(
+    ("sizes", "samples", "known"),
+    [
+        ((64, 128), 3200, False),
+        ((64, 96, 128), 1000, False),
+        ((100, 105), 50_000, False),
+        ((100, 128), 130, True),  # two steps of each
+    ],
+)
+def test_epochs_of_the_same_data_stay_epochs(sizes, samples, known):
+    whole = 3 * samples if known else None
+    runs = [
+        with_steps(size, -(-samples // size), n, whole_samples=whole)
+        for n, size in enumerate(sizes, 1)
+    ]
+    assert read_history(NOW, runs)[0].unit is None
+
+
 def test_auto_avoids_a_batch_size_with_which_the_script_never_evaluates():
     reached = learned(0.5, 0.9, 0.96)
     silent = trial(128, MISSED, recurrence=2, epochs=None)

@@ -319,16 +319,37 @@ def samples_per_epoch(trial: Trial) -> float | None:
 def find_unit(metric: str, mode: str, trials: Iterable[Trial]) -> int | None:
     """Return samples that count as an epoch: a part of the shortest way to a first report.
 
-    ``None`` if no training that counts reports the metric within epochs.
+    ``None`` if trainings report the metric once an epoch of their data. Others report it within
+    epochs, or after a number of steps that is the same for all batch sizes.
     """
-    firsts = [
-        next((point.epoch for point in trial.by_samples if point.epoch), 0)
+    counting = [
+        trial
         for trial in trials
-        if trial.by_samples
-        and (trial.metric, trial.mode) == (metric, mode)
-        and prove(trial).learning is None
+        if (trial.metric, trial.mode) == (metric, mode) and prove(trial).learning is None
     ]
-    return max(1, min(filter(None, firsts)) // _UNITS) if any(firsts) else None
+    firsts: Iterable[float] = (
+        next((point.epoch for point in trial.by_samples if point.epoch), 0)
+        for trial in counting
+        if trial.by_samples
+    )
+    known = [first for first in firsts if first] or _samples_of_fixed_steps(counting)
+    return max(1, int(min(known)) // _UNITS) if known else None
+
+
+def _samples_of_fixed_steps(trials: Iterable[Trial]) -> list[float]:
+    """Return the samples of an epoch by batch size, if the epoch is a fixed number of steps."""
+    samples: dict[int, float] = {}
+    for trial in trials:
+        if whole := samples_per_epoch(trial):
+            seen = trial.whole_samples
+            size = trial.global_batch_size
+            samples[size] = whole if seen is None else seen / epochs_of(trial.curve)
+    if len(samples) < 2:
+        return []
+    steps = [whole / size for size, whole in samples.items()]
+    # Of equal data, steps would be as many times fewer as the batch size is larger.
+    fixed = max(steps) / min(steps) < math.sqrt(max(samples) / min(samples))
+    return list(samples.values()) if fixed else []
 
 
 def in_units(problem: Problem, trial: Trial) -> Trial:
