@@ -85,12 +85,13 @@ def test_only_runs_with_the_same_objective_are_a_measure():
     assert find_known(build_trial(6, mode="min"), runs) is None
 
 
-def test_a_forgotten_run_is_no_measure():
+def test_a_forgotten_run_and_a_lost_one_are_no_measure():
     right, wrong = (
         build_trial(number).finish(replace(REACHED, best_metric=best))
         for number, best in ((1, 0.6), (2, 35.0))
     )
-    assert find_known(right, [right, wrong.forget(forgotten=True)]) == Known(0.6, 0.6)
+    lost = replace(wrong, status=TrialStatus.LOST)
+    assert find_known(right, [right, wrong.forget(forgotten=True), lost]) == Known(0.6, 0.6)
 
 
 def test_what_is_doubted_neither_reaches_the_target_nor_is_the_best_value():

@@ -6,7 +6,7 @@ import pytest
 
 from zeusrun.metrics.propose import (
     Proposal,
-    a_little_better,
+    a_tenth_better,
     a_little_worse,
     describe_choice,
     is_alike,
@@ -36,20 +36,20 @@ def seen(source, **values):
                 eval_samples_per_second=20.0,
                 train_runtime=9.0,
             ),
-            ("eval_accuracy", "max", 0.62),
+            ("eval_accuracy", "max", 0.66),
         ),
-        (seen("transformers", loss=0.7, eval_loss=0.6931), ("eval_loss", "min", 0.69)),
-        (seen("lightning", train_loss=0.3, val_loss=0.4, val_acc=0.8), ("val_acc", "max", 0.81)),
+        (seen("transformers", loss=0.7, eval_loss=0.6931), ("eval_loss", "min", 0.62)),
+        (seen("lightning", train_loss=0.3, val_loss=0.4, val_acc=0.8), ("val_acc", "max", 0.82)),
         (
             seen("trl", token_accuracy=0.4, eval_token_accuracy=0.3),
-            ("eval_token_accuracy", "max", 0.31),
+            ("eval_token_accuracy", "max", 0.33),
         ),
-        (seen("tensorboard", **{"train/acc": 0.9, "loss": 2.31}), ("loss", "min", 2.3)),
-        (seen("wandb", train_loss=1.234), ("train_loss", "min", 1.2)),
+        (seen("tensorboard", **{"train/acc": 0.9, "loss": 2.31}), ("loss", "min", 2.0)),
+        (seen("wandb", train_loss=1.234), ("train_loss", "min", 1.1)),
         (seen("report", done=3.0), ("done", None, 3.0)),
-        (seen("lightning", val_acc=0.0, val_loss=0.4, train_acc=0.8), ("val_loss", "min", 0.39)),
+        (seen("lightning", val_acc=0.0, val_loss=0.4, train_acc=0.8), ("val_loss", "min", 0.36)),
         (seen("lightning", val_acc=0.0, train_acc=0.8), ("val_acc", "max", 0.01)),
-        (seen("report", val_loss=float("nan"), accuracy=0.5), ("accuracy", "max", 0.51)),
+        (seen("report", val_loss=float("nan"), accuracy=0.5), ("accuracy", "max", 0.55)),
         ({}, None),
         (seen("transformers", epoch=1.0, eval_runtime=3.0), None),
     ],
@@ -117,9 +117,9 @@ def test_a_target_of_a_whole_training_is_reached_by_the_same_training_again(valu
 def test_where_the_last_value_is_far_from_the_best_the_best_counts():
     dice = Seen(0.1, 9.3e-9, 3, 9.3e-9, 0.2229)
     proposal = propose({("val_dice", "wandb"): dice})
-    assert (proposal.target, proposal.last, proposal.best) == (0.23, 9.3e-9, 0.2229)
+    assert (proposal.target, proposal.last, proposal.best) == (0.25, 9.3e-9, 0.2229)
     loss = Seen(2.0, 3.0, 3, 0.5, 3.0)
-    assert propose({("val_loss", "wandb"): loss})[3:] == (0.49, 3.0, 0.5)
+    assert propose({("val_loss", "wandb"): loss})[3:] == (0.45, 3.0, 0.5)
     assert propose({("val_return", "wandb"): Seen(-9.0, -12.0, 3, -12.0, -9.0)}).best is None
     assert propose({("val_acc", "wandb"): Seen(0.4, 0.3, 3, 0.3, 0.5)}).best is None
 
@@ -133,27 +133,27 @@ def test_of_several_sources_the_one_that_counts_is_named():
 @pytest.mark.parametrize(
     ("value", "mode", "target"),
     [
-        (0.391667, "max", 0.4),
-        (0.8, "max", 0.81),
-        (0.991, "max", 0.9911),
-        (0.95, "max", 0.951),
+        (0.391667, "max", 0.44),
+        (0.8, "max", 0.82),
+        (0.991, "max", 0.9919),
+        (0.95, "max", 0.955),
         (1.0, "max", 1.0),
-        (97.43, "max", 97.5),
-        (72.1, "max", 73.0),
+        (97.43, "max", 97.7),
+        (72.1, "max", 75.0),
         (100.0, "max", 100.0),
-        (431.0, "max", 440.0),
-        (-0.5, "max", -0.49),
-        (0.6931, "min", 0.69),
-        (0.7, "min", 0.69),
-        (24.7, "min", 24.0),
-        (-1.25, "min", -1.3),
+        (431.0, "max", 480.0),
+        (-0.5, "max", -0.45),
+        (0.6931, "min", 0.62),
+        (0.7, "min", 0.63),
+        (24.7, "min", 22.0),
+        (-1.25, "min", -1.4),
         (0.0, "min", 0.0),
         (0.0, "max", 0.01),
-        (1.2e-05, "min", 1.1e-05),
+        (1.2e-05, "min", 1e-05),
     ],
 )
-def test_a_target_is_a_little_better_and_can_be_reached(value, mode, target):
-    assert a_little_better(value, mode) == target
+def test_a_target_is_a_tenth_better_and_can_be_reached(value, mode, target):
+    assert a_tenth_better(value, mode) == target
 
 
 def test_a_choice_says_how_it_is_logged_and_what_is_no_result():

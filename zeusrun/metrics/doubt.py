@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from zeusrun.target import TIMES, is_share, meets_target
+from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,9 +21,13 @@ class Known(NamedTuple):
 
 
 def find_known(trial: Trial, earlier: Sequence[Trial]) -> Known | None:
-    """Return the values of earlier runs with the same objective; ``None`` if there are none."""
+    """Return the values of earlier runs with the same objective; ``None`` if there are none.
+
+    What a lost run has reported, no launcher has doubted.
+    """
     objective = (trial.metric, trial.mode, trial.target)
-    alike = (each for each in earlier if (each.metric, each.mode, each.target) == objective)
+    judged = (each for each in earlier if each.status is not TrialStatus.LOST)
+    alike = (each for each in judged if (each.metric, each.mode, each.target) == objective)
     bests = [t.best_metric for t in alike if t.best_metric is not None and not t.forgotten]
     return Known(min(bests), max(bests)) if bests else None
 

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 NO_METRIC = re.compile(
     r"(runtime|per_sec|_time|^time|samples|steps?$|^epoch|learning_rate|^lr\b|lr-|grad_norm|flos)"
 )
-_TWO_DIGITS = Context(prec=2)
+_HARDER = Context(prec=2, rounding=ROUND_FLOOR)
 
 
 class Proposal(NamedTuple):
-    """A metric, who reported it, and a target that is a little better than its last value."""
+    """A metric, who reported it, and a target that is a tenth better than its last value."""
 
     metric: str
     source: str
@@ -82,8 +82,8 @@ def propose(
     best = values.high if mode == "max" else values.low
     far = best > max(0, 2 * last) if mode == "max" else last > 2 * best > 0
     if not far or math.isinf(best):
-        return Proposal(metric, source, mode, a_little_better(last, mode), last)
-    return Proposal(metric, source, mode, a_little_better(best, mode), last, best)
+        return Proposal(metric, source, mode, a_tenth_better(last, mode), last)
+    return Proposal(metric, source, mode, a_tenth_better(best, mode), last, best)
 
 
 def _mode_by_values(values: Seen, seen: SeenMetrics) -> str | None:
@@ -113,22 +113,22 @@ def a_little_worse(value: float, mode: str) -> float:
     return float(Context(prec=2, rounding=ROUND_FLOOR).plus(exact))
 
 
-def a_little_better(value: float, mode: str) -> float:
-    """Return the next better number of two digits, but at most 1 or 100, the best accuracies.
+def a_tenth_better(value: float, mode: str) -> float:
+    """Return a number of two digits that is about a tenth better than what an epoch has reached.
 
-    What is better than an accuracy of 0 is 0.01, be it in percent or not.
+    Whatever is only a little better, the first epoch of another run reaches by luck. Of an
+    accuracy it is a tenth of what is missing, if that is less. An accuracy of 0 gives 0.01, be it
+    in percent or not.
     """
     exact = Decimal(repr(value))
-    if exact == 0 and mode == "max":
-        return 0.01
-    best = next((Decimal(top) for top in (1, 100) if 0 < exact <= top), None)
-    if exact == 0 or (mode == "max" and exact == best):
-        return value
+    if exact == 0:
+        return 0.01 if mode == "max" else value
     if mode == "min":
-        return float(exact.next_minus(_TWO_DIGITS))
-    if best is not None and best - exact < best / 10:  # two digits of what is missing
-        return float(best - (best - exact).next_minus(_TWO_DIGITS))
-    return float(exact.next_plus(_TWO_DIGITS))
+        return float(_HARDER.plus(exact - abs(exact) / 10))
+    best = next((Decimal(top) for top in (1, 100) if 0 < exact <= top), None)
+    if best is not None and exact > best / 2:
+        return float(best - _HARDER.plus((best - exact) * 9 / 10))
+    return float(-_HARDER.plus(-exact - abs(exact) / 10))
 
 
 def describe_choice(proposal: Proposal, seen: SeenMetrics) -> Iterator[str]:
