@@ -85,6 +85,20 @@ class Recorder:
         pass
 
 
+class Releases(Recorder):
+    """Lets a training of ``steps_slowly.py`` go on to its target once its speed is decided."""
+
+    def __init__(self, zeusrun):
+        super().__init__()
+        self.file = zeusrun.folder / "decided"
+        self.args = ["--until", str(self.file)]
+
+    def __call__(self, event):
+        super().__call__(event)
+        if isinstance(event, (BoundChanged, TrialEnded)):
+            self.file.touch()
+
+
 @pytest.fixture
 def run(zeusrun):
     """Submit a job under a policy in this process; return the result and the recorder."""
@@ -119,8 +133,9 @@ OTHER = Decision(32, Stage.EXPLOIT, "32 has proved cheapest")
 
 def test_a_batch_size_that_a_speed_check_rejects_is_ended_and_the_other_one_follows(zeusrun, run):
     policy = Scripted(CHECK, OTHER)
-    args = ["--epoch-s", "0.3", "--gain", "0.15"]
-    result, recorder = run(zeusrun.job(args=args, attempts=1, objective={"eta_knob": 0}), policy)
+    recorder = Releases(zeusrun)
+    changes = {"args": recorder.args, "attempts": 1, "objective": {"eta_knob": 0}}
+    result, _ = run(zeusrun.job("steps_slowly.py", **changes), policy, recorder)
     checked, trained = result.trials
     assert (result.exit_code, result.reached, result.attempts) == (0, True, 1)
     assert (checked.status, checked.global_batch_size) == (TrialStatus.CANCELLED, 16)
@@ -139,7 +154,9 @@ def test_a_batch_size_that_a_speed_check_rejects_is_ended_and_the_other_one_foll
 
 def test_a_batch_size_that_a_speed_check_accepts_goes_on_under_its_new_bound(zeusrun, run):
     on = Decision(16, Stage.EXPLORE, "16 is 10 % cheaper an epoch", bound=Bound(1e6))
-    result, recorder = run(zeusrun.job("steps_slowly.py"), Scripted(CHECK, on))
+    recorder = Releases(zeusrun)
+    job = zeusrun.job("steps_slowly.py", args=recorder.args)
+    result, _ = run(job, Scripted(CHECK, on), recorder)
     (trained,) = result.trials
     assert (result.exit_code, trained.status) == (0, TrialStatus.REACHED)
     assert recorder.bounds == [1e9, 1e6]
@@ -196,7 +213,9 @@ def test_without_energy_there_is_no_speed_check_and_the_training_goes_on(zeusrun
 
 def test_the_speed_of_a_batch_size_is_checked_once_however_often_the_policy_asks(zeusrun, run):
     policy = Scripted(CHECK, OTHER, CHECK)
-    result, _ = run(zeusrun.job(args=["--epoch-s", "0.3", "--gain", "0.15"]), policy)
+    recorder = Releases(zeusrun)
+    job = zeusrun.job("steps_slowly.py", args=recorder.args)
+    result, _ = run(job, policy, recorder)
     assert [t.status for t in result.trials] == [TrialStatus.CANCELLED, TrialStatus.REACHED]
     assert [t.global_batch_size for t in result.trials] == [16, 16]
 

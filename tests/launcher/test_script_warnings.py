@@ -438,7 +438,8 @@ def test_a_hook_that_found_no_loader_says_so_where_nothing_is_observed():
     (text,) = told(nothing)
     assert text.startswith(
         "batch size 32 does not reach the training. Nothing is applied, not the learning rate "
-        "either, so this run teaches nothing about 32. batch_size.apply: dataloader changes the first"
+        "either (one in args stays as it was passed), so this run teaches nothing about 32. "
+        "batch_size.apply: dataloader changes the first"
     )
     # Without an optimizer, the second report shows it, and no warning is of the learning rate.
     reports = report(101.0, 1, 0.1), report(102.0, 2, 0.1)

@@ -87,6 +87,11 @@ class Tried(NamedTuple):
         return self.finished and not (self.is_part or controlled or "stop" in self.progress.asked)
 
     @property
+    def all_epochs(self) -> int | None:
+        """How many passes over its data a whole training has made; ``None`` if that is unknown."""
+        return (self.progress.passes or None) if self.is_whole else None
+
+    @property
     def steps_of_pass(self) -> float | None:
         """Optimizer steps in a pass over the training data; ``None`` if none was completed."""
         progress = self.progress

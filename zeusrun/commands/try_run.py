@@ -51,6 +51,12 @@ _NOT_ARRIVED = (
     "Next: this is no finished job, because every batch size but one would teach nothing. Correct "
     "'batch_size' and 'args' in {path}: the script must train with what it gets (docs/hooks.md)"
 )
+_NO_BATCH_SIZE = (
+    "Next: this is no finished job, because zeusrun has seen neither an option for the batch size "
+    "nor a data loader that feeds the steps. Write the batch size under 'batch_size' in {path}, "
+    "and let the script train with it (docs/hooks.md). If the script trains on all of its data at "
+    "once, there is none to choose: write the number of samples as default and only candidate"
+)
 _OF_EPOCHS = re.compile(r"epoch|step|schedul|warm|milestone|T_max|zero", re.IGNORECASE)
 _LIKELY = "These lines look most like a result; metrics.pattern reads a number of them as follows:"
 
@@ -75,10 +81,10 @@ def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> i
         typer.echo(f"zeusrun: the run failed: {tried.reason}; {then}", err=True)
         return tried.code
     as_written = replace(
-        see_optimizer(guess, progress.built),
+        see_optimizer(guess, progress.built or ("SGD by hand" if progress.backwards else None)),
         seen_rate=max(sight.learning_rates, default=None),
         pattern=None if shape is None else shape.pattern,
-        seen_epochs=find_epochs(printed, shape),
+        seen_epochs=find_epochs(printed, shape) or tried.all_epochs,
     )
     guess = _check_batch(as_written, path, sight, progress)
     objective, lines = _describe(tried, proposal, shape, path)
@@ -94,6 +100,8 @@ def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> i
             lines[-1] = _NOT_ARRIVED.format(path=path)
             if guess.batch is not None and guess.batch.parts > 1:  # it is no multiple
                 _replace(path, new, write(as_written, objective=objective))
+    if objective is not None and guess.batch is None:
+        arrives, lines[-1] = False, _NO_BATCH_SIZE.format(path=path)
     typer.echo(plain_text("\n".join([f"{path} {changed}.", *lines])))
     if tried.failed:
         then = "the proposal is from what it had shown before. Correct the cause first"

@@ -121,7 +121,8 @@ def _batch_size_remarks(progress: Progress, trial: Trial, *, spawns: bool) -> di
     elif progress.unapplied and chosen != progress.replaced:
         remarks["batch size"] = (
             f"batch size {chosen} does not reach the training. Nothing is applied, not the "
-            f"learning rate either, {nothing}. {_how_to_deliver(progress, trial)}"
+            "learning rate either (one in args stays as it was passed), "
+            f"{nothing}. {_how_to_deliver(progress, trial)}"
         )
     elif other is not None and any(
         e.data and e.data / 2 < other < chosen for e in progress.observed.values()

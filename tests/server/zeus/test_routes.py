@@ -296,6 +296,10 @@ class TestDying:
 
 
 class TestConcurrency:
+    @pytest.fixture(autouse=True)
+    def patient(self, monkeypatch):
+        monkeypatch.setattr(routes, "PATIENCE_S", 300.0)  # a machine may be busy
+
     def test_concurrent_trainings_have_distinct_numbers(self, zeus, history):
         zeus.register()
         ready = threading.Barrier(8)

@@ -192,6 +192,17 @@ def train(count, accumulated, epochs=1):
             READS_AHEAD + "train(15, 4, epochs=9)", [(15, 2)], id="read ahead, and a single step"
         ),
         pytest.param(READS_AHEAD + "train(40, 4, epochs=9)", [], id="read ahead, and few steps"),
+        pytest.param(
+            READS_AHEAD
+            + """
+loader = DataLoader(torch.zeros(16), 8)
+for epoch in range(2):
+    for number, _ in enumerate(ahead(loader)):
+        if (epoch, number) != (1, 1): step()
+""",
+            [],
+            id="read ahead, and ended before the last step",
+        ),
         pytest.param(READS_AHEAD + "train(40, 1)", [(8, 1)], id="read ahead"),
         pytest.param(READS_AHEAD + "train(64, 2)", [(16, 2)], id="read ahead and accumulation"),
         pytest.param(

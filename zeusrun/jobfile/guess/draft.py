@@ -100,7 +100,7 @@ def _objective(guess: Guess, objective: tuple[str, str, float, str] | None) -> I
         yield _line("  # target: 0.9", "a run ends when the metric reaches it")
     epochs, count, why = guess.max_epochs, 40, "a guess: no option for it was found"
     if epochs is None and guess.seen_epochs is not None:
-        count, why = guess.seen_epochs, "as the run of --try printed"
+        count, why = guess.seen_epochs, "as the run of --try showed"
     if epochs is not None:
         count, why = int(epochs.value), f"guessed from {epochs.origin}"
     yield _line(f"  max_epochs: {count}", why)
@@ -122,7 +122,7 @@ def _batch(guess: Guess) -> Iterator[str]:
         yield _comment(
             "The script seems to have no option for its batch size. If it has a DataLoader, remove "
             "the # below, and write its batch size as the default, summed over all processes; "
-            "`zeusrun init --try` does both. See docs/hooks.md."
+            "`zeusrun init --try` does both if it sees one feed the steps. See docs/hooks.md."
         )
         yield "# batch_size: {default: 64, candidates: [16, 32, 64, 128, 256], apply: dataloader}"
         return

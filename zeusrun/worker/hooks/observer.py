@@ -42,6 +42,7 @@ class Feed:
     loader: Callable[[], Any] = lambda: None  # ``None`` once the script has dropped it
     sizes: set[int | None] = field(default_factory=set)  # of the batches seen
     passes: int = 0  # in which an optimizer stepped
+    reads_ahead: bool = False  # whether a step took a batch that the step before had found there
     left: tuple[str, ...] = ()  # where it was built, if it kept its batch size (``hooks/apply.py``)
 
     def sees(self, size: int | None) -> None:
@@ -245,6 +246,7 @@ class Observer:
         if current is None or not current.pending:
             if current is not None and counts:
                 current.whole = _NOTHING
+                current.feed.reads_ahead = True
             return counts
         if not current.steps:
             if self.trains_on(current.feed):
@@ -281,9 +283,14 @@ class Observer:
             self._steps[taken.batches] = steps + 1, max(most, taken.samples)
 
     def _credit_single(self) -> None:
-        """Take in the one step of the newest pass, if it has taken all batches."""
+        """Take in the one step of the newest pass, if it has taken all batches.
+
+        Of a loader that reads ahead, a training that a signal ends may have left the last one.
+        """
         single, self._single = self._single, None
-        if single is not None and single.ended and not single.pending:
+        if single is None or single.feed.reads_ahead:
+            return
+        if single.ended and not single.pending:
             self._credit(single.whole)
 
     def _counts(self, optimizer: Any, fed: Pass | None) -> bool:
