@@ -6,8 +6,8 @@ import pytest
 
 from zeusrun.metrics.propose import (
     Proposal,
-    a_tenth_better,
     a_little_worse,
+    a_tenth_better,
     describe_choice,
     is_alike,
     propose,

@@ -68,14 +68,9 @@ def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> i
     """
     tried, epochs = _run(guess, path)
     proposal, shape = tried.propose(guess)
-    trial, progress, printed = tried.trial, tried.progress, tried.printed
+    progress, printed = tried.progress, tried.printed
     sight = TrainingSummary.of(progress)
-    if sight.metrics:
-        shown = console()
-        shown.print(metrics_table(sight, trial.metric, shown.width))
-    spawned = progress.ranks.spawned.values()
-    if (started := describe_spawned(spawned, always=guess.spawns)) is not None:
-        typer.echo(f"zeusrun: warning: {path}: {started}", err=True)
+    _show(sight, tried, guess, path)
     if tried.ended or (tried.failed and proposal is None):
         then = f"{path} stays as it is. Correct the cause, then give the same command again"
         typer.echo(f"zeusrun: the run failed: {tried.reason}; {then}", err=True)
@@ -108,6 +103,16 @@ def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> i
         typer.echo(f"zeusrun: the run failed: {tried.reason}; {then}", err=True)
         return tried.code
     return ExitCode.REACHED if objective and arrives else ExitCode.TRAINING_FAILED
+
+
+def _show(sight: TrainingSummary, tried: Tried, guess: Guess, path: Path) -> None:
+    """Show the metrics of a run, and warn of processes that the script starts itself."""
+    if sight.metrics:
+        shown = console()
+        shown.print(metrics_table(sight, tried.trial.metric, shown.width))
+    spawned = tried.progress.ranks.spawned.values()
+    if (started := describe_spawned(spawned, always=guess.spawns)) is not None:
+        typer.echo(f"zeusrun: warning: {path}: {started}", err=True)
 
 
 def _run(guess: Guess, path: Path) -> tuple[Tried, int]:

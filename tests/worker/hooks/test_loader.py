@@ -707,6 +707,27 @@ def test_ranks_without_a_process_group_train_alone(run, before, world_size, alon
     assert [e.alone for e in rank.events if isinstance(e, Observed)] == [alone]
 
 
+@pytest.mark.parametrize(
+    ("loader", "samples"),
+    [
+        ("DataLoader(torch.zeros(50), 10)", 100),  # a part for each rank, or all of it on each
+        ("DataLoader(data, 10, sampler=DistributedSampler(data, 2, 0))", 100),
+        ("DataLoader(data, 10, sampler=range(0, 100, 2))", 100),  # divides without a word
+        ("DataLoader(data, 64, sampler=range(0, 100, 2))", 100),
+    ],
+)
+def test_the_data_are_those_of_all_ranks(run, loader, samples):
+    script = f"""
+from torch.utils.data import DistributedSampler
+loader = {loader}
+for _ in range(12):
+    for batch in loader: step()
+"""
+    rank, code, log = run(GROUP + script, WORLD_SIZE="2")
+    assert code == 0, log
+    assert {e.data for e in rank.events if isinstance(e, Observed)} == {samples}
+
+
 def test_an_optimizer_that_steps_in_a_hook_of_another_one_is_not_the_one_that_trains(run):
     """The outer optimizer of DiLoCo."""
     rank, code, log = run("""

@@ -144,6 +144,7 @@ def _learning_rate(guess: Guess) -> Iterator[str]:
         yield _comment(
             "The script keeps its own learning rate. To let zeusrun scale it, remove the # "
             "below; base is the rate with which the script builds its optimizer (docs/hooks.md)."
+            + (" The 0.1 is only an example." if guess.seen_rate is None else "")
         )
         base = guess.seen_rate or 0.1
         yield f"# learning_rate: {{base: {base:g}, scale: {guess.scale}, apply: optimizer}}"

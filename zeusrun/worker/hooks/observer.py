@@ -142,8 +142,17 @@ class Observer:
 
     @property
     def data(self) -> int | None:
-        """Samples of the training data; ``None`` if unknown."""
-        return None if self._training is None else self._training.data
+        """Samples of the training data over all ranks; ``None`` if unknown.
+
+        A sampler that divides them may not say so: then the length of the loader shows it. Ranks
+        may also have a dataset each, or all read the same one.
+        """
+        feed = self._training
+        if feed is None or feed.data is None or feed.replicas or self._alone:
+            return None if feed is None else feed.data
+        ranks, own = self._environment.world_size, (feed.length or 0) * (feed.nominal or 0)
+        whole = abs(own - feed.data) < abs(own - feed.data / ranks)
+        return feed.data * ranks if whole else feed.data
 
     def samples(self) -> int:
         """Return the samples of this rank in the present step; 0 if they cannot be told."""
@@ -352,7 +361,7 @@ class Observer:
         samples = getattr(getattr(feed.loader(), "batch_sampler", None), "step_samples", samples)
         before = () if self._recorded is None else self._recorded[3]
         rates, self._optimizer = self._base_rates(self._optimizer) or before, None
-        seen = (samples, batches, feed.replicas, rates, self._alone, feed.data, feed.length)
+        seen = (samples, batches, feed.replicas, rates, self._alone, self.data, feed.length)
         if seen != self._recorded:
             self._recorded = seen
             t, rank = time.monotonic(), self._environment.number
