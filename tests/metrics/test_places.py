@@ -74,7 +74,7 @@ def by_steps(gap, others=0, passes=0):
         for n in range(1, 7)
     ]
     count = StepCount(gap * 6 + 1, 10.0, 30.0, 8, 1, 0, tuple(notes))
-    return Places().put([line(10 * n, counted=False) for n in range(1, 7)], count)
+    return Places().put([line(10 * n, counted=False) for n in range(1, 7)], count, final=True)
 
 
 @pytest.mark.parametrize(
@@ -90,6 +90,34 @@ def by_steps(gap, others=0, passes=0):
 )
 def test_lines_of_single_batches_are_logged_in_each_step(lines, each_step):
     assert {event.each_step for event in lines} == {each_step}
+
+
+def read_one_by_one(*places):
+    """Read lines as a training prints them; return what is known after each, and at the end.
+
+    Each place is that before the step after its line.
+    """
+    source, notes, known = Places(), [], []
+    for n, place in enumerate([*places, None], 1):
+        lines = [] if place is None else [line(10 * n, counted=False)]
+        now = (30, 8, 2, 0) if place is None else place
+        if place is not None:
+            notes.append(note(10 * n, 10.0 + n, *place))
+        count = StepCount(now[0] + 1, 10.0, 30.0, now[1], *now[2:], tuple(notes))
+        known.append([event.each_step for event in source.put(lines, count)])
+    return known
+
+
+def test_the_first_lines_wait_until_it_is_known_that_they_are_of_single_batches():
+    """One of them may meet the target by luck."""
+    batches = [(n, 8 * n, 1, 0) for n in range(1, 6)]
+    assert read_one_by_one(*batches) == [[], [], [], [True] * 4, [True], []]
+    # The next pass, another loader, or a handful of steps without a line: they are results.
+    assert read_one_by_one((2, 16, 1, 0)) == [[], [False]]
+    assert read_one_by_one((2, 16, 1, 0), (4, 32, 2, 0)) == [[], [False, False], []]
+    assert read_one_by_one((2, 16, 1, 1)) == [[False], []]
+    assert read_one_by_one((2, 16, 1, 0), (12, 96, 1, 0)) == [[], [False], [False]]
+    assert read_one_by_one((40, 320, 1, 0)) == [[False], []]
 
 
 def test_without_a_loader_a_line_in_each_step_is_that_of_an_epoch():

@@ -188,6 +188,8 @@ def test_a_line_that_is_indented_may_be_centred_so_it_is_read_anywhere(space):
         (["Epoch 1/99 val acc 0.5"], 99),
         (["Epoch 0/0 val acc 0.5"], None),
         (["val acc 0.5"], None),
+        (["11/29 15:48:41 - INFO - Epoch(val) [1][2/2]  accuracy: 0.5"], None),
+        (["11/29/2026 Epoch 1 val acc 0.5"], None),
     ],
 )
 def test_the_number_of_epochs_is_as_it_is_printed(lines, epochs):

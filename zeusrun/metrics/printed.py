@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from zeusrun.metrics.propose import NO_METRIC
 from zeusrun.metrics.rows import number_of
-from zeusrun.metrics.seen import EVALUATIONS, names_an_evaluation
+from zeusrun.metrics.seen import EVALUATIONS, names_an_evaluation, names_training
 from zeusrun.target import likely_mode
 
 if TYPE_CHECKING:
@@ -133,16 +133,22 @@ def _is_metric(name: str, line: str, start: int, end: int) -> bool:
 
 
 def _unique(numbers: list[Number]) -> list[Number]:
-    """Put the part of the data before names that lack it; what is still there twice loses it."""
+    """Put the part of the data before names that lack it; what is still there twice loses it.
+
+    Behind ``val loss``, a name alone is of the validation, too, if the line names no other part.
+    Behind ``train loss`` it may be of either.
+    """
     named = [
         each._replace(name=f"{each.head}_{each.name}") if each.head and each.is_metric else each
         for each in numbers
     ]
     names = [each.name for each in named]
+    alone = not any(names_training(name) for name in names)
     taken = {""}
     for at, each in enumerate(named):
         name = each.name
-        if each.near and not each.head and names.count(name) > 1 and each.is_metric:
+        unclear = names.count(name) > 1 or (alone and each.near in EVALUATIONS)
+        if each.near and not each.head and unclear and each.is_metric:
             name = f"{each.near}_{name}"
         named[at] = each._replace(name="" if name in taken else name)
         taken.add(name)

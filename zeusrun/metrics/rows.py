@@ -42,7 +42,8 @@ class Places:
     """Gives each row of a source the epoch and the samples that the steps before it made.
 
     Several lines of one pass with a handful of steps between them are of single batches, unless
-    another loader was read: then they are evaluations.
+    another loader was read: then they are evaluations. Until that is known of the first lines of a
+    training, they are held back: one batch may meet the target.
     """
 
     def __init__(self) -> None:
@@ -50,6 +51,7 @@ class Places:
         self._last = _BEFORE
         self._before: dict[frozenset[str], tuple[Place, int]] = {}
         self._each_step: set[frozenset[str]] = set()
+        self._held: list[tuple[Row, Place]] = []
 
     def look(self, count: StepCount | None) -> None:
         """Keep the notes of the clock; call it in each reading, as it has only the newest."""
@@ -58,7 +60,9 @@ class Places:
             self._notes += [note for note in count.notes if note[1].t > since_t]
             del self._notes[:-_MAX_NOTES]
 
-    def put(self, rows: Sequence[Row], count: StepCount | None) -> list[Reported]:
+    def put(
+        self, rows: Sequence[Row], count: StepCount | None, *, final: bool = False
+    ) -> list[Reported]:
         """Return the events of rows; ``count`` is the clock after they were read."""
         if count is None:  # no step so far, or none is seen
             return [replace(row.event, steps=0) for row in rows]
@@ -73,7 +77,18 @@ class Places:
             self._last = place
         for row, place in found:
             self._compare(frozenset(row.event.metrics), place)
-        return [self._put(row.event, place) for row, place in found]
+        found = [*self._held, *found]
+        open_ = (n for n, each in enumerate(found) if not final and self._is_open(*each, count))
+        known = next(open_, len(found))
+        self._held = found[known:]
+        return [self._put(row.event, place) for row, place in found[:known]]
+
+    def _is_open(self, row: Row, place: Place, count: StepCount) -> bool:
+        """Whether a row may still turn out to be of a single batch of the first pass."""
+        now, first = count.place, (1, 0)
+        in_first = (place.passes, place.others) == (now.passes, now.others) == first
+        soon = place.steps <= _ENOUGH * HANDFUL and now.steps - place.steps <= HANDFUL
+        return in_first and soon and frozenset(row.event.metrics) not in self._each_step
 
     def _find(self, row: Row, count: StepCount) -> Place:
         """Return the place before the step that followed a row."""
@@ -294,7 +309,7 @@ class Rows:
         rows, self._rows = self._rows, []
         count = self._run.count
         self._places.look(count)
-        return [*self._places.put(rows, count)] if rows else []
+        return [*self._places.put(rows, count, final=final)]
 
     def warn(self, kind: str, text: str) -> None:
         """Warn once of each kind."""

@@ -355,3 +355,12 @@ def _on_own_device() -> Iterator[None]:
             own = int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count()
             stack.enter_context(torch.cuda.device(own))
         yield
+
+
+def as_float(value: Any) -> float:  # noqa: ANN401 - of any library
+    """Return a number, also of a tensor or an array with one element; raises what ``float`` does.
+
+    torch warns of a tensor with a gradient, and numpy refuses an array with a dimension.
+    """
+    value = value.detach() if hasattr(value, "detach") else value
+    return float(value.item() if getattr(value, "size", None) == 1 else value)

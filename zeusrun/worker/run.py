@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any, SupportsFloat
 
 from zeusrun.sidecar.events import Reported
-from zeusrun.worker.environment import WorkerEnvironment, current_environment
+from zeusrun.worker.environment import WorkerEnvironment, as_float, current_environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -179,6 +179,6 @@ def _number(name: str, value: SupportsFloat) -> float:
     if isinstance(value, (str, bytes)):
         raise TypeError(f"zeusrun: metric {name!r} is {value!r}, not a number")
     try:
-        return float(value.detach() if hasattr(value, "detach") else value)  # else torch may warn
+        return as_float(value)
     except (TypeError, ValueError) as error:
         raise type(error)(f"zeusrun: metric {name!r} is not one number: {error}") from None

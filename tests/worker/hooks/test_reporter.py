@@ -372,6 +372,14 @@ def test_without_a_loader_the_optimizer_that_goes_on_counts(observer):
     assert steps == [True, False, True, False, True, True]
 
 
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_an_array_of_one_number_is_that_number(library, shape):
+    ones = pytest.importorskip(library).ones
+    assert number_of(ones(shape)) == 1.0
+    assert number_of(ones((2,))) is None
+
+
 def test_a_tensor_with_a_gradient_is_a_number_without_a_warning():
     class Tensor:
         def __init__(self, *, grad):

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from zeusrun.sidecar.events import Reported
+from zeusrun.worker.environment import as_float
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -254,6 +255,6 @@ def number_of(raw: Any) -> float | None:
     if isinstance(raw, (str, bytes, bool)) or raw is None:
         return None
     try:
-        return float(raw.detach() if hasattr(raw, "detach") else raw)  # else torch may warn
+        return as_float(raw)
     except Exception:  # noqa: BLE001 - it may be of any type; an int may be too large
         return None
