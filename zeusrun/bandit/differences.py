@@ -132,6 +132,7 @@ def _differences(problem: Problem, trial: Trial) -> Iterator[tuple[str, str]]:
     if proof.nothing and proof.learning is not None:
         other = str(trial.observed_batch_size or "its own")
         values = {Doubt.OTHER_SIZE: other, Doubt.NO_CRASH: trial.trial}
+        values[Doubt.CONTINUED] = f"epoch {trial.curve[0].epoch}" if trial.curve else ""
         yield proof.learning.value, values.get(proof.learning, trial.status.value)
     (adapts, sync), now = split_variant(trial.variant), split_variant(problem.variant)
     if adapts != now[0]:

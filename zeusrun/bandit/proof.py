@@ -19,6 +19,7 @@ from zeusrun.trial import (
     counts_from_zero,
     epochs_of,
     is_baseline,
+    is_continued,
 )
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class Doubt(Enum):
     NO_OUTCOME = "ended without an outcome"
     NO_CRASH = "ended by a signal, or without the metric"
     NO_STEP = "was stopped before the first step"
+    CONTINUED = "went on from a checkpoint of another run"
     NO_EPOCH = "met the target before the first epoch"
     CHANGED = "changed while preempted"
     RESTARTED = "began anew after an interruption"
@@ -72,7 +74,8 @@ class Way(NamedTuple):
 
 def prove(trial: Trial, *, learn_from_shared: bool = False) -> Proof:
     """Return what a finished run proves; only the hardware and the job may still differ."""
-    if (doubt := _doubt_all(trial)) is not None:
+    doubt = _doubt_all(trial) or (Doubt.CONTINUED if _is_continued(trial) else None)
+    if doubt is not None:
         return Proof(doubt, doubt)
     if trial.status in CRASHED and _ranks_at(trial, math.inf) != trial.world_size:
         return Proof(Doubt.RESIZED, Doubt.RESIZED)  # a rank had another share of the batch
@@ -121,6 +124,11 @@ def _doubt_all(trial: Trial) -> Doubt | None:
         if all(point.epoch == 0 for point in trial.curve) if trial.curve else unknown:
             return Doubt.NO_STEP
     return None
+
+
+def _is_continued(trial: Trial) -> bool:
+    whole = not (trial.preemptions or trial.interruptions or trial.by_samples)
+    return whole and is_continued(trial.curve, trial.whole_progress)
 
 
 def _began_anew(trial: Trial) -> bool:

@@ -15,9 +15,10 @@ from zeusrun.metrics.seen import (
     find_batch_size,
     list_names,
 )
+from zeusrun.metrics.spans import count_spans
 from zeusrun.sidecar.events import REPORT
 from zeusrun.target import meets_target
-from zeusrun.trial import adapts, is_baseline
+from zeusrun.trial import adapts, is_baseline, is_continued
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -96,6 +97,15 @@ def find_remarks(
         )
     if (text := _reached_at_once(progress, trial, earlier)) is not None:
         remarks["at once"] = text
+    passes = count_spans(progress)["whole_progress"]
+    again = progress.ranks.generation or trial.preemptions
+    if not (again or progress.by_samples) and is_continued(progress.curve, passes):
+        remarks["continued"] = (
+            f"the first report is of epoch {progress.curve[0].epoch}, but the passes over the data "
+            f"are {passes:.2g} so far: the script has gone on from a checkpoint of another run. "
+            "Nobody can tell what a whole training costs, so this run teaches nothing. Keep "
+            "checkpoints in ${run_dir}, which belongs to one run, or let the script start anew"
+        )
     spawned = progress.ranks.spawned.values()
     started_t = max((each.t for each in spawned), default=progress.now_t)
     settled = progress.now_t - started_t > 1.0 or progress.ranks.scripts_ended  # all have stepped
