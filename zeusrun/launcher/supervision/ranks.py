@@ -234,16 +234,14 @@ class RunningRanks:
             return False
         now_t = time.monotonic()
         for process in processes:
-            if process not in self._left_t and LEAVE_SIGNAL is not None:
+            if process not in self._left_t:
                 self._left_t[process] = now_t
                 _send(process, LEAVE_SIGNAL)
         return any(now_t < self._left_t[process] + _LEAVE_S for process in processes)
 
     def _can_leave(self, process: psutil.Process) -> bool:
         """Whether a process has got ``LEAVE_SIGNAL``, or handles it."""
-        return process in self._left_t or (
-            LEAVE_SIGNAL is not None and _handles(process, LEAVE_SIGNAL)
-        )
+        return process in self._left_t or _handles(process, LEAVE_SIGNAL)
 
     def all_live(self) -> bool:
         """Whether no known rank has ended. If one has, torchrun is about to act."""
@@ -283,7 +281,7 @@ class RunningRanks:
         Without a handler it would die; without the open file it would write elsewhere.
         """
         process, file = self._processes.get(rank), self._paths.rank_stack(rank)
-        if process is None or STACK_SIGNAL is None:
+        if process is None:
             return False
         try:
             if not _handles(process, STACK_SIGNAL) or not _has_open(process.pid, file):
