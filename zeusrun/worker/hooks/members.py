@@ -118,7 +118,7 @@ class Member:
         if self._is_beside:
             return False
         other = self._stepping[0]
-        is_second = bool(other) and _is_alive(other)
+        is_second = bool(other) and os.path.exists(f"/proc/{other}")  # noqa: PTH110
         self._is_beside = is_second and not self._launched
         if not self._is_beside:
             self._stepping[0] = self._pid
@@ -146,14 +146,6 @@ def take_place(environment: WorkerEnvironment) -> StepClock | None:
     with contextlib.suppress(OSError):
         return StepClock(f"{environment.run_dir}/clock/rank{rank}")
     return None
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except OSError as error:
-        return not isinstance(error, ProcessLookupError)
-    return True
 
 
 def place_in(environment: Mapping[str, str]) -> tuple[str | None, ...]:

@@ -206,7 +206,7 @@ def _passes(hooks: Hooks) -> Callable[[Any], Pass]:
 
     def begin_pass(loader: Any) -> Pass:
         part = observer.begin_pass(loader)
-        if epochs.begin(loader, is_training=observer.trains_on(part.feed)):
+        if epochs.begin(loader, is_training=part.feed is observer.training):
             observer.change_ranks()
         part.limit = 1 if member.is_alone else None
         return part
