@@ -14,10 +14,10 @@ import pytest
 from tests.factories import PREEMPTED, REACHED, build_trial, load_job
 from zeusrun.bandit.registry import create_policy
 from zeusrun.errors import DeviceError, ExitCode, LaunchError
+from zeusrun.gpu.registry import resolve_world_size
 from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.launcher import devices
 from zeusrun.launcher.context import Submission, _own_trials
-from zeusrun.launcher.devices import resolve_world_size
 from zeusrun.launcher.processes.command import Place, find_torchrun
 from zeusrun.launcher.processes.torchrun import check_descriptors
 from zeusrun.launcher.rundir.layout import RunPaths, create_run
