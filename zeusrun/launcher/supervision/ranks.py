@@ -45,6 +45,7 @@ class RunningRanks:
     """
 
     exit: ProcessExit
+    _torchrun: TorchrunProcess  # from ``run`` on
 
     def __init__(
         self, paths: RunPaths, own: range = range(1), nodes: Sequence[RemoteNode] = ()
@@ -53,7 +54,6 @@ class RunningRanks:
         self._paths, self._run_dir, self._nodes = paths, str(paths.run_dir), nodes
         self._members = tuple(own)
         self._oom_kills: int | None = None  # of the machine before the run
-        self._torchrun: TorchrunProcess | None = None
         self.first_failed: int | None = None  # of several hosts: zeusrun ends the others
         self._offsets: dict[int, int] = {}  # of the stack files, before the ranks were asked
         self._sizes: dict[int, int] = {}  # of the same files at the last poll
@@ -97,33 +97,26 @@ class RunningRanks:
         """The numbers of the ranks; of an elastic training, of those that train now."""
         return (*self._members, *(rank for node in self._nodes for rank in node.ranks))
 
-    @property
-    def torchrun(self) -> TorchrunProcess:
-        """The running torchrun."""
-        if self._torchrun is None:
-            raise RuntimeError("no rank was started")
-        return self._torchrun
-
     def step(self, level: StopLevel) -> bool:
         """End the run as firmly as ``level`` says, wait a tick; return whether it still runs.
 
         If torchrun has failed on one host, the ranks of the others may wait for it for ever.
         """
-        own, failed = level, [self.torchrun.failed, *(node.failed for node in self._nodes)]
+        own, failed = level, [self._torchrun.failed, *(node.failed for node in self._nodes)]
         if self._nodes and self.first_failed is None and any(failed):
             self.first_failed = failed.index(True)
         if self.first_failed is not None:
             own = level = max(level, StopLevel.TERMINATE)
             if self._processes and not any(map(_state, self._processes.values())):
                 own = StopLevel.KILL  # torchrun would wait for the other agents
-        self.torchrun.stop(own, self.ask_to_end)
+        self._torchrun.stop(own, self.ask_to_end)
         for node in self._nodes:
             node.stop(level)
-        self.torchrun.wait()
+        self._torchrun.wait()
         running = [node for node in self._nodes if node.is_running]
-        if running and not self.torchrun.is_running():
+        if running and not self._torchrun.is_running():
             running[0].ended.wait(TICK_S)
-        return bool(running) or self.torchrun.is_running()
+        return bool(running) or self._torchrun.is_running()
 
     @property
     def lost(self) -> str | None:
