@@ -11,7 +11,6 @@ program that is no rank. Elsewhere a rank has no hooks; the launcher finds it.
 from __future__ import annotations
 
 import contextlib
-import functools
 import mmap
 import os
 import re
@@ -23,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from zeusrun.sidecar.events import Spawned
 from zeusrun.sidecar.step_clock import StepClock
 from zeusrun.worker.environment import announce_hooks
-from zeusrun.worker.hooks.imports import after_joining, reach_children
+from zeusrun.worker.hooks.imports import after_joining, reach_children, replaces
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -163,8 +162,8 @@ def reach_programs(subprocess: Any, own: tuple[str | None, ...]) -> None:
     cls = subprocess.Popen
     start = cls.__init__
 
-    @functools.wraps(start)
-    def __init__(process: Any, args: Any, *others: Any, **options: Any) -> None:
+    @replaces(cls, "__init__")
+    def start_through(process: Any, args: Any, *others: Any, **options: Any) -> None:
         words = None
         with contextlib.suppress(Exception):  # whatever a script may pass
             if not others and not options.get("shell") and options.get("executable") is None:
@@ -172,8 +171,6 @@ def reach_programs(subprocess: Any, own: tuple[str | None, ...]) -> None:
                 words = _reach(args, os.environ if environment is None else environment, own)
         start(process, args if words is None else words, *others, **options)
         process.args = args
-
-    cls.__init__ = __init__
 
 
 def _reach(
