@@ -13,13 +13,8 @@ from hypothesis import strategies as st
 from tests.factories import ROOT, load_job
 from zeusrun.errors import JobFileError
 from zeusrun.jobfile.spec import load_spec
-from zeusrun.jobfile.tariffs import (
-    TARIFF_FILE,
-    load_home_tariffs,
-    load_tariffs,
-    read_days,
-    read_hours,
-)
+from zeusrun.jobfile.tariff_section import read_days, read_hours
+from zeusrun.jobfile.tariffs import TARIFF_FILE, load_home_tariffs, load_tariffs
 from zeusrun.tariff import parse_time
 
 EUR = {"currency": "EUR"}

@@ -45,7 +45,7 @@ from zeusrun.jobfile.sections import (
     read_short_form,
 )
 from zeusrun.jobfile.sync_section import Sync, check_sync
-from zeusrun.jobfile.tariffs import Carbon, Price, Pue  # noqa: TC001 - pydantic needs them
+from zeusrun.jobfile.tariff_section import Carbon, Price, Pue  # noqa: TC001 - pydantic needs them
 from zeusrun.jobfile.values import (
     EnvName,
     PassedText,
