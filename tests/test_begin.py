@@ -45,7 +45,7 @@ def test_a_preempted_trial_that_was_to_go_on_is_preempted_still(zeusrun, run, mo
     job = zeusrun.job("checkpoints.py", objective={"max_epochs": 1000})
     child = zeusrun.start("submit", job)
     live = zeusrun.run_dir() / "live.json"
-    wait_for(lambda: live.exists() and json.loads(live.read_text())["trial"]["epochs"])
+    wait_for(lambda: live.exists() and json.loads(live.read_text())["epochs"])
     child.send_signal(signal.SIGTERM)
     child.communicate(timeout=300)
     (cut,) = zeusrun.history()

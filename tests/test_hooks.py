@@ -95,7 +95,7 @@ def test_a_damaged_record_is_no_bug(cli, record, key, value):
     trial = record(1)
     sight = dict.fromkeys(["source", "batch_size", "steps"])
     sight |= {"metrics": [], "libraries": [], "learning_rates": [], "applied": [], key: value}
-    live = {"trial": trial.to_json(), "pid": 1, "host": "h", "updated_at": "", "sight": sight}
+    live = {**trial.to_json(), "version": 1, "pid": 1, "updated_at": "", "sight": sight}
     Path(trial.run_dir, "live.json").write_text(json.dumps(live))
     for verb in (["metrics", "job"], ["metrics", "job", "--json"], ["show", "job-1-1"]):
         code, _, err = cli(*verb)

@@ -90,7 +90,7 @@ def test_a_run_whose_launcher_died_has_the_price_of_its_energy_so_far(zeusrun):
         "submit", zeusrun.job(args=["--gain", "0.0001"], objective=endless, price=FLAT)
     )
     live = zeusrun.run_dir() / "live.json"
-    wait_for(lambda: live.exists() and json.loads(live.read_text())["trial"]["price"])
+    wait_for(lambda: live.exists() and json.loads(live.read_text())["price"])
     child.send_signal(signal.SIGKILL)
     child.communicate(timeout=300)
     assert zeusrun("repair").returncode == 0

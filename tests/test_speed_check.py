@@ -14,10 +14,10 @@ from tests.factories import build_trial as trial
 from zeusrun.bandit.problem import ArmBelief, Observation
 from zeusrun.bandit.stopping import hopeless
 from zeusrun.choice.problem import Forced
+from zeusrun.gpu.registry import job_devices
 from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.launcher.context import Submission
-from zeusrun.launcher.devices import job_devices
 from zeusrun.launcher.events import Advanced, BoundChanged, Noted, TrialEnded, TrialStarts, Warned
 from zeusrun.launcher.processes.command import find_torchrun
 from zeusrun.launcher.recurrence import submit

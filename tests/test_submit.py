@@ -591,7 +591,7 @@ def test_the_trial_of_a_killed_launcher_is_lost_and_its_orphans_are_ended(zeusru
     job = zeusrun.job("ignores_sigterm.py")
     child = start_and_wait(zeusrun, job)
     live = zeusrun.run_dir() / "live.json"
-    wait_for(lambda: live.exists() and json.loads(live.read_text())["trial"]["epochs"])
+    wait_for(lambda: live.exists() and json.loads(live.read_text())["epochs"])
     child.kill()
     child.communicate(timeout=300)
     wait_for(lambda: not survivors({"run_dir": str(zeusrun.run_dir())}))  # by nobody's doing

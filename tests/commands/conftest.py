@@ -17,7 +17,7 @@ def running(zeusrun):
     def run(script="ignores_sigterm.py", name="job", **changes):
         child = zeusrun.start("submit", zeusrun.job(script, name, **changes))
         live = zeusrun.home / "runs" / name / f"{name}-1-1" / "live.json"
-        wait_for(lambda: live.exists() and json.loads(live.read_text())["trial"]["epochs"])
+        wait_for(lambda: live.exists() and json.loads(live.read_text())["epochs"])
         return child
 
     return run

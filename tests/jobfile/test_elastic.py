@@ -14,8 +14,8 @@ from tests.factories import build_trial, load_job
 from zeusrun.errors import JobFileError
 from zeusrun.jobfile.elastic_section import Elastic, Provision, read_steps
 from zeusrun.jobfile.spec import load_spec, spec_json_schema
-from zeusrun.launcher.elastic.plan import Plan
 from zeusrun.launcher.processes.command import Torchrun, build_command
+from zeusrun.launcher.processes.elastic_ranks import Plan
 from zeusrun.launcher.rundir.layout import RunPaths
 
 PATHS = RunPaths(Path("/runs/job/job-1-1"))

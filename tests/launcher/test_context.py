@@ -14,10 +14,10 @@ import pytest
 from tests.factories import PREEMPTED, REACHED, build_trial, load_job
 from zeusrun.bandit.registry import create_policy
 from zeusrun.errors import DeviceError, ExitCode, LaunchError
+from zeusrun.gpu import registry
+from zeusrun.gpu.registry import resolve_world_size
 from zeusrun.history.tinydb.store import TinyDBHistory
-from zeusrun.launcher import devices
 from zeusrun.launcher.context import Submission, _own_trials
-from zeusrun.launcher.devices import resolve_world_size
 from zeusrun.launcher.processes.command import Place, find_torchrun
 from zeusrun.launcher.processes.torchrun import check_descriptors
 from zeusrun.launcher.rundir.layout import RunPaths, create_run
@@ -78,22 +78,24 @@ def test_the_devices_of_a_job_are_its_gpus_or_else_the_cpu(
     monkeypatch, nproc_per_node, most, asked, found
 ):
     counts = []
-    monkeypatch.setattr(devices, "cpu_device", lambda _environment: "cpu")
+    monkeypatch.setattr(registry, "cpu_device", lambda _environment: "cpu")
     monkeypatch.setattr(os, "sched_getaffinity", {0: range(8), 1: range(3)}.get)
     monkeypatch.setattr(
-        devices, "gpus_of_job", lambda _environment, n: counts.append(n) or ["gpu"] * min(n or 4, 4)
+        registry,
+        "gpus_of_job",
+        lambda _environment, n: counts.append(n) or ["gpu"] * min(n or 4, 4),
     )
-    assert devices.job_devices(nproc_per_node, {}, most) == found
+    assert registry.job_devices(nproc_per_node, {}, most) == found
     assert counts == asked
 
 
 def test_a_kind_of_device_that_zeusrun_does_not_know_is_that_of_a_plugin(monkeypatch):
     present = ["tpu", "tpu"]
-    monkeypatch.setattr(devices, "create_plugin", lambda *_: list(present))
-    assert devices.job_devices("tpu", {}) == (["tpu", "tpu"], 2)
+    monkeypatch.setattr(registry, "create_plugin", lambda *_: list(present))
+    assert registry.job_devices("tpu", {}) == (["tpu", "tpu"], 2)
     present.clear()
     with pytest.raises(DeviceError, match="'tpu', but no installed plugin finds such a device"):
-        devices.job_devices("tpu", {})
+        registry.job_devices("tpu", {})
 
 
 @pytest.fixture

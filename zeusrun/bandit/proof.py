@@ -19,10 +19,11 @@ from zeusrun.trial import (
     counts_from_zero,
     epochs_of,
     is_baseline,
-    is_continued,
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from zeusrun.bandit.problem import Problem
     from zeusrun.trial import Trial
 
@@ -124,6 +125,20 @@ def _doubt_all(trial: Trial) -> Doubt | None:
         if all(point.epoch == 0 for point in trial.curve) if trial.curve else unknown:
             return Doubt.NO_STEP
     return None
+
+
+def is_continued(curve: Sequence[CurvePoint], passes: float | None) -> bool:
+    """Whether a training has gone on from a checkpoint of another run.
+
+    Its first report is of a later epoch than it has trained: ``passes`` over the data are those of
+    the whole curve; ``None``: unknown. A first report that is as late as the others are apart
+    shows nothing.
+    """
+    epochs = [point.epoch for point in curve[:3] if not is_baseline(point)]
+    if passes is None or not epochs or epochs[0] < 2:
+        return False
+    soon = epochs[1] - epochs[0] < epochs[0] if len(epochs) > 1 else passes < 1.1
+    return soon and curve[-1].epoch - passes > 0.9
 
 
 def _is_continued(trial: Trial) -> bool:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from zeusrun.bandit.registry import create_policy
 from zeusrun.choice.problem import Machine
 from zeusrun.commands.options import open_own
+from zeusrun.gpu.registry import job_devices
 from zeusrun.history.base import NEWEST
 from zeusrun.jobfile.tariffs import load_tariffs
 from zeusrun.launcher.context import Submission
-from zeusrun.launcher.devices import job_devices
 from zeusrun.launcher.processes.command import Torchrun, find_torchrun
 from zeusrun.trial import Hardware
 

@@ -14,8 +14,8 @@ from typer import Argument, Option
 from zeusrun.commands.options import AsJson, console
 from zeusrun.energy.cpu import cpu_device
 from zeusrun.files.home import home_directory
+from zeusrun.gpu.registry import job_devices
 from zeusrun.gpu.snapshot import read_gpus
-from zeusrun.launcher.devices import job_devices
 from zeusrun.launcher.power.control import held_by
 from zeusrun.maintenance.measure import measure as run_measured
 from zeusrun.view.console import lasting_console

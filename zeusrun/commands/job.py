@@ -19,6 +19,7 @@ from zeusrun.clock import read_clock
 from zeusrun.commands.options import JobFile, Overrides, open_home
 from zeusrun.errors import JobFileError, UsageError, ZeusrunError
 from zeusrun.files.home import trusted_home
+from zeusrun.gpu.registry import job_devices
 from zeusrun.jobfile.guess.command import read_command
 from zeusrun.jobfile.guess.draft import job_name, write_draft
 from zeusrun.jobfile.guess.guess import build_guess
@@ -27,7 +28,6 @@ from zeusrun.jobfile.secrets import find_exposed
 from zeusrun.jobfile.spec import load_spec, spec_json_schema
 from zeusrun.jobfile.tariffs import find_expired, load_tariffs
 from zeusrun.jobfile.values import POLICY_NAMES
-from zeusrun.launcher.devices import job_devices
 from zeusrun.launcher.script_warnings import find_script_warnings
 from zeusrun.plain_text import plain_text
 from zeusrun.schedule.build import build_schedule

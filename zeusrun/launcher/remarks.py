@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from zeusrun.bandit.proof import is_continued
 from zeusrun.bandit.reinterpret import samples_per_epoch
 from zeusrun.launcher.supervision.outcome import observed_batch_size
 from zeusrun.metrics.seen import (
@@ -18,7 +19,7 @@ from zeusrun.metrics.seen import (
 from zeusrun.metrics.spans import count_spans
 from zeusrun.sidecar.events import REPORT
 from zeusrun.target import meets_target
-from zeusrun.trial import adapts, is_baseline, is_continued
+from zeusrun.trial import adapts, is_baseline
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

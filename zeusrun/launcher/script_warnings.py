@@ -57,7 +57,7 @@ def _find_unused_choices(spec: JobSpec, text: str) -> Iterator[str]:
     for name in find_undelivered(spec, text):
         share = per_rank if name == "batch_size" and spec.launch.nproc_per_node != 1 else ""
         yield (
-            f"the {_readable(name)} seems never to reach the script: the job file has no "
+            f"the {name.replace('_', ' ')} seems never to reach the script: the job file has no "
             f"${{{name}}}, and {spec.script or spec.module} mentions neither "
             f"ZEUSRUN_{name.upper()} nor zeusrun. Pass it as an argument, such as  args: "
             f'[--{name.replace("_", "-")}, "${{{name}}}"]{share}, or write  '
@@ -106,10 +106,6 @@ def find_choices_to_ask_for(spec: JobSpec, script: Script) -> frozenset[str]:
     """Return the choices that reach the training only if the script asks ``zeusrun`` for them."""
     asks = spec.instrument and "zeusrun" in script.text
     return frozenset(find_undelivered(spec, script.text) if asks else ())
-
-
-def _readable(name: str) -> str:
-    return name.replace("_", " ")
 
 
 def _placeholders(spec: JobSpec) -> set[str]:

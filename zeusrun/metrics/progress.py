@@ -130,12 +130,8 @@ class Progress:
 
     @property
     def by_reports(self) -> bool:
-        """Whether its epochs are only numbers of reports, of a training whose steps are seen.
-
-        Those of processes that the script starts itself may be hidden, but they are steps.
-        """
-        stepped = self.steps is not None or self.awaits_step
-        return self.counted and (stepped or bool(self.ranks.spawned))
+        """Whether its epochs are only numbers of reports, of a training with optimizer steps."""
+        return bool(self.counted and (self.steps or self.awaits_step or self.ranks.spawned))
 
     def has_done(self, epochs: int) -> bool:
         """Whether so many epochs are completed; numbers of reports show none."""

@@ -1,17 +1,13 @@
 """How the launcher reaches the ranks: the content of the stop file, and two signals."""
 
-from __future__ import annotations
-
-import sys
-
 ENDING = b"ending"  # content of the stop file once zeusrun ends the ranks
 
 # Asks a rank for its stacks: a real-time signal, because Slurm and Lightning use SIGUSR1 and
-# SIGUSR2. A number, because importing signal is slow; None where there are no such signals.
-STACK_SIGNAL: int | None = 57 if sys.platform == "linux" else None
+# SIGUSR2. A number, because importing signal is slow.
+STACK_SIGNAL = 57
 
 # Ends a script that has no handler for SIGTERM: an exception in its main thread, so that its open
 # files are closed.
-LEAVE_SIGNAL: int | None = 58 if sys.platform == "linux" else None
+LEAVE_SIGNAL = 58
 
 PREFIX_COLUMNS = len("[rank0] ")  # before each line of a rank that submit shows

@@ -22,7 +22,6 @@ from zeusrun.trial.values import counts_from_zero as counts_from_zero
 from zeusrun.trial.values import epochs_of as epochs_of
 from zeusrun.trial.values import host_of as host_of
 from zeusrun.trial.values import is_baseline as is_baseline
-from zeusrun.trial.values import is_continued as is_continued
 from zeusrun.trial.values import join_changes as join_changes
 from zeusrun.trial.values import name_variant as name_variant
 from zeusrun.trial.values import rank_label as rank_label

@@ -194,20 +194,6 @@ def epochs_of(curve: Sequence[CurvePoint]) -> int:
     return max(own[-1].epoch + more, len(own)) if own else 0
 
 
-def is_continued(curve: Sequence[CurvePoint], passes: float | None) -> bool:
-    """Whether a training has gone on from a checkpoint of another run.
-
-    Its first report is of a later epoch than it has trained: ``passes`` over the data are those of
-    the whole curve; ``None``: unknown. A first report that is as late as the others are apart
-    shows nothing.
-    """
-    epochs = [point.epoch for point in curve[:3] if not is_baseline(point)]
-    if passes is None or not epochs or epochs[0] < 2:
-        return False
-    soon = epochs[1] - epochs[0] < epochs[0] if len(epochs) > 1 else passes < 1.1
-    return soon and curve[-1].epoch - passes > 0.9
-
-
 MOST_POINTS = 1000
 """Of a learning curve; a longer one is thinned."""
 

@@ -85,8 +85,7 @@ def _conclude(error: BaseException | None, pid: int) -> tuple[BaseException | No
         from zeusrun.worker.ending import exit_code  # noqa: PLC0415 - has been imported
         from zeusrun.worker.failure import record_failure  # noqa: PLC0415 - has been imported
 
-        if LEAVE_SIGNAL is not None:
-            signal.signal(LEAVE_SIGNAL, signal.SIG_IGN)  # the script has ended
+        signal.signal(LEAVE_SIGNAL, signal.SIG_IGN)  # the script has ended
         if os.getpid() == pid:  # else the script has forked this process
             hooks.flush()
             if error is not None and exit_code(error):
@@ -103,8 +102,7 @@ def _become_rank() -> None:
     from zeusrun.worker.hooks.members import take_place  # noqa: PLC0415
 
     install_hooks(take_place(current_environment()), launched=False)
-    if LEAVE_SIGNAL is not None:
-        signal.signal(LEAVE_SIGNAL, leave)
+    signal.signal(LEAVE_SIGNAL, leave)
 
 
 def _record_training() -> None:

@@ -244,9 +244,8 @@ def _leave_forks_out(on_sigterm: Callable[..., None]) -> None:
 
 
 def end_with_parent() -> None:
-    """Have the kernel kill this process when its parent dies (prctl(2); Linux only).
+    """Have the kernel kill this process when its parent dies (prctl(2)).
 
     The setting survives ``execve`` and is not inherited by children.
     """
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

@@ -57,8 +57,7 @@ class _Rank:
     def conclude(self, error: BaseException | None) -> tuple[BaseException | None, bool, float]:
         """Record how the script ended; return the arguments of ``end``."""
         environment = self.hooks.environment
-        if LEAVE_SIGNAL is not None:
-            signal.signal(LEAVE_SIGNAL, signal.SIG_IGN)  # the script has ended
+        signal.signal(LEAVE_SIGNAL, signal.SIG_IGN)  # the script has ended
         with contextlib.suppress(Exception):  # the script may have replaced what this needs
             if os.getpid() == self.pid:  # else the script has forked this process: no rank
                 error, failure = self._send_last(error)
@@ -124,8 +123,7 @@ def _begin() -> _Rank:
     clock = None
     with _going_on("steps are not counted"):
         clock = StepClock(os.path.join(run_dir, "clock", f"rank{number}"))  # noqa: PTH118
-    if LEAVE_SIGNAL is not None:
-        signal.signal(LEAVE_SIGNAL, leave)
+    signal.signal(LEAVE_SIGNAL, leave)
     rank = _Rank(os.getpid(), os.environ["ZEUSRUN_SIDECAR"], install_hooks(clock))
     restart = rank.hooks.environment.restart
     rank.record(Started(time.monotonic(), number, rank.pid, restart))
@@ -179,6 +177,5 @@ def _dump_stacks_on_signal(path: str) -> None:
 
     The handler is written in C, so it works while the main thread waits in a collective.
     """
-    if STACK_SIGNAL is not None:
-        descriptor = open_for_writing(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-        faulthandler.register(STACK_SIGNAL, file=descriptor, all_threads=True)
+    descriptor = open_for_writing(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    faulthandler.register(STACK_SIGNAL, file=descriptor, all_threads=True)

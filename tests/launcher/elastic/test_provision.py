@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zeusrun.jobfile.elastic_section import Provision
-from zeusrun.launcher.elastic.provision import Provisioner
+from zeusrun.launcher.elastic.control import Provisioner
 from zeusrun.sidecar.step_clock import StepCount
 
 EVERY = 10

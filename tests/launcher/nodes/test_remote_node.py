@@ -493,7 +493,7 @@ def test_where_another_host_fails_ranks_that_live_here_are_asked_and_not_killed(
         assert ranks.step(StopLevel.NONE)
         node.mark_lost("host b is lost")
         wait_for(lambda: not ranks.step(StopLevel.NONE))
-    assert ranks.torchrun.exit.code == 7
+    assert ranks._torchrun.exit.code == 7
     assert ranks.first_failed == 1
 
 
@@ -503,7 +503,7 @@ def test_a_host_that_still_runs_is_waited_for_once_this_one_has_ended(hosts, pat
     own_node_started(node, own, paths)
     ranks = RunningRanks(paths, range(1), [node])
     with run_here(paths, "") as ranks._torchrun:
-        wait_for(lambda: ranks.step(StopLevel.NONE) and not ranks.torchrun.is_running())
+        wait_for(lambda: ranks.step(StopLevel.NONE) and not ranks._torchrun.is_running())
         assert ranks.step(StopLevel.NONE)
         own.send("ended", exit=[0, 5.0, [], []], saved=False, copied=True)
         wait_for(lambda: not ranks.step(StopLevel.NONE))

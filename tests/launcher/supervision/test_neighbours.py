@@ -133,8 +133,8 @@ def test_two_submits_at_once_are_both_marked_and_one_alone_is_not(zeusrun):
         return child, live
 
     (first, live), (second, live2) = start("a"), start("b")
-    wait_for(lambda: json.loads(live.read_text())["trial"]["shared"], what="a's neighbour")
-    wait_for(lambda: json.loads(live2.read_text())["trial"]["shared"], what="b's neighbour")
+    wait_for(lambda: json.loads(live.read_text())["shared"], what="a's neighbour")
+    wait_for(lambda: json.loads(live2.read_text())["shared"], what="b's neighbour")
     for child in (first, second):
         child.terminate()
         assert "trains on this CPU at the same time" in " ".join(child.communicate()[0].split())
@@ -299,7 +299,7 @@ def test_a_training_beside_a_busy_machine_is_marked(zeusrun, tmp_path):
         stack.enter_context(child)
         live = zeusrun.run_dir() / "live.json"
         wait_for(live.exists)
-        wait_for(lambda: json.loads(live.read_text())["trial"]["shared"], what="the load")
+        wait_for(lambda: json.loads(live.read_text())["shared"], what="the load")
         (tmp_path / "go").touch()
         assert child.wait() == 0
     (trial,) = zeusrun.history()

@@ -1,4 +1,9 @@
-"""What the launcher does for an elastic training: its endpoint, and provisioning."""
+"""What the launcher does for an elastic training: its endpoint, and provisioning.
+
+Provisioning adds one rank after the other while the training gains by it. By throughput, the rule
+is that of KungFu (Mai et al., OSDI 2020): a rank stays if the throughput T(n) is at least
+(1 + 1/(3n)) T(n - 1). By joules, it stays if a sample takes less.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from zeusrun.files.private import replace_file
 from zeusrun.launcher.elastic.endpoint import serve
-from zeusrun.launcher.elastic.provision import Provisioner
 from zeusrun.launcher.rundir.layout import ask_to_cancel
 from zeusrun.sidecar.board import FOLDER, Board
 
@@ -17,11 +21,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from zeusrun.energy.meter import Meter
-    from zeusrun.jobfile.elastic_section import Elastic
+    from zeusrun.jobfile.elastic_section import Elastic, Provision
     from zeusrun.launcher.rundir.layout import RunPaths
     from zeusrun.metrics.seen import Ranks
     from zeusrun.sidecar.step_clock import StepCount
     from zeusrun.trial import Trial
+
+_SKIPPED = 2  # steps after each change
 
 
 @contextlib.contextmanager
@@ -74,3 +80,69 @@ def _open_table(path: Path, by: str) -> Callable[[int, float], None]:
             replace_file(path, "\n".join([*lines, ""]).encode(), durable=False)
 
     return note
+
+
+class Provisioner:
+    """Measures each number of ranks for some steps, and decides on the next.
+
+    Args:
+        section: By what it decides, and how long it measures.
+        most: Ranks.
+        energy_between: Returns joules between two monotonic seconds; ``None``: unknown.
+        samples: Returns those of a step over so many ranks.
+        note: Called with each number of ranks that was measured, and its samples a second or a
+            joule.
+    """
+
+    def __init__(
+        self,
+        section: Provision,
+        most: int,
+        energy_between: Callable[[float, float], float | None],
+        samples: Callable[[int], float],
+        note: Callable[[int, float], None],
+    ) -> None:
+        self._samples, self._note = samples, note
+        self._by, self._every, self._most = section.by, section.every, most
+        self._energy_between = energy_between
+        self._generation: int | None = None  # that is measured
+        self._begin = 0  # the step after which it is
+        self._since: StepCount | None = None  # as the clock was by then
+        self._has_asked = False
+        self._known: dict[int, float] = {}  # samples a second, or a joule, by ranks
+        self.has_ended = False
+
+    def advance(self, generation: int, size: int, count: StepCount) -> int | None:
+        """Take in the step clock of rank 0; return another number of ranks, if that is due.
+
+        ``generation``: the number of the present one; another one is measured from its start.
+        """
+        if self._generation != generation:
+            self._generation, self._begin = generation, count.steps + _SKIPPED
+            self._since, self._has_asked = None, False
+        elif self._since is None and count.steps >= self._begin:
+            self._since = count
+        if self.has_ended or self._has_asked or self._since is None:
+            return None  # newcomers that start would slow these ranks down
+        steps, since_t = count.steps - self._since.steps, self._since.last_step_t
+        if steps < self._every:
+            return None
+        spent = count.last_step_t - since_t  # seconds, or joules
+        if self._by == "joules":
+            spent = self._energy_between(since_t, count.last_step_t) or 0.0
+        if spent <= 0:
+            return None
+        self._known[size] = steps * self._samples(size) / spent
+        self._note(size, self._known[size])
+        self._has_asked = True
+        return self._choose(size)
+
+    def _choose(self, size: int) -> int | None:
+        before, gain = self._known.get(size - 1), 1.0
+        if self._by == "throughput":
+            gain += 1 / (3 * size)
+        if before is not None and self._known[size] < gain * before:
+            self.has_ended = True
+            return size - 1
+        self.has_ended = size >= self._most
+        return None if self.has_ended else size + 1

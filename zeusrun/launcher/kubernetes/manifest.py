@@ -126,7 +126,8 @@ def _build_job(
 ) -> dict[str, Any]:
     """Return a Job without its name; ``name`` is that of a TrainJob with the same pods."""
     job: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("job.yaml").read_bytes())
-    own = {"app.kubernetes.io/managed-by": "zeusrun", "zeusrun.io/job": _label(spec.name)}
+    label = spec.name[:63].rstrip("._-")
+    own = {"app.kubernetes.io/managed-by": "zeusrun", "zeusrun.io/job": label}
     where = {} if section.namespace is None else {"namespace": section.namespace}
     job["metadata"] = {**where, "labels": {**section.labels, **own}}
     template = job["spec"]["template"]
@@ -159,10 +160,6 @@ def _build_job(
 
 def _claim(name: str, **only: bool) -> dict[str, Any]:
     return {"persistentVolumeClaim": {"claimName": name, **only}}
-
-
-def _label(job: str) -> str:
-    return job[:63].rstrip("._-")
 
 
 def _own_variables(spec: JobSpec, section: Kubernetes, request: Request) -> list[dict[str, str]]:

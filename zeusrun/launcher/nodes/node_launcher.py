@@ -21,7 +21,7 @@ from zeusrun import __version__
 from zeusrun.energy.sharing import ForeignProcesses, Sharing
 from zeusrun.errors import DeviceError, LaunchError, ZeusrunError
 from zeusrun.files.home import trusted_home
-from zeusrun.launcher.devices import job_devices
+from zeusrun.gpu.registry import job_devices
 from zeusrun.launcher.nodes.channel import receive_all
 from zeusrun.launcher.nodes.mirror import FileReader, create_node_folders, remove_node_folders
 from zeusrun.launcher.nodes.network import find_endpoint

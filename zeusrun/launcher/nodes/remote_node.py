@@ -54,7 +54,6 @@ class RemoteNode:
         """Start to read; ``explain_end`` returns why the connection has ended, if that is known."""
         self.number, self.name, self.channel = number, name, channel
         self.ranks = range(0)
-        self.world_size = 0
         self.devices: list[RemoteDevice] = []
         self.hello: Message | None = None
         self.lost: str | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import signal
 import time
 from collections import defaultdict
 from dataclasses import dataclass
@@ -157,7 +158,7 @@ def end_children(
     names: list[str] = []
     begun_t, quiet = time.monotonic(), 0
     while quiet < 2 and time.monotonic() - begun_t < _SWEEP_S:
-        left = {each for each in parent.children(recursive=True) if _alive(each)}
+        left = {each for each in parent.children(recursive=True) if state_of(each)}
         kept = _detached(left) if keep else set()
         names += end_processes(left - kept, at_once=at_once)
         if not kept:  # the watchdog ends those that are started meanwhile
@@ -170,46 +171,54 @@ def end_children(
 def end_processes(processes: Iterable[psutil.Process], *, at_once: bool = False) -> tuple[str, ...]:
     """End processes: wait for their own end, then SIGTERM, then SIGKILL; or SIGKILL at once.
 
-    Return ``name (pid)`` of each that did not end by itself. psutil compares start times, so a
-    reused pid is never signalled.
+    Return ``name (pid)`` of each that did not end by itself.
     """
     remaining = _wait(processes, 0.0 if at_once else _NATURAL_EXIT_S)
     names = names_of(remaining)
     if not at_once:
         for process in remaining:
-            with contextlib.suppress(psutil.Error):
-                process.terminate()
+            send(process, signal.SIGTERM)
         remaining = _wait(remaining, _SWEEP_GRACE_S)
     for process in remaining:
-        with contextlib.suppress(psutil.Error):
-            process.kill()
+        send(process, signal.SIGKILL)
     _wait(remaining, _SWEEP_GRACE_S)
     return names
 
 
 def _wait(processes: Iterable[psutil.Process], seconds: float) -> list[psutil.Process]:
-    """Wait until processes have ended; return those that have not in time.
-
-    A zombie has ended: in a container, nobody may ever reap it.
-    """
+    """Wait until processes have ended; return those that have not in time."""
     until_t = time.monotonic() + seconds
-    remaining = [process for process in processes if _alive(process)]
+    remaining = [process for process in processes if state_of(process)]
     while remaining and time.monotonic() < until_t:
         time.sleep(_PERIOD_S)
-        remaining = [process for process in remaining if _alive(process)]
+        remaining = [process for process in remaining if state_of(process)]
     return remaining
 
 
 def names_of(processes: Iterable[psutil.Process]) -> tuple[str, ...]:
     """Return ``name (pid)`` of each process that is alive, sorted."""
-    return tuple(sorted(_name(process) for process in processes if _alive(process)))
+    return tuple(sorted(_name(process) for process in processes if state_of(process)))
 
 
-def _alive(process: psutil.Process) -> bool:
+def state_of(process: psutil.Process) -> str | None:
+    """Return the state of a process as psutil names it; ``None`` if it has ended.
+
+    A zombie has ended: in a container, nobody may ever reap it.
+    """
     try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+        state = str(process.status()) if process.is_running() else psutil.STATUS_ZOMBIE
     except psutil.Error:
+        return None
+    return None if state in {psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD} else state
+
+
+def send(process: psutil.Process, number: int) -> bool:
+    """Send a signal, but not to a process that reuses the pid: psutil compares start times."""
+    try:
+        process.send_signal(number)
+    except (psutil.Error, OSError):
         return False
+    return True
 
 
 def _name(process: psutil.Process) -> str:

@@ -18,8 +18,7 @@ import time
 from pathlib import Path
 from typing import NoReturn
 
-from zeusrun.launcher.elastic.plan import End, Plan
-from zeusrun.launcher.processes.elastic_ranks import read_exit, signal_group
+from zeusrun.launcher.processes.elastic_ranks import End, Plan, read_exit, signal_group
 from zeusrun.launcher.rundir.failure import describe_exit
 from zeusrun.sidecar.board import BY_EPOCHS, BY_STEPS, FIXED, FOLDER, MAX_SLOTS, Board, Generation
 from zeusrun.sidecar.events import SIDECAR_NAME, Adapted, append_event

@@ -129,15 +129,17 @@ class Live:
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> Live | None:
-        """Read what ``to_json`` returned; ``None`` if it cannot be read."""
+        """Read what ``to_json`` returned, or ``live.json``; ``None`` if it cannot be read."""
         try:
-            power_w = record["power_w"]
+            power_w, sight = record.get("power_w"), record.get("sight")
             return cls(
                 Trial.from_json(record),
                 None if record["pid"] is None else int(record["pid"]),
                 None if record["host"] is None else str(record["host"]),
                 None if record["updated_at"] is None else str(record["updated_at"]),
-                None if power_w is None else float(power_w),
+                power_w if power_w is None or math.isfinite(power_w) else None,
+                record.get("preempted") is True,
+                TrainingSummary.from_json(sight) if sight else None,
             )
         except _UNREADABLE:
             return None
@@ -146,9 +148,8 @@ class Live:
 def write_live(paths: RunPaths, live: Live) -> None:
     """Replace ``live.json``, unsynced; if that fails, the old one stays."""
     with contextlib.suppress(OSError):
-        sight = live.sight and live.sight.to_json()
-        record = {"version": _VERSION, **vars(live), "trial": live.trial.to_json(), "sight": sight}
-        del record["alive"]
+        own = {"preempted": live.preempted, "sight": live.sight and live.sight.to_json()}
+        record = {"version": _VERSION, **live.to_json(), **own}
         replace_file(paths.live, json.dumps(record).encode(), durable=False)
 
 
@@ -161,18 +162,9 @@ def read_live(paths: RunPaths) -> Live | None:
     try:
         record = json.loads(read_file(paths.live, _MAX_BYTES))
         check_version(record, _VERSION, paths.live)
-        power_w = record.get("power_w")
-        return Live(
-            Trial.from_json(dict(record["trial"])),
-            int(record["pid"]),
-            str(record["host"]),
-            str(record["updated_at"]),
-            power_w if power_w is None or math.isfinite(power_w) else None,
-            record.get("preempted") is True,
-            TrainingSummary.from_json(record["sight"]) if record.get("sight") else None,
-        )
     except _UNREADABLE:
         return None
+    return Live.from_json(record)
 
 
 def _open(paths: RunPaths, flags: int = 0) -> BinaryIO:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from zeusrun.files.private import open_for_reading
-from zeusrun.launcher.processes.descendants import find_started_ranks
+from zeusrun.launcher.processes.descendants import find_started_ranks, send, state_of
 from zeusrun.launcher.processes.torchrun import TICK_S, ProcessExit, StopLevel, TorchrunProcess
 from zeusrun.launcher.rundir.failure import count_oom_kills
 from zeusrun.sidecar.events import Ended, Regrouped, Spawned, Started
@@ -45,6 +45,7 @@ class RunningRanks:
     """
 
     exit: ProcessExit
+    _torchrun: TorchrunProcess  # from ``run`` on
 
     def __init__(
         self, paths: RunPaths, own: range = range(1), nodes: Sequence[RemoteNode] = ()
@@ -53,7 +54,6 @@ class RunningRanks:
         self._paths, self._run_dir, self._nodes = paths, str(paths.run_dir), nodes
         self._members = tuple(own)
         self._oom_kills: int | None = None  # of the machine before the run
-        self._torchrun: TorchrunProcess | None = None
         self.first_failed: int | None = None  # of several hosts: zeusrun ends the others
         self._offsets: dict[int, int] = {}  # of the stack files, before the ranks were asked
         self._sizes: dict[int, int] = {}  # of the same files at the last poll
@@ -97,33 +97,26 @@ class RunningRanks:
         """The numbers of the ranks; of an elastic training, of those that train now."""
         return (*self._members, *(rank for node in self._nodes for rank in node.ranks))
 
-    @property
-    def torchrun(self) -> TorchrunProcess:
-        """The running torchrun."""
-        if self._torchrun is None:
-            raise RuntimeError("no rank was started")
-        return self._torchrun
-
     def step(self, level: StopLevel) -> bool:
         """End the run as firmly as ``level`` says, wait a tick; return whether it still runs.
 
         If torchrun has failed on one host, the ranks of the others may wait for it for ever.
         """
-        own, failed = level, [self.torchrun.failed, *(node.failed for node in self._nodes)]
+        own, failed = level, [self._torchrun.failed, *(node.failed for node in self._nodes)]
         if self._nodes and self.first_failed is None and any(failed):
             self.first_failed = failed.index(True)
         if self.first_failed is not None:
             own = level = max(level, StopLevel.TERMINATE)
-            if self._processes and not any(map(_state, self._processes.values())):
+            if self._processes and not any(map(state_of, self._processes.values())):
                 own = StopLevel.KILL  # torchrun would wait for the other agents
-        self.torchrun.stop(own, self.ask_to_end)
+        self._torchrun.stop(own, self.ask_to_end)
         for node in self._nodes:
             node.stop(level)
-        self.torchrun.wait()
+        self._torchrun.wait()
         running = [node for node in self._nodes if node.is_running]
-        if running and not self.torchrun.is_running():
+        if running and not self._torchrun.is_running():
             running[0].ended.wait(TICK_S)
-        return bool(running) or self.torchrun.is_running()
+        return bool(running) or self._torchrun.is_running()
 
     @property
     def lost(self) -> str | None:
@@ -208,16 +201,16 @@ class RunningRanks:
         The run will not end if a rank is unknown, if one died without an ``Ended`` event, so that
         torchrun would restart it, or if the remaining ranks handle neither signal.
         """
-        left = {rank: each for rank, each in self._processes.items() if _state(each) is not None}
+        left = {rank: each for rank, each in self._processes.items() if state_of(each) is not None}
         # Its last events have been read since. One that is no member makes no difference.
         died = self._gone.intersection(self._members) - self._ended - left.keys()
         self._gone = self._processes.keys() - left.keys()
         if not self._processes.keys() >= set(self._members) or died:
             return False
-        training = {process for process in self._training if _state(process) is not None}
+        training = {process for process in self._training if state_of(process) is not None}
         able = [each for each in training.union(left.values()) if _handles(each, signal.SIGTERM)]
         for process in able:
-            if process not in self._asked and _send(process, signal.SIGTERM):
+            if process not in self._asked and send(process, signal.SIGTERM):
                 self._asked.add(process)
         return (
             bool(able)
@@ -234,21 +227,19 @@ class RunningRanks:
             return False
         now_t = time.monotonic()
         for process in processes:
-            if process not in self._left_t and LEAVE_SIGNAL is not None:
+            if process not in self._left_t:
                 self._left_t[process] = now_t
-                _send(process, LEAVE_SIGNAL)
+                send(process, LEAVE_SIGNAL)
         return any(now_t < self._left_t[process] + _LEAVE_S for process in processes)
 
     def _can_leave(self, process: psutil.Process) -> bool:
         """Whether a process has got ``LEAVE_SIGNAL``, or handles it."""
-        return process in self._left_t or (
-            LEAVE_SIGNAL is not None and _handles(process, LEAVE_SIGNAL)
-        )
+        return process in self._left_t or _handles(process, LEAVE_SIGNAL)
 
     def all_live(self) -> bool:
         """Whether no known rank has ended. If one has, torchrun is about to act."""
         own = all(
-            _state(process) is not None
+            state_of(process) is not None
             for rank, process in self._processes.items()
             if rank in self._members
         )
@@ -259,7 +250,7 @@ class RunningRanks:
         if (node := self._node_of(rank)) is not None:
             return node.states.get(rank)
         process = self._processes.get(rank)
-        return None if process is None else _state(process)
+        return None if process is None else state_of(process)
 
     @property
     def states(self) -> dict[int, str]:
@@ -283,14 +274,14 @@ class RunningRanks:
         Without a handler it would die; without the open file it would write elsewhere.
         """
         process, file = self._processes.get(rank), self._paths.rank_stack(rank)
-        if process is None or STACK_SIGNAL is None:
+        if process is None:
             return False
         try:
             if not _handles(process, STACK_SIGNAL) or not _has_open(process.pid, file):
                 return False
         except OSError:  # it ends just now
             return False
-        return _send(process, STACK_SIGNAL)
+        return send(process, STACK_SIGNAL)
 
     def have_answered(self) -> bool:
         """Whether all ranks that were asked have written their stacks, and write no more."""
@@ -314,8 +305,7 @@ class RunningRanks:
             with contextlib.suppress(psutil.Error):
                 found += [process, *process.children(recursive=True)]
         for process in found:
-            with contextlib.suppress(psutil.Error):
-                process.kill()
+            send(process, signal.SIGKILL)
         for node in self._nodes:
             node.kill_ranks()
         return bool(found)
@@ -332,23 +322,6 @@ def _join_exits(exits: Sequence[ProcessExit]) -> ProcessExit:
         tuple(name for each in exits for name in each.outlived),
         tuple(name for each in exits for name in each.left),
     )
-
-
-def _state(process: psutil.Process) -> str | None:
-    try:
-        state = str(process.status()) if process.is_running() else psutil.STATUS_ZOMBIE
-    except psutil.Error:
-        return None
-    return None if state in {psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD} else state
-
-
-def _send(process: psutil.Process, number: int) -> bool:
-    """Send a signal, but not to a process that reuses the pid: psutil compares start times."""
-    try:
-        process.send_signal(number)
-    except (psutil.Error, OSError):
-        return False
-    return True
 
 
 def _handles(process: psutil.Process, number: int) -> bool:

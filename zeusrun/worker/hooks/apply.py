@@ -6,7 +6,6 @@ for scripts that have no argument for them.
 
 from __future__ import annotations
 
-import functools
 import gc
 import math
 import sys
@@ -17,6 +16,7 @@ from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 from zeusrun.sidecar.events import Applied
+from zeusrun.worker.hooks.imports import replaces
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -200,10 +200,8 @@ def apply_batch_size(
     cls: Any = dataloader.DataLoader
     build = cls.__init__
 
-    @functools.wraps(build)  # libraries inspect the parameters
-    def __init__(
-        loader: Any, dataset: Any, batch_size: Any = 1, *args: Any, **options: Any
-    ) -> None:
+    @replaces(cls, "__init__")
+    def init(loader: Any, dataset: Any, batch_size: Any = 1, *args: Any, **options: Any) -> None:
         shuffle, sampler, batches = _options(args, options)
         known = type(batch_size) is int and batch_size in environment.batch_size_to_replace
         if not known or batches is not None:
@@ -216,8 +214,6 @@ def apply_batch_size(
         else:
             build(loader, dataset, batch_size, *args, **options)
             training.leave(built, loader)
-
-    cls.__init__ = __init__
 
 
 def apply_learning_rate(
@@ -250,8 +246,8 @@ def apply_learning_rate(
         for where in sorted(places):
             record(given, where)
 
-    @functools.wraps(build)
-    def __init__(self: Any, params: Any, defaults: dict[str, Any]) -> None:
+    @replaces(cls, "__init__")
+    def init(self: Any, params: Any, defaults: dict[str, Any]) -> None:
         groups = params if isinstance(params, list) else []
         found = [
             options
@@ -267,7 +263,6 @@ def apply_learning_rate(
         if found:
             changed[id(self)] = self
 
-    cls.__init__ = __init__
     if training is not None:
         training.take_back = take_back
 

@@ -66,11 +66,9 @@ def reach_children(spawn: Any, launched_ranks: int) -> None:
     """
     prepare = spawn.get_preparation_data
 
-    @functools.wraps(prepare)
-    def get_preparation_data(name: Any) -> Any:
+    @replaces(spawn, "get_preparation_data")
+    def add_begin(name: Any) -> Any:
         return {**prepare(name), "zeusrun": _Begin(launched_ranks)}
-
-    spawn.get_preparation_data = get_preparation_data
 
 
 class _Begin:
@@ -105,6 +103,14 @@ def replace_in_distributed(c10d: Any, new: Any) -> None:
         setattr(package, new.__name__, new)
 
 
+def replaces(owner: Any, name: str) -> Callable[[Callable[..., Any]], None]:
+    """Decorate a function that replaces one of a class or module, and looks like it.
+
+    With its name and module, it can be pickled as before; libraries inspect its parameters.
+    """
+    return lambda new: setattr(owner, name, functools.wraps(getattr(owner, name))(new))
+
+
 def wrap(owner: Any, name: str, after: Callable[..., None]) -> None:
     """Call ``after`` with a function's arguments whenever the function has returned.
 
@@ -118,11 +124,9 @@ def wrap(owner: Any, name: str, after: Callable[..., None]) -> None:
     """
     original = getattr(owner, name)
 
-    @functools.wraps(original)  # with its name and module, it can be pickled as before
+    @replaces(owner, name)
     def wrapped(*args: Any, **options: Any) -> Any:
         result = original(*args, **options)
         with contextlib.suppress(Exception):  # for example, the signature has changed
             after(*args, **options)
         return result
-
-    setattr(owner, name, wrapped)

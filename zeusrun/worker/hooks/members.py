@@ -11,7 +11,6 @@ program that is no rank. Elsewhere a rank has no hooks; the launcher finds it.
 from __future__ import annotations
 
 import contextlib
-import functools
 import mmap
 import os
 import re
@@ -23,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from zeusrun.sidecar.events import Spawned
 from zeusrun.sidecar.step_clock import StepClock
 from zeusrun.worker.environment import announce_hooks
-from zeusrun.worker.hooks.imports import after_joining, reach_children
+from zeusrun.worker.hooks.imports import after_joining, reach_children, replaces
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -118,7 +117,7 @@ class Member:
         if self._is_beside:
             return False
         other = self._stepping[0]
-        is_second = bool(other) and _is_alive(other)
+        is_second = bool(other) and os.path.exists(f"/proc/{other}")  # noqa: PTH110
         self._is_beside = is_second and not self._launched
         if not self._is_beside:
             self._stepping[0] = self._pid
@@ -148,14 +147,6 @@ def take_place(environment: WorkerEnvironment) -> StepClock | None:
     return None
 
 
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except OSError as error:
-        return not isinstance(error, ProcessLookupError)
-    return True
-
-
 def place_in(environment: Mapping[str, str]) -> tuple[str | None, ...]:
     """Return what the variables of torchrun say of a process."""
     return tuple(environment.get(name) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"))
@@ -171,8 +162,8 @@ def reach_programs(subprocess: Any, own: tuple[str | None, ...]) -> None:
     cls = subprocess.Popen
     start = cls.__init__
 
-    @functools.wraps(start)
-    def __init__(process: Any, args: Any, *others: Any, **options: Any) -> None:
+    @replaces(cls, "__init__")
+    def start_through(process: Any, args: Any, *others: Any, **options: Any) -> None:
         words = None
         with contextlib.suppress(Exception):  # whatever a script may pass
             if not others and not options.get("shell") and options.get("executable") is None:
@@ -180,8 +171,6 @@ def reach_programs(subprocess: Any, own: tuple[str | None, ...]) -> None:
                 words = _reach(args, os.environ if environment is None else environment, own)
         start(process, args if words is None else words, *others, **options)
         process.args = args
-
-    cls.__init__ = __init__
 
 
 def _reach(

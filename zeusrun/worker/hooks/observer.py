@@ -95,6 +95,7 @@ class Observer:
         on_training: Called before a pass over the training data, and after each optimizer step
             with the pass that fed it.
         on_end: Called with a pass that is over.
+        training: The loader that feeds the optimizer steps; ``None`` before the first one.
         is_separate: Whether a library has said that this process trains by itself.
         built: The learning rates of the groups that optimizers were built with.
     """
@@ -118,7 +119,7 @@ class Observer:
         self._environment = environment
         self._loading = False  # whether any pass has begun
         self._feeds: weakref.WeakKeyDictionary[Any, Feed] = weakref.WeakKeyDictionary()
-        self._training: Feed | None = None
+        self.training: Feed | None = None
         self._earlier = 0  # passes over earlier loaders that the present one replaced
         # Batches in a step -> such steps, and the most samples of one, since the last record.
         self._steps: dict[int, tuple[int, int]] = {}
@@ -133,7 +134,7 @@ class Observer:
     @property
     def epoch(self) -> int | None:
         """Passes over the training data, the present one included; ``None`` if not observed."""
-        return None if self._training is None else self._earlier + self._training.passes
+        return None if self.training is None else self._earlier + self.training.passes
 
     @property
     def consumed(self) -> int | None:
@@ -147,7 +148,7 @@ class Observer:
         A sampler that divides them may not say so: then the length of the loader shows it. Ranks
         may also have a dataset each, or all read the same one.
         """
-        feed = self._training
+        feed = self.training
         if feed is None or feed.data is None or feed.replicas or self._alone:
             return None if feed is None else feed.data
         ranks, own = self._environment.world_size, (feed.length or 0) * (feed.nominal or 0)
@@ -176,7 +177,7 @@ class Observer:
                 self._feeds[loader] = feed
         except Exception:  # noqa: BLE001 - for example, the script's own loader without a hash
             feed = Feed()
-        if self.trains_on(feed):
+        if feed is self.training:
             self.on_training(None)
         else:
             self.others += 1
@@ -196,15 +197,10 @@ class Observer:
         if ended.steps:
             self._look()
 
-    @property
-    def training(self) -> Feed | None:
-        """The loader that feeds the optimizer steps; ``None`` before the first one."""
-        return self._training
-
     def exchange(self, part: tuple[int | None, int | None] | None) -> tuple[int | None, int | None]:
         """Return the samples and the passes so far; with ``part``, continue from those."""
         if part is not None:
-            passes = 0 if self._training is None else self._training.passes
+            passes = 0 if self.training is None else self.training.passes
             self._consumed, self._earlier = part[0], (part[1] or 0) - passes
         return self._consumed, self.epoch
 
@@ -215,10 +211,6 @@ class Observer:
         for feed in self._feeds.values():
             feed.nominal, feed.replicas, feed.data, feed.length = _facts_of(feed.loader())
             feed.sizes.clear()
-
-    def trains_on(self, feed: Feed) -> bool:
-        """Whether a loader feeds the optimizer steps."""
-        return feed is self._training
 
     def build(self, optimizer: Any, rate: float | None, *, steps_are_seen: bool) -> None:
         """Take in the learning rate of a group that an optimizer was built with."""
@@ -248,8 +240,8 @@ class Observer:
         counts = self._counts(optimizer, fed)
         self.steps += counts
         self.on_training(fed)
-        known = self._training is not None
-        if known and fed is not None and fed.ended and not self.trains_on(fed.feed):
+        known = self.training is not None
+        if known and fed is not None and fed.ended and fed.feed is not self.training:
             return counts  # of an evaluation; the training loader has read a batch ahead
         # No new batch: a second optimizer, or a loader that reads one batch ahead.
         if current is None or not current.pending:
@@ -258,7 +250,7 @@ class Observer:
                 current.feed.reads_ahead = True
             return counts
         if not current.steps:
-            if self.trains_on(current.feed):
+            if current.feed is self.training:
                 self._credit_single()
             self._train_on(current.feed)
             self._single = current
@@ -318,11 +310,11 @@ class Observer:
     def _train_on(self, feed: Feed) -> None:
         """Begin a pass in which an optimizer steps."""
         self._check(feed)
-        before = self._training
+        before = self.training
         if before is not feed:
             if before is not None:  # a script may build one for each pass
                 self._earlier = self._earlier + before.passes if before.loader() is None else 0
-            self._steps, self._mixed, self._training = {}, 0, feed
+            self._steps, self._mixed, self.training = {}, 0, feed
         feed.passes += 1
         together = self._environment.grouped and not self.is_separate
         self._alone = self._environment.world_size > 1 and not together
@@ -348,7 +340,7 @@ class Observer:
 
     def record(self) -> None:
         """Write what was observed to the sidecar, if it is new."""
-        feed = self._training
+        feed = self.training
         if feed is None or not self._steps:
             return
         if self._recorded is not None and sum(n for n, _ in self._steps.values()) < _ENOUGH:

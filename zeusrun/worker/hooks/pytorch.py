@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from zeusrun.worker.elastic.epochs import Epochs
 from zeusrun.worker.hooks.apply import apply_batch_size, apply_learning_rate
-from zeusrun.worker.hooks.imports import wrap
+from zeusrun.worker.hooks.imports import replaces, wrap
 from zeusrun.worker.hooks.observer import Feed, Pass
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def backward(autograd: Any, hooks: Hooks) -> None:
     run, pid, inside = autograd._engine_run_backward, os.getpid(), False
     observer, member = hooks.observer, hooks.member
 
-    @functools.wraps(run)
+    @replaces(autograd, "_engine_run_backward")
     def run_backward(*args: Any, **options: Any) -> Any:
         nonlocal inside
         if observer.has_optimizer:
@@ -96,8 +96,6 @@ def backward(autograd: Any, hooks: Hooks) -> None:
         if member.tick is not None:
             member.tick(counts=False)
         return gradients
-
-    autograd._engine_run_backward = run_backward
 
 
 def _change_rates(cls: Any, rates: Rates) -> Callable[[], bool]:
@@ -206,7 +204,7 @@ def _passes(hooks: Hooks) -> Callable[[Any], Pass]:
 
     def begin_pass(loader: Any) -> Pass:
         part = observer.begin_pass(loader)
-        if epochs.begin(loader, is_training=observer.trains_on(part.feed)):
+        if epochs.begin(loader, is_training=part.feed is observer.training):
             observer.change_ranks()
         part.limit = 1 if member.is_alone else None
         return part
@@ -242,13 +240,13 @@ def models(distributed: ModuleType, hooks: Hooks) -> None:
     if sync is not None:
         begin = cls.__init__
 
-        @functools.wraps(begin)
-        def __init__(ddp: Any, *args: Any, **options: Any) -> None:
+        # An error is raised: the ranks would agree in another way.
+        @replaces(cls, "__init__")
+        def attach(ddp: Any, *args: Any, **options: Any) -> None:
             begin(ddp, *args, **options)
             watched = functools.partial(watch.follow, ddp) if watch else lambda _: None
             sync.attach(ddp, watched)
 
-        cls.__init__ = __init__  # an error is raised: the ranks would agree in another way
         _look_before_forward(cls, sync)
     if watch is not None or sync is not None:
         _compose(cls, hooks, distributed.dist.BuiltinCommHookType.ALLREDUCE)
@@ -269,13 +267,11 @@ def _look_before_forward(cls: Any, sync: SyncedModels) -> None:
 
     look._torchdynamo_disable = True  # type: ignore[attr-defined] # as torch.compiler.disable does
 
-    @functools.wraps(forward)
+    @replaces(cls, "forward")
     def look_first(ddp: Any, *args: Any, **options: Any) -> Any:
         if is_grad_enabled():
             look(ddp)
         return forward(ddp, *args, **options)
-
-    cls.forward = look_first
 
 
 def grad_scaler(module: ModuleType, hooks: Hooks) -> None:
@@ -332,7 +328,7 @@ def _compose(cls: Any, hooks: Hooks, allreduce: Any) -> None:
 def _refuse_joins(cls: Any, hooks: Hooks) -> None:
     begin_join, watch, sync = cls.join, hooks.watch, hooks.sync
 
-    @functools.wraps(begin_join)
+    @replaces(cls, "join")
     def join(ddp: Any, divide_by_initial_world_size: Any = True, *args: Any, **options: Any) -> Any:
         if sync is not None and sync.has(ddp):
             raise ValueError(
@@ -345,5 +341,3 @@ def _refuse_joins(cls: Any, hooks: Hooks) -> None:
                 "data: leave divide_by_initial_world_size True, or remove 'watch' from the job file"
             )
         return begin_join(ddp, divide_by_initial_world_size, *args, **options)
-
-    cls.join = join

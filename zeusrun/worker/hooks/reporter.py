@@ -137,7 +137,7 @@ class Reporter:
         known = observer.epoch if epoch is None else epoch
         at = count if known is None else known
         within = None if part is None or part.ended else part
-        training = within is not None and observer.trains_on(within.feed)
+        training = within is not None and within.feed is observer.training
         seen, last = 0, self._last.get(key)
         if within is not None and training:
             seen = within.samples

@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 from typing import TYPE_CHECKING, Any
 
 from zeusrun.worker.environment import StopPoll
+from zeusrun.worker.hooks.imports import replaces
 from zeusrun.worker.hooks.install import Copyable
 
 if TYPE_CHECKING:
@@ -26,13 +26,11 @@ def install(trainer: ModuleType, hooks: Hooks) -> None:
     trainer.DEFAULT_CALLBACKS.append(type("ZeusrunCallback", bases, {"hooks": hooks}))
     original = trainer.Trainer.__init__
 
-    @functools.wraps(original)
+    @replaces(trainer.Trainer, "__init__")
     def init(self: Any, *args: Any, **options: Any) -> None:
         with contextlib.suppress(Exception):  # unknown arguments stay as they are
             split_batch(options["args"] if "args" in options else args[1], hooks.environment)
         original(self, *args, **options)
-
-    trainer.Trainer.__init__ = init
 
 
 def split_batch(arguments: Any, environment: WorkerEnvironment) -> None:
