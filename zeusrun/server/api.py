@@ -24,7 +24,7 @@ from zeusrun.server.refusals import Json, Refusal, invalid, unreadable
 from zeusrun.trial import Outcome, Trial
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 API = 1
 OLDEST_CLIENT = 1
@@ -223,10 +223,8 @@ def read(trial: TrialName, history: History, access: Allowed) -> Response:
 def finish(trial: TrialName, body: OutcomeJson, history: History, access: Allowed) -> Response:
     """Store how a trial ended; the same outcome again changes nothing."""
     _check(history, access, trial, write=True)
-    try:
+    with _refused(unreadable):
         outcome = Outcome.from_json(body)
-    except ValueError as error:
-        raise unreadable(error) from None
     with _refused():
         stored = history.finish(trial, outcome)
     access.log("finish", stored.trial)
@@ -296,19 +294,17 @@ def report_host(host: HostName, body: FreeJson, history: History, access: Allowe
 
 
 @contextlib.contextmanager
-def _refused() -> Iterator[None]:
-    """Refuse what cannot be stored."""
+def _refused(refuse: Callable[[ValueError], Refusal] = invalid) -> Iterator[None]:
+    """Refuse what cannot be stored; with ``unreadable``, what cannot be read."""
     try:
         yield
     except ValueError as error:
-        raise invalid(error) from None
+        raise refuse(error) from None
 
 
 def _read_trial(record: dict[str, Any], job: str) -> Trial:
-    try:
+    with _refused(unreadable):
         trial = Trial.from_json(record)
-    except ValueError as error:
-        raise unreadable(error) from None
     if trial.job != job:
         raise invalid(f"trial {trial.trial} is of job {trial.job!r}, not of {job!r}")
     return trial
