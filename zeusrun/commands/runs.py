@@ -319,7 +319,7 @@ def logs(
                 typer.echo(prefix + plain_log_line(text))
     if silent:
         who = "the ranks have" if rank is None else f"rank {rank} has"
-        typer.echo(f"zeusrun: {who} printed nothing", err=True)
+        options.tell(f"{who} printed nothing")
 
 
 def _show_sent(name: str) -> bool:
