@@ -167,8 +167,9 @@ RUNS_SHOWN = 50  # runs on a page of a list
 
 def pick(name: str, value: str, link: Html) -> Html:
     """Return a link with a box that chooses its row for a comparison."""
-    box = f'<input type="checkbox" name="{name}" value="{escape(value)}" '
-    return join((Html(f'{box}aria-label="Compare {escape(value)}"> '), link))
+    label = f"Compare {value}"
+    box = tag("input", type="checkbox", name=name, value=value, aria_label=label)
+    return join((box, " ", link))
 
 
 def picking(listed: Html, links: document.Links) -> Html:
