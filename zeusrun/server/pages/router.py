@@ -89,10 +89,8 @@ def build_router(store: SqlHistory, *, demo: bool = False) -> APIRouter:
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: object) -> AsyncIterator[None]:
-        try:
+        with contextlib.closing(pages.reports):
             yield
-        finally:
-            pages.reports.close()
 
     router = APIRouter(include_in_schema=False, lifespan=lifespan)
     # What runs in threads gets threads of its own: launchers do not wait for pages and figures.
