@@ -176,7 +176,8 @@ def _history_columns(
         *([host] if len({each.host for each in shown} - {None}) > 1 else []),
         Column("batch", units.batch_size, folds=99),
         *([ranks] if any(each.world_sizes for each in shown) else []),
-        *(columns.LIMIT, replace(columns.EPOCHS, value=_epochs)),
+        columns.LIMIT,
+        Column("epochs", _epochs, leaves=3),
         *(columns.TIME, columns.ENERGY, columns.PRICE, columns.CARBON, columns.COST),
         Column("status", status, left=True),
         Column(
