@@ -72,32 +72,32 @@ PARTS: Mapping[str, tuple[str, ...]] = {
 
 BUDGETS: Mapping[str, int] = {
     "adapt": 882,
-    "analysis": 1_023,
-    "commands": 3_001,
-    "elastic": 1_589,
+    "analysis": 1_005,
+    "commands": 2_989,
+    "elastic": 1_579,
     "export": 443,
-    "gpu and energy": 2_324,
-    "history": 1_008,
-    "hooks": 1_654,
-    "hosts": 1_806,
-    "jobfile": 3_218,
-    "kubernetes": 1_019,
-    "launcher": 5_937,
-    "maintenance": 954,
-    "metrics": 2_029,
+    "gpu and energy": 2_352,
+    "history": 1_001,
+    "hooks": 1_642,
+    "hosts": 1_802,
+    "jobfile": 3_219,
+    "kubernetes": 1_015,
+    "launcher": 5_889,
+    "maintenance": 948,
+    "metrics": 2_043,
     "other files": 363,
-    "policies": 3_109,
-    "report": 1_703,
-    "schedule": 1_038,
-    "server": 4_713,
-    "shared histories": 1_867,
-    "simulate": 1_441,
+    "policies": 3_138,
+    "report": 1_693,
+    "schedule": 1_030,
+    "server": 4_665,
+    "shared histories": 1_864,
+    "simulate": 1_438,
     "slurm": 679,
     "sync": 1_012,
-    "values": 1_620,
-    "view": 2_206,
+    "values": 1_626,
+    "view": 2_182,
     "watch": 894,
-    "worker": 1_181,
+    "worker": 1_176,
 }
 """Lines of code that a part may have; the whole is their sum."""
 _OTHERS = (".css", ".html", ".js", ".yaml")  # lines that are not empty
@@ -132,8 +132,8 @@ class Loaded(NamedTuple):
     lines: int
 
 
-WALK_BUDGET = Walk(files=106, stops=396, returns=290)
-LOADED_BUDGET = Loaded(modules=201, lines=24_186)
+WALK_BUDGET = Walk(files=105, stops=394, returns=289)
+LOADED_BUDGET = Loaded(modules=199, lines=24_160)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

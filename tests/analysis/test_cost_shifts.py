@@ -6,7 +6,7 @@ import dataclasses
 import random
 
 from tests.notify.test_notices import trial
-from zeusrun.analysis.usual import describe_shifts, find_cost_shifts
+from zeusrun.analysis.usual import describe_shifts
 from zeusrun.trial import TrialStatus
 
 
@@ -22,18 +22,15 @@ def nights(*costs, arm=32, epochs=5, start=1):
 def test_costs_within_their_spread_are_no_move():
     rng = random.Random(3)
     costs = [100 * 2.718 ** rng.gauss(0, 0.1) for _ in range(60)]
-    assert find_cost_shifts(nights(*costs)) == []
     assert describe_shifts(nights(*costs)) == []
     assert describe_shifts([]) == []
 
 
 def test_two_dear_nights_are_a_move_and_it_is_told_since_when():
     trials = nights(*[100.0] * 8, *[180.0] * 3)
-    (shift,) = find_cost_shifts(trials)
-    assert (shift.global_batch_size, shift.since, shift.runs) == (32, "job-9-1", 3)
-    assert describe_shifts(trials)[0] == (
+    assert describe_shifts(trials) == [
         "batch size 32 costs 1.8 times as much since job-9-1: 180 J, before it 100 J in 8 runs"
-    )
+    ]
 
 
 def test_one_dear_night_is_told_as_one_and_forgotten_after_a_usual_one():
@@ -41,12 +38,13 @@ def test_one_dear_night_is_told_as_one_and_forgotten_after_a_usual_one():
     (sentence,) = describe_shifts(trials)
     assert sentence.startswith("job-9-1 cost 250 J, 2.5 times the usual cost of batch size 32")
     for usual in ([100.0], [100.0] * 3):
-        assert find_cost_shifts(nights(*[100.0] * 8, 250.0, *usual)) == []
+        assert describe_shifts(nights(*[100.0] * 8, 250.0, *usual)) == []
 
 
 def test_costs_that_fall_are_a_move_too():
-    (shift,) = find_cost_shifts(nights(*[100.0] * 8, 40.0, 42.0))
-    assert shift.cost_j < 50 < shift.before.cost_j
+    assert describe_shifts(nights(*[100.0] * 8, 40.0, 42.0)) == [
+        "batch size 32 costs 0.41 times as much since job-9-1: 41.0 J, before it 100 J in 8 runs"
+    ]
 
 
 def test_forgotten_nights_are_no_move():
@@ -57,14 +55,14 @@ def test_forgotten_nights_are_no_move():
 
 def test_each_batch_size_moves_by_itself():
     trials = nights(*[100.0] * 8, *[180.0] * 2) + nights(*[50.0] * 8, arm=64, start=20)
-    assert [shift.global_batch_size for shift in find_cost_shifts(trials)] == [32]
+    assert [sentence.split()[2] for sentence in describe_shifts(trials)] == ["32"]
     trials += nights(90.0, 90.0, arm=64, start=30)
-    assert [shift.global_batch_size for shift in find_cost_shifts(trials)] == [32, 64]
+    assert [sentence.split()[2] for sentence in describe_shifts(trials)] == ["32", "64"]
 
 
 def test_another_target_begins_anew():
     trials = [dataclasses.replace(each, target=0.9) for each in nights(*[100.0] * 8)]
-    assert find_cost_shifts(trials + nights(180.0, 180.0, start=9)) == []
+    assert describe_shifts(trials + nights(180.0, 180.0, start=9)) == []
 
 
 def test_a_job_of_failures_has_nothing_to_tell():

@@ -633,7 +633,7 @@ def test_a_try_rehearses_another_batch_size_and_says_why_a_metric_was_chosen(zeu
 
 def test_a_rehearsal_finds_epochs_of_the_same_steps_for_every_batch_size(capsys):
     before, now = (Observed(0, 0, size, 1, length=100) for size in (16, 8))
-    try_run._compare_steps(Path("job.yaml"), 8, before, now)
+    try_run._compare_steps(Path("job.yaml"), 8, before, now, None)
     shown = capsys.readouterr()
     assert not shown.out
     assert "batch size 8 arrives, but an epoch has 100 steps with it and 100 before" in shown.err
@@ -648,7 +648,7 @@ def test_a_rehearsal_finds_epochs_of_the_same_steps_for_every_batch_size(capsys)
     ],
 )
 def test_a_rehearsal_compares_the_steps_of_an_epoch(capsys, before, now, said):
-    try_run._compare_steps(Path("job.yaml"), 8, before, now)
+    try_run._compare_steps(Path("job.yaml"), 8, before, now, None)
     assert said in capsys.readouterr().out
 
 

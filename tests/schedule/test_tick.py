@@ -17,8 +17,9 @@ import pytest
 from tests.schedule.model import AT, DAY_S
 from zeusrun.errors import BusyError, HistoryError, JobFileError, UsageError
 from zeusrun.files.lock import FileLock
+from zeusrun.files.private import open_log
 from zeusrun.schedule.due import Cursor, PlannedStart, Rules, Timetable
-from zeusrun.schedule.occurrence import fire, open_log, start_occurrence
+from zeusrun.schedule.occurrence import fire, start_occurrence
 from zeusrun.schedule.store import Occurrence, decode_schedule
 from zeusrun.schedule.tick import run_daemon, start_due, tick
 

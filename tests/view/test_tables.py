@@ -182,9 +182,9 @@ def test_limits_that_were_tried_beside_the_one_held_are_counted():
 
 
 def test_the_best_limit_of_each_arm_is_explained_where_there_is_one():
-    explained = render(explain_table("job", [belief(32)], limits={32: (150.0, 4), 64: (200.0, 1)}))
-    assert "power limit: 32: 150 W, best of 4 · 64: 200 W, best of 1" in explained
-    assert "power limit" not in render(explain_table("job", [belief(32)]))
+    shown = render(explained("job", [belief(32)], limits={32: (150.0, 4), 64: (200.0, 1)}))
+    assert "power limit: 32: 150 W, best of 4 · 64: 200 W, best of 1" in shown
+    assert "power limit" not in render(explained("job", [belief(32)]))
 
 
 @pytest.mark.parametrize(
@@ -196,20 +196,20 @@ def test_the_best_limit_of_each_arm_is_explained_where_there_is_one():
     ],
 )
 def test_the_critical_batch_size_is_explained_with_its_range(critical, text):
-    shown = render(explain_table("job", [belief(32)], critical=critical), width=200)
+    shown = render(explained("job", [belief(32)], critical=critical), width=200)
     assert (
         f"  critical batch size: {text}; beyond it, larger ones need about as many steps" in shown
     )
 
 
 def test_a_long_line_of_the_legend_goes_on_below_its_text():
-    shown = render(explain_table("job", [belief(32)], critical=CriticalSize(90, 170, None, 2)))
+    shown = render(explained("job", [belief(32)], critical=CriticalSize(90, 170, None, 2)))
     assert "sizes; beyond it,\n  larger ones need" in shown
 
 
 @pytest.mark.parametrize("critical", [None, CriticalSize(None, 100.0, None, 2)])
 def test_a_critical_batch_size_of_which_nothing_is_known_is_not_explained(critical):
-    assert "critical" not in render(explain_table("job", [belief(32)], critical=critical))
+    assert "critical" not in render(explained("job", [belief(32)], critical=critical))
 
 
 def test_a_run_that_adapted_shows_its_first_and_last_batch_size():
@@ -408,6 +408,12 @@ def test_what_runs_fits_the_screen_with_names_and_numbers_of_any_length(width):
     assert render(status_table([], [ticket]), 200).startswith("  1. ")
 
 
+def explained(*arguments, **options):
+    return explain_table(
+        *arguments, lead=["the next run uses 32", "It is the cheapest."], **options
+    )
+
+
 def belief(size, **changes):
     values = {
         "global_batch_size": size,
@@ -431,7 +437,7 @@ def test_beliefs_fit_80_columns_and_the_verdict_is_whole():
         belief(1_048_576, **large, epochs=100.0, failure_chance=1.0, verdict=verdict),
         belief(32, value_j=0.0),
     ]
-    text = render(explain_table(f"{LONG_JOB}: what zeus believes", beliefs, ["4 trials had x"]))
+    text = render(explained(f"{LONG_JOB}: what zeus believes", beliefs, ["4 trials had x"]))
     assert widest(text.replace(LONG_JOB, "")) <= 80
     (row, told) = [line for line in text.splitlines() if "1048576" in line]
     for cell in ("999/999", "   100  101 J", "1.23 kJ", "100%", "\u22129.99 MJ"):
@@ -446,22 +452,22 @@ def test_beliefs_fit_80_columns_and_the_verdict_is_whole():
 
 def test_beliefs_on_a_narrow_screen_have_fewer_columns_and_no_number_is_cut():
     beliefs = [belief(32, value_j=12.0), belief(64, value_j=-7.0)]
-    text = render(explain_table("job", beliefs, width=40), 40)
+    text = render(explained("job", beliefs, width=40), 40)
     assert widest(text) <= 40
-    assert text.splitlines()[2].split() == ["batch", "cost", "90", "%", "range", "next"]
+    assert text.splitlines()[5].split() == ["batch", "cost", "90", "%", "range", "next"]
     assert text.count(f"1.06{UNKNOWN}1.41 kJ") == 2
     assert "risk" not in text  # neither the column nor what it means
 
 
 def test_a_column_that_a_policy_knows_nothing_of_is_left_out():
-    assert "worth" not in render(explain_table("job", [belief(32)]))
-    assert "worth" in render(explain_table("job", [belief(32), belief(64, value_j=10.0)]))
+    assert "worth" not in render(explained("job", [belief(32)]))
+    assert "worth" in render(explained("job", [belief(32), belief(64, value_j=10.0)]))
 
 
 def test_an_arm_without_costs_has_dashes():
     unknown = ArmBelief(global_batch_size=64, trials=0, reached=0, chance=0.0, verdict="waits")
-    lines = render(explain_table("job", [unknown])).splitlines()
-    assert lines[5].split() == ["64", *[UNKNOWN] * 6, "0%"]
+    lines = render(explained("job", [unknown])).splitlines()
+    assert lines[8].split() == ["64", *[UNKNOWN] * 6, "0%"]
     assert ["64", "waits"] in [line.split() for line in lines]
 
 
@@ -537,7 +543,7 @@ def test_a_plan_shows_choice_command_and_environment():
 
 
 def test_the_head_of_the_beliefs_says_what_the_numbers_are():
-    text = render(explain_table("job", [belief(32)]))
+    text = render(explained("job", [belief(32)]))
     lines = text.splitlines()
     assert any(line.split() == ["cost/"] for line in lines)
     (head,) = [line.split() for line in lines if line.split()[:2] == ["batch", "reached"]]
@@ -547,7 +553,7 @@ def test_the_head_of_the_beliefs_says_what_the_numbers_are():
 
 
 def test_a_cost_of_which_little_is_known_has_no_range():
-    text = render(explain_table("job", [replace(belief(32), cost_range_j=(32e6, 39e9))]))
+    text = render(explained("job", [replace(belief(32), cost_range_j=(32e6, 39e9))]))
     assert "hardly known" in text
     assert "39" not in text.partition("worth")[0].split("─")[-1]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from zeusrun.bandit.proof import as_undisturbed
 from zeusrun.clock import local_time
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from zeusrun.trial import Trial
 
+_Item = TypeVar("_Item")
+_Key = TypeVar("_Key")
 MOST = 1e30
 """A larger amount has diverged, or comes from a damaged record."""
 
@@ -67,17 +69,18 @@ def time_after_target(trial: Trial) -> float | None:
     return more_s if more_s > _SAME_S else None
 
 
-def by_recurrence(trials: Iterable[Trial]) -> dict[int, list[Trial]]:
-    """Return the attempts of each recurrence, in the order of their first ones."""
-    found: dict[int, list[Trial]] = {}
-    for trial in trials:
-        found.setdefault(trial.recurrence, []).append(trial)
+def group_by(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> dict[_Key, list[_Item]]:
+    """Return items by what ``key`` returns for them, both in their order."""
+    found: dict[_Key, list[_Item]] = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
     return found
 
 
 def find_ended(trials: Sequence[Trial]) -> list[list[Trial]]:
     """Return the attempts of each recurrence that has ended."""
-    return [own for own in by_recurrence(trials).values() if all(each.status.final for each in own)]
+    groups = group_by(trials, lambda trial: trial.recurrence)
+    return [own for own in groups.values() if all(each.status.final for each in own)]
 
 
 def is_forced(own: Sequence[Trial]) -> bool:
@@ -273,19 +276,15 @@ class Total:
 
 def find_totals(trials: Iterable[Trial], group: Group) -> list[Total]:
     """Return the totals of trials that have ended; months oldest first, jobs and GPUs by name."""
-    groups: dict[str, list[Trial]] = {}
-    for trial in trials:
-        groups.setdefault(_name(trial, group), []).append(trial)
+    groups = group_by(trials, lambda trial: _name(trial, group))
     return [add_up(name, own) for name, own in sorted(groups.items())]
 
 
 def add_up(name: str, trials: Sequence[Trial]) -> Total:
     """Return the total of some runs."""
-    by_currency: dict[str, list[float]] = {}
-    for trial in trials:
-        if trial.price is not None:
-            by_currency.setdefault(trial.currency or "", []).append(trial.price)
-    prices = {currency: sum_known(own) for currency, own in by_currency.items()}
+    priced = [trial for trial in trials if trial.price is not None]
+    by_currency = group_by(priced, lambda trial: trial.currency or "")
+    prices = {name: sum_known(trial.price for trial in own) for name, own in by_currency.items()}
     trained = [trial for trial in trials if trial.time_s is not None or trial.whole_steps]
     estimated = [trial for trial in trials if trial.energy_source is EnergySource.ESTIMATED]
     return Total(

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from zeusrun.analysis.amounts import MOST, size_label
+from zeusrun.analysis.amounts import MOST, group_by, size_label
 from zeusrun.bandit.reinterpret import by_epochs_done, find_unit, samples_per_epoch
 from zeusrun.trial import epochs_of, spread_samples
 
@@ -104,14 +103,9 @@ def newest_curves(trials: Sequence[Trial], most: int) -> list[Trial]:
 
     Those of another metric than that of the newest run are left out.
     """
-    counts: Counter[str] = Counter()
-    newest = []
-    for trial in reversed(trials):
-        if trial.curve and trial.metric == trials[-1].metric:
-            counts[size_label(trial)] += 1
-            if counts[size_label(trial)] <= most:
-                newest.append(trial)
-    return newest[::-1]
+    own = [trial for trial in trials if trial.curve and trial.metric == trials[-1].metric]
+    chosen = {trial.trial for same in group_by(own, size_label).values() for trial in same[-most:]}
+    return [trial for trial in own if trial.trial in chosen]
 
 
 def build_curves(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from zeusrun.analysis.amounts import (
     find_currency,
     find_ended,
+    group_by,
     median_known,
     size_label,
     sum_attempts,
@@ -56,12 +57,10 @@ def build_sizes(trials: Sequence[Trial]) -> tuple[list[SizeFacts], Counter[str]]
     """
     usual = next((setting(trial) for trial in reversed(trials) if has_cost(trial)), None)
     alike = {t.trial for t in trials if t.teaches and usual in {None, setting(t)}}
-    groups: dict[str, list[Trial]] = {}
-    for trial in sorted(trials, key=lambda each: (each.global_batch_size, each.variant or "")):
-        groups.setdefault(size_label(trial), []).append(trial)
+    ordered = sorted(trials, key=lambda each: (each.global_batch_size, each.variant or ""))
     sizes = [
         _size_facts(label, own, [each for each in own if each.trial in alike], len(trials))
-        for label, own in groups.items()
+        for label, own in group_by(ordered, size_label).items()
     ]
     return sizes, Counter(why for t in trials if (why := _why_left_out(t, alike)) is not None)
 

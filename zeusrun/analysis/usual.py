@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from zeusrun.analysis.amounts import MOST, by_recurrence, median_known
+from zeusrun.analysis.amounts import MOST, group_by, median_known
 from zeusrun.analysis.curves import amount_in, curve_unit
 from zeusrun.bandit.problem import RUN_SD, RUN_SD_WEIGHT, finite_exp
 from zeusrun.bandit.proof import as_undisturbed, is_resized, prove
@@ -68,7 +68,7 @@ def recurrence_durations_s(trials: Sequence[Trial]) -> list[float]:
     that crashed, were ended by somebody, or have not ended do not count.
     """
     durations = []
-    for _, group in sorted(by_recurrence(trials).items()):
+    for _, group in sorted(group_by(trials, lambda trial: trial.recurrence).items()):
         attempts = sorted(group, key=lambda trial: trial.attempt)
         if attempts[-1].status in _COMPLETE and not any(each.forgotten for each in attempts):
             taken = [_took_s(each) for each in attempts]
@@ -187,33 +187,24 @@ def setting(trial: Trial) -> tuple[object, ...]:
     return objective, (trial.hardware, ranks, max_power_w), measured
 
 
-@dataclass(frozen=True)
-class CostShift:
-    """A batch size whose cost has changed."""
+def describe_shifts(trials: Sequence[Trial]) -> list[str]:
+    """Describe in sentences which batch sizes cost more or less than before.
 
-    global_batch_size: int
-    since: str  # the first trial at the new cost
-    runs: int  # since; 1 may be an accident
-    cost_j: float  # their geometric mean
-    before: CostBaseline
-
-
-def find_cost_shifts(trials: Sequence[Trial]) -> list[CostShift]:
-    """Return the last shift of each batch size under the conditions of its newest run.
-
-    A shift is two runs in a row beyond the spread of those before, on the same side, or the newest
-    run alone. ``trials`` are of one job, oldest first.
+    That is the last shift of each batch size under the conditions of its newest run. ``trials``
+    are of one job, oldest first.
     """
     newest = {trial.global_batch_size: trial for trial in trials if has_cost(trial)}
-    alike: dict[tuple[object, ...], list[Trial]] = {}
-    for trial in filter(has_cost, trials):
-        alike.setdefault(conditions(trial), []).append(trial)
-    shifts = (_last_shift(alike[conditions(last)]) for _, last in sorted(newest.items()))
-    return [shift for shift in shifts if shift is not None]
+    alike = group_by(filter(has_cost, trials), conditions)
+    told = (_describe_shift(alike[conditions(last)]) for _, last in sorted(newest.items()))
+    return [sentence for sentence in told if sentence is not None]
 
 
-def _last_shift(trials: Sequence[Trial]) -> CostShift | None:
-    """Return the last shift of runs under the same conditions."""
+def _last_shift(trials: Sequence[Trial]) -> tuple[int, CostBaseline] | None:
+    """Return the index of the first run since the last shift, and the cost of those before.
+
+    A shift is two runs in a row beyond the spread of those before, on the same side, or the newest
+    run alone.
+    """
     level: list[Trial] = []  # runs at the same cost
     suspect: tuple[Trial, int] | None = None
     shift: tuple[int, CostBaseline] | None = None
@@ -230,22 +221,19 @@ def _last_shift(trials: Sequence[Trial]) -> CostShift | None:
     if suspect is not None:
         before = find_baseline(level, suspect[0])
         shift = shift if before is None else (len(trials) - 1, before)
+    return shift
+
+
+def _describe_shift(trials: Sequence[Trial]) -> str | None:
+    """Describe the last shift of runs under the same conditions; ``None`` if there was none."""
+    shift = _last_shift(trials)
     if shift is None:
         return None
-    since = trials[shift[0] :]
+    index, usual = shift
+    since, first, arm = trials[index:], trials[index].trial, trials[-1].global_batch_size
     cost_j = math.exp(sum(math.log(run_cost_j(trial) or 1.0) for trial in since) / len(since))
-    return CostShift(trials[-1].global_batch_size, since[0].trial, len(since), cost_j, shift[1])
-
-
-def describe_shifts(trials: Sequence[Trial]) -> list[str]:
-    """Describe in sentences which batch sizes cost more or less than before."""
-    return [_describe(shift) for shift in find_cost_shifts(trials)]
-
-
-def _describe(shift: CostShift) -> str:
-    arm, times = shift.global_batch_size, f"{shift.cost_j / shift.before.cost_j:.2g} times"
-    before = f"{energy_text(shift.before.cost_j)} in {shift.before.runs} runs"
-    now = energy_text(shift.cost_j)
-    if shift.runs == 1:
-        return f"{shift.since} cost {now}, {times} the usual cost of batch size {arm} ({before})"
-    return f"batch size {arm} costs {times} as much since {shift.since}: {now}, before it {before}"
+    now, times = energy_text(cost_j), f"{cost_j / usual.cost_j:.2g} times"
+    before = f"{energy_text(usual.cost_j)} in {usual.runs} runs"
+    if len(since) == 1:  # perhaps an accident
+        return f"{first} cost {now}, {times} the usual cost of batch size {arm} ({before})"
+    return f"batch size {arm} costs {times} as much since {first}: {now}, before it {before}"

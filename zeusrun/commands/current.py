@@ -137,16 +137,14 @@ def cancel(
         _give_up(ended)  # it may be about to queue itself again
         cancel_preempted(store, ended, home, timestamp())
         ended = options.find_trial(trial.trial, store)
-    if as_json:
-        print_json(ended.to_json())
+    reason, status = plain_text(ended.reason or ""), ended.status.value
+    if not ended.status.finished:
+        shown = f"{ended.trial} has not recorded its end yet; if it does not, it is LOST"
+    elif running or was_preempted or elsewhere:
+        shown = f"{ended.trial} is {status}: {reason}"
     else:
-        reason, status = plain_text(ended.reason or ""), ended.status.value
-        if not ended.status.finished:
-            typer.echo(f"{ended.trial} has not recorded its end yet; if it does not, it is LOST")
-        elif running or was_preempted or elsewhere:
-            typer.echo(f"{ended.trial} is {status}: {reason}")
-        else:
-            typer.echo(f"{ended.trial} had already ended: {reason or status}")
+        shown = f"{ended.trial} had already ended: {reason or status}"
+    options.answer(ended.to_json(), shown, as_json=as_json)
 
 
 def _find_going(home: Path, store: History, name: str) -> Trial | str:

@@ -16,7 +16,7 @@ import typer
 from typer import Argument, Option
 
 from zeusrun.clock import read_clock
-from zeusrun.commands.options import JobFile, Overrides, open_home
+from zeusrun.commands.options import JobFile, Overrides, open_home, tell
 from zeusrun.errors import JobFileError, UsageError, ZeusrunError
 from zeusrun.files.home import trusted_home
 from zeusrun.gpu.registry import job_devices
@@ -61,7 +61,7 @@ def validate(job: JobFile, *, overrides: Overrides = None) -> None:
     typer.echo(f"{job}: job '{spec.name}' is well-formed; batch sizes {arms}")
     warnings += find_exposed(spec.secrets, spec.source)
     for text in [*warnings, *find_script_warnings(spec)]:
-        typer.echo(plain_text(f"zeusrun: warning: {job}: {text}"), err=True)
+        tell(f"warning: {job}: {text}")
 
 
 def schema() -> None:
@@ -202,4 +202,4 @@ def _warn(path: Path, guess: Guess, command: list[str]) -> None:
                 "name unless it is the same job"
             )
     for each in warnings:
-        typer.echo(plain_text(f"zeusrun: warning: {path}: {each}"), err=True)
+        tell(f"warning: {path}: {each}")

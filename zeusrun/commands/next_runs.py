@@ -27,7 +27,7 @@ from zeusrun.bandit.reinterpret import read_history
 from zeusrun.choice.attempts import why_not_continued
 from zeusrun.choice.problem import build_problem, next_recurrence
 from zeusrun.commands.compose import compose
-from zeusrun.commands.options import AsJson, Overrides, console, find_settings
+from zeusrun.commands.options import AsJson, Overrides, answer, console, find_settings
 from zeusrun.errors import JobFileError, UsageError
 from zeusrun.history.base import NEWEST
 from zeusrun.jobfile.spec import load_spec
@@ -119,6 +119,10 @@ def simulate(
         return
     if overrides:
         raise UsageError("--set needs JOB: zeusrun simulate JOB --set objective.eta_knob=1")
+    if not cost_factor > 0:
+        raise UsageError(f"--cost-factor {cost_factor:g}: must be above 0")
+    if in_flight > 1 and cluster is not None:
+        raise UsageError("--in-flight and --cluster exclude each other; choose one")
     settings = StudySettings(
         recurrences=recurrences,
         eta_knob=eta_knob,
@@ -126,7 +130,6 @@ def simulate(
         attempts=attempts,
         in_flight=in_flight,
     )
-    _check(settings, cluster)
     policies = list(dict.fromkeys(policy or ["auto", BASELINE]))
     scenarios = build_scenarios(workload or [], trace_dir, gpu, cluster)
     with progress(console(stderr=True)) as on_progress:
@@ -141,15 +144,14 @@ def simulate(
     summaries = summarise(episodes, policies)
     source = f"{gpu} traces" if trace_dir else "made-up jobs"
     title = f"{source}, {_described(settings, cluster)}, {plural(seeds, 'seed')}"
-    if as_json:
-        given: dict[str, object] = {"trace_dir": trace_dir and str(trace_dir), "gpu": gpu}
-        given |= {"first_seed": first_seed, "cluster": cluster and str(cluster)}
-        given |= {"seeds": seeds, "policies": policies, **asdict(settings)}
-        print_json({"settings": given, "results": [asdict(each) for each in summaries]})
-    else:
-        screen = console()
-        sheet = simulation_sheet(title, summaries, screen.width, made_up=trace_dir is None)
-        screen.print(sheet)
+    given: dict[str, object] = {"trace_dir": trace_dir and str(trace_dir), "gpu": gpu}
+    given |= {"first_seed": first_seed, "cluster": cluster and str(cluster)}
+    given |= {"seeds": seeds, "policies": policies, **asdict(settings)}
+    answer(
+        {"settings": given, "results": [asdict(each) for each in summaries]},
+        lambda width: simulation_sheet(title, summaries, width, made_up=trace_dir is None),
+        as_json=as_json,
+    )
 
 
 def _simulate_own(
@@ -177,14 +179,12 @@ def _simulate_own(
                 on_seed=lambda: on_progress(next(done) / len(specs) / len(seeds)),
             )
             found.append((spec.policy.name, model, result))
-    if as_json:
-        print_json(forecast_json(found, overrides, recurrences, len(seeds)))
-    else:
-        screen, count = console(), len(seeds)
-        sheet = forecast_sheet(
-            found, overrides, recurrences, count, width=screen.width, settings=settings
-        )
-        screen.print(sheet)
+    given = found, overrides, recurrences, len(seeds)
+    answer(
+        forecast_json(*given),
+        lambda width: forecast_sheet(*given, width=width, settings=settings),
+        as_json=as_json,
+    )
 
 
 def _changed(submission: Submission, changed: JobSpec, overrides: Sequence[str]) -> JobSpec:
@@ -215,14 +215,6 @@ def _check_own(ctx: typer.Context) -> None:
         if parameter.name not in _OWN and source is not None and source.name == "COMMANDLINE":
             option = parameter.opts[0]
             raise UsageError(f"{option} does not go with JOB; its settings change with --set")
-
-
-def _check(settings: StudySettings, cluster: Path | None) -> None:
-    factor = settings.cost_factor
-    if factor is not None and not factor > 0:
-        raise UsageError(f"--cost-factor {factor:g}: must be above 0")
-    if settings.in_flight > 1 and cluster is not None:
-        raise UsageError("--in-flight and --cluster exclude each other; choose one")
 
 
 def _described(settings: StudySettings, cluster: Path | None) -> str:
@@ -269,9 +261,8 @@ def explain(
         if continued and why_not_continued(chooser, machine, continued, has_files=has_files):
             continued = None
         goal = f"{objective.metric} {describe_target(objective.target, objective.mode)}"
-        knob = f"eta_knob {objective.eta_knob:g}"
-        title = f"what policy {policy.name} expects, {goal}, {knob}"
-        headline, *texts = describe_choice(submission.chooser, problem, runs, beliefs, continued)
+        title = f"what policy {policy.name} expects, {goal}, eta_knob {objective.eta_knob:g}"
+        headline, *texts = describe_choice(chooser, problem, runs, beliefs, continued)
         other = compare_with_history(policy.name, find_savings(trials), beliefs)
         first = [f"{spec.name}: {headline}", *texts, *([other] if other else [])]
         limits = best_limits(problem, runs)
@@ -290,4 +281,4 @@ def explain(
         )
         shown.print(table)
         if settings:
-            console().print(Text(f"  {settings}", style="dim"))
+            shown.print(Text(f"  {settings}", style="dim"))

@@ -109,12 +109,11 @@ def read_each(
     return found, damage
 
 
-def find_trial(name: str, store: History | None = None) -> Trial:
+def find_trial(name: str, store: History) -> Trial:
     """Return the trial with this name, or the last one of the job with this name or file.
 
     ``slurm:1234`` means the last one that ran in that job of Slurm.
     """
-    store = store or open_home(name)[1]
     if not is_job(name):
         return rules.find_trial(store, job_name(name))
     if (trial := find_allocated(name, store)) is None:
@@ -174,14 +173,20 @@ def console(*, stderr: bool = False) -> Console:
     return PlainConsole(stderr=stderr)
 
 
-def answer(record: object, shown: RenderableType, *, as_json: bool) -> None:
-    """Print what a command has found or done: the record for programs, else what people read."""
+def answer(
+    record: object, shown: RenderableType | Callable[[int], RenderableType], *, as_json: bool
+) -> None:
+    """Print what a command has found or done: the record for programs, else what people read.
+
+    What fits itself to the console is a function, which gets its width.
+    """
     if as_json:
         print_json(record)
     elif isinstance(shown, str):
         typer.echo(shown.removesuffix("\n"))
     else:
-        console().print(shown)
+        screen = console()
+        screen.print(shown(screen.width) if callable(shown) else shown)
 
 
 def check_output(path: Path, flag: str) -> None:

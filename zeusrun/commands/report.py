@@ -22,7 +22,7 @@ from zeusrun.plugins import check_extra
 from zeusrun.view.report import facts, page
 from zeusrun.view.report.canvas import FORMATS, LIGHT, drawing, figure_bytes
 from zeusrun.view.report.compare import GroupComparison, compare, find_kind, within
-from zeusrun.view.report.figures import DRAWN_TRACES, FIGURES, draw, draw_comparison
+from zeusrun.view.report.figures import DRAWN_TRACES, FIGURES, draw
 from zeusrun.view.report.headline import detailed
 from zeusrun.view.units import minute, size
 
@@ -215,7 +215,7 @@ def _render_comparison(comparison: GroupComparison, form: str) -> bytes:
     with drawing():
         if form == "html":
             return page.comparison_page(comparison, minute(timestamp())).encode()
-        drawn = draw_comparison(comparison, LIGHT)
+        drawn = draw("compare", comparison, LIGHT)
         if drawn is None:
             raise UsageError(f"nothing to draw: {comparison.headline}")
         return figure_bytes(drawn, form, comparison.subject)

@@ -136,13 +136,8 @@ def _transfer(
     done = transfer(
         store, home, None if job is None else options.job_name(job), to_shared=to_shared
     )
-    if as_json:
-        print_json([vars(each) for each in done])
-    elif not done:
-        typer.echo("there are no runs to copy")
-    else:
-        for each in done:
-            typer.echo(each.describe())
+    shown = "\n".join(each.describe() for each in done) or "there are no runs to copy"
+    options.answer([vars(each) for each in done], shown, as_json=as_json)
 
 
 def _rename(home: Path, store: History, job: str, name: str, *, alone: bool) -> None:
@@ -177,13 +172,13 @@ def _mark(
             f"{trial} has not ended, and only a finished run can be forgotten; "
             f"'zeusrun cancel {trial}' ends it, or records it if its launcher is dead"
         ) from None
-    if as_json:
-        print_json(marked.to_json())
-    elif forgotten:
-        typer.echo(f"{trial} is forgotten: its record stays, and zeusrun does not learn from it")
-        typer.echo(f"to learn from it again: zeusrun history --unforget {trial}")
-    else:
-        typer.echo(f"zeusrun learns from {trial} again")
+    shown = f"zeusrun learns from {trial} again"
+    if forgotten:
+        shown = (
+            f"{trial} is forgotten: its record stays, and zeusrun does not learn from it\n"
+            f"to learn from it again: zeusrun history --unforget {trial}"
+        )
+    options.answer(marked.to_json(), shown, as_json=as_json)
 
 
 def _show_history(
@@ -319,7 +314,7 @@ def logs(
                 typer.echo(prefix + plain_log_line(text))
     if silent:
         who = "the ranks have" if rank is None else f"rank {rank} has"
-        typer.echo(f"zeusrun: {who} printed nothing", err=True)
+        options.tell(f"{who} printed nothing")
 
 
 def _show_sent(name: str) -> bool:

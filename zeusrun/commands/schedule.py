@@ -72,14 +72,13 @@ def add(
     if when and len(when) > 1:  # a shell has put files in the place of each *
         raise UsageError('put WHEN in quotes, such as "0 2 * * *"')
     spec = load_spec(job)
+    expression, now = when[0] if when else None, read_clock()
     if in_cluster != dry_run and not in_cluster:
         raise UsageError("--dry-run shows the CronJob of --in-cluster")
     if in_cluster:
         from zeusrun.commands.kubernetes import add_cron_job  # noqa: PLC0415 - few need it
 
-        schedule = build_schedule(
-            spec, when[0] if when else None, {}, names=(), known=None, now=read_clock()
-        )
+        schedule = build_schedule(spec, expression, {}, names=(), known=None, now=now)
         add_cron_job(spec, schedule, dry_run=dry_run, as_json=as_json)
         return
     schedules = _schedules()
@@ -87,7 +86,6 @@ def add(
     # Without it, zeusrun could not be imported.
     needed = [f"{name}={os.environ[name]}" for name in ("PYTHONPATH",) if name in os.environ]
     command = build_command(sys.executable, home, needed) if cron else None
-    expression, now = when[0] if when else None, read_clock()
     notes = find_expired(spec, load_tariffs(spec, home))
     with schedules.hold(spec.name) as known:
         schedule = build_schedule(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from typer import Argument, Option
 
-from zeusrun.commands.options import AsJson, console
+from zeusrun.commands.options import AsJson, answer
 from zeusrun.errors import UsageError
 from zeusrun.files.home import trusted_home
 from zeusrun.history.http.address import is_loopback
@@ -297,11 +297,8 @@ def list_(*, database_url: DatabaseUrl = None, as_json: AsJson = False) -> None:
         from zeusrun.history.sql import tokens  # noqa: PLC0415 - an extra
 
         found = tokens.list_tokens(history.engine)
-    if as_json:
-        print_json([token_json(token) for token in found])
-    else:
-        shown = console()
-        shown.print(tokens_table(found, where, shown.width))
+    records = [token_json(token) for token in found]
+    answer(records, lambda width: tokens_table(found, where, width), as_json=as_json)
 
 
 def revoke(

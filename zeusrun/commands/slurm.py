@@ -196,7 +196,7 @@ def batch(name: Annotated[str, Argument(help="Of the queued submit.")]) -> None:
         try:
             result = _run_inside(request, home, signals.received)
         except ZeusrunError as error:
-            typer.echo(f"zeusrun: {error}", err=True)  # before somebody reads the result
+            options.tell(str(error))  # before somebody reads the result
             result = {"exit_code": int(error.exit_code)}
         if result is not None:
             with contextlib.suppress(ZeusrunError):  # the history has it
@@ -234,7 +234,7 @@ def _run_inside(request: Request, home: Path, signals: Sequence[int]) -> dict[st
             preempted = cause is not None and cause[0] is not ReasonCode.CANCELLED
             if not (preempted and requeues):
                 raise
-            typer.echo(f"zeusrun: {error}", err=True)
+            options.tell(str(error))
             result = {"exit_code": int(error.exit_code)}
         if not (preempted and requeues):
             return result
@@ -256,6 +256,6 @@ def _requeue(allocation: SlurmAllocation) -> bool:
         job = read_jobs([allocation.name]).get(allocation.name)
         # Somebody else has done so; until its processes end, the job is COMPLETING.
         if job is None or (job.restarts <= allocation.restarts and job.state != "PENDING"):
-            typer.echo(f"zeusrun: {error}; the next submit continues the run", err=True)
+            options.tell(f"{error}; the next submit continues the run")
             return False
     return True

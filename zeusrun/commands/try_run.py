@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from zeusrun.commands.options import console
+from zeusrun.commands.options import console, tell
 from zeusrun.commands.short_run import TRY_S, overrides, run_shortly
 from zeusrun.errors import ExitCode, UsageError
 from zeusrun.files.private import replace_file
@@ -73,7 +73,7 @@ def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> i
     _show(sight, tried, guess, path)
     if tried.ended or (tried.failed and proposal is None):
         then = f"{path} stays as it is. Correct the cause, then give the same command again"
-        typer.echo(f"zeusrun: the run failed: {tried.reason}; {then}", err=True)
+        tell(f"the run failed: {tried.reason}; {then}")
         return tried.code
     as_written = replace(
         see_optimizer(guess, progress.built or ("SGD by hand" if progress.backwards else None)),
@@ -100,7 +100,7 @@ def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> i
     typer.echo(plain_text("\n".join([f"{path} {changed}.", *lines])))
     if tried.failed:
         then = "the proposal is from what it had shown before. Correct the cause first"
-        typer.echo(f"zeusrun: the run failed: {tried.reason}; {then}", err=True)
+        tell(f"the run failed: {tried.reason}; {then}")
         return tried.code
     return ExitCode.REACHED if objective and arrives else ExitCode.TRAINING_FAILED
 
@@ -112,7 +112,7 @@ def _show(sight: TrainingSummary, tried: Tried, guess: Guess, path: Path) -> Non
         shown.print(metrics_table(sight, tried.trial.metric, shown.width))
     spawned = tried.progress.ranks.spawned.values()
     if (started := describe_spawned(spawned, always=guess.spawns)) is not None:
-        typer.echo(f"zeusrun: warning: {path}: {started}", err=True)
+        tell(f"warning: {path}: {started}")
 
 
 def _run(guess: Guess, path: Path) -> tuple[Tried, int]:
@@ -130,10 +130,9 @@ def _run(guess: Guess, path: Path) -> tuple[Tried, int]:
     if tried.propose(guess)[0] is not None or not _may_be_too_short(tried):
         return tried._replace(is_part=True), 1
     own = f"{epochs.written} {epochs.value:g}"
-    typer.echo(
-        f"zeusrun: the run failed: {tried.reason}. zeusrun had set {epochs.written} 1: running "
-        f"it with {own}, and stopping it after an epoch, or after {TRY_S} s",
-        err=True,
+    tell(
+        f"the run failed: {tried.reason}. zeusrun had set {epochs.written} 1: running it with "
+        f"{own}, and stopping it after an epoch, or after {TRY_S} s"
     )
     longer = [*overrides(guess, int(epochs.value)), *reveal(guess)]
     return run_shortly(load_spec(path, longer), whole=False), int(epochs.value)
@@ -237,7 +236,7 @@ def _check_batch(guess: Guess, path: Path, sight: TrainingSummary, progress: Pro
     """Return the guess with the batch size that the run trained with; warn if it was another."""
     size, batch = sight.batch_size, guess.batch
     if (alone := describe_alone(progress.observed)) is not None:
-        typer.echo(f"zeusrun: warning: {path}: {alone}", err=True)
+        tell(f"warning: {path}: {alone}")
     elif batch is None and size and size % guess.ranks == 0:
         return replace(guess, batch=Batch(size, "the run of --try", by_hook=True))
     elif batch is not None and size == batch.default:
@@ -248,7 +247,7 @@ def _check_batch(guess: Guess, path: Path, sight: TrainingSummary, progress: Pro
         if corrected is None:
             then = "correct 'batch_size' and 'args'"
         wrong = f"the run trained with a batch size of {size}, not with {batch.default}"
-        typer.echo(f"zeusrun: warning: {path}: {wrong}; {then}", err=True)
+        tell(f"warning: {path}: {wrong}; {then}")
         return corrected or guess
     return guess
 
@@ -277,11 +276,10 @@ def _rehearse(guess: Guess, path: Path, epochs: int, first: Tried) -> tuple[int 
         before, now = (each.progress.observed.get(0) for each in (first, tried))
         _compare_steps(path, other, before, now, first.steps_of_pass)
     elif tried.failed:
-        why = f"with batch size {other}, the run failed: {tried.reason}"
-        typer.echo(f"zeusrun: warning: {path}: {why}", err=True)
+        tell(f"warning: {path}: with batch size {other}, the run failed: {tried.reason}")
     elif size is not None:
         why = f"batch size {other} does not arrive: the run trained with {size}"
-        typer.echo(f"zeusrun: warning: {path}: {why}", err=True)
+        tell(f"warning: {path}: {why}")
         return None, False
     else:
         typer.echo(f"Whether batch size {other} arrives cannot be seen: no loader shows it.")
@@ -289,11 +287,7 @@ def _rehearse(guess: Guess, path: Path, epochs: int, first: Tried) -> tuple[int 
 
 
 def _compare_steps(
-    path: Path,
-    size: int,
-    before: Observed | None,
-    now: Observed | None,
-    taken: float | None = None,
+    path: Path, size: int, before: Observed | None, now: Observed | None, taken: float | None
 ) -> None:
     """Say that a batch size arrives, and whether the steps of an epoch change with it.
 
@@ -304,6 +298,7 @@ def _compare_steps(
     if before is None or now is None or steps is None or usual is None:
         typer.echo(f"Batch size {size} arrives in the training.")
         return
+    shares = now.samples or 0, before.samples or 0  # of a step
     if taken is not None and taken < 0.9 * usual - 1:
         why = (
             f"batch size {size} arrives, but an epoch ended after {taken:.0f} of the {usual} steps "
@@ -311,19 +306,17 @@ def _compare_steps(
             "not change with the batch size, an epoch is not the same number of samples for every "
             "batch size: let it be a share of the data"
         )
-        typer.echo(f"zeusrun: warning: {path}: {why}", err=True)
-        return
-    shares = now.samples or 0, before.samples or 0  # of a step
-    if abs(steps * shares[0] - usual * shares[1]) <= sum(shares):  # the last batches may differ
+    elif abs(steps * shares[0] - usual * shares[1]) > sum(shares):  # the last batches may differ
+        why = (
+            f"batch size {size} arrives, but an epoch has {steps} steps with it and {usual} before,"
+            " so an epoch is not the same number of samples for every batch size"
+        )
+    else:
         typer.echo(
             f"Batch size {size} arrives in the training: {steps} steps an epoch, not {usual}."
         )
         return
-    why = (
-        f"batch size {size} arrives, but an epoch has {steps} steps with it and {usual} before, so "
-        "an epoch is not the same number of samples for every batch size"
-    )
-    typer.echo(f"zeusrun: warning: {path}: {why}", err=True)
+    tell(f"warning: {path}: {why}")
 
 
 def _replace(path: Path, text: str, new: str) -> str:
@@ -332,15 +325,11 @@ def _replace(path: Path, text: str, new: str) -> str:
         return "was edited meanwhile, so init has not changed it"
     if new == text:
         return "stays as it is"
-    _write(path, new)
-    return "is updated with what the run has shown"
-
-
-def _write(path: Path, text: str) -> None:
     try:
         mode = path.stat().st_mode
-        replace_file(path, text.encode())
+        replace_file(path, new.encode())
         path.chmod(mode)
     except OSError as error:
         why = f"{path} cannot be written: {error.strerror}; it stays as it is"
         raise UsageError(why) from error
+    return "is updated with what the run has shown"

@@ -74,13 +74,11 @@ def _restore(home: Path, store: History, job: str, *, as_json: bool) -> None:
     if not found:
         options.known_job(store, job)
     done = store.restore(job, found)
+    record = {**vars(done), "aside": done.aside and str(done.aside)}
     if store.is_shared(job):
-        added = len(done.found)
-        typer.echo(
-            f"{job}: {added} of {len(found)} runs of this machine were missing on the server"
-        )
+        of = f"{len(done.found)} of {len(found)} runs of this machine"
+        options.answer(record, f"{job}: {of} were missing on the server", as_json=as_json)
     else:
-        record = {**vars(done), "aside": done.aside and str(done.aside)}
         options.answer(record, restore_sheet(job, done), as_json=as_json)
 
 

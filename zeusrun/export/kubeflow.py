@@ -94,11 +94,8 @@ class StatusReporter:
 def build_status(trial: Trial, progress: Progress | None, usual: Usual) -> dict[str, Any]:
     """Return the ``trainerStatus`` of a trial; ``progress`` is ``None`` if it does not run."""
     status: dict[str, Any] = {}
-    value, seen, energy_j = (
-        trial.best_metric,
-        trial if progress is None else progress,
-        trial.energy_j,
-    )
+    value, energy_j = trial.best_metric, trial.energy_j
+    seen = trial if progress is None else progress
     if progress is not None:
         value = progress.last_value
         parts = [progress.energy_j, *([] if trial.time_s is None else [trial.energy_j])]

@@ -28,11 +28,20 @@ if TYPE_CHECKING:
 # Without O_NONBLOCK, opening a pipe waits for its other end. Regular files ignore the flag.
 _FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NO_FILE = {errno.ELOOP, errno.ENXIO}  # a link, a socket
+_LOG_BYTES = 1 << 20
 
 
 def open_for_writing(path: Path | str, flags: int) -> int:
     """Open a file with flags for ``os.open``; if this creates it, its mode is 0600."""
     return os.open(path, flags | _FLAGS, 0o600)
+
+
+def open_log(path: Path) -> int:
+    """Open a log to append to. Beyond 1 MB a new one begins; the old one is kept beside it."""
+    with suppress(FileNotFoundError):
+        if path.stat().st_size > _LOG_BYTES:
+            path.replace(path.with_name(f"{path.name}.1"))
+    return open_for_writing(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
 
 def open_for_reading(path: Path | str) -> int:

@@ -141,12 +141,11 @@ class History(Protocol):
         Without a number, or with that of a turn that has expired, take a new one at the end. A
         history without turns inherits this answer: nobody waits, and choices become stale.
         """
-        del job, number
         return Turn(0)
 
     def leave_turn(self, job: str, number: int) -> None:
         """End a turn without beginning a trial; nothing happens if it has expired."""
-        del job, number
+        return
 
     def begin(self, trial: Trial, *, after: str, turn: int = 0) -> Trial:
         """Store a new trial durably; one from ``Trial.resume`` replaces the preempted one.
@@ -200,7 +199,6 @@ class History(Protocol):
 
     def address(self, job: str) -> str | None:
         """Return the address of the shared history of a job; ``None`` if it is of this home."""
-        del job
         return None
 
     def is_shared(self, job: str) -> bool:
@@ -212,7 +210,6 @@ class History(Protocol):
 
         Return whether somebody has asked to cancel it.
         """
-        del trial, live
         return False
 
     def ask_to_cancel(self, trial: str) -> bool:
@@ -220,25 +217,23 @@ class History(Protocol):
 
         Return ``False`` if the trial does not run, or this history gets no heartbeats.
         """
-        del trial
         return False
 
     def live(self, trial: str) -> dict[str, Any] | None:
         """Return what was kept with the last ``renew`` of a trial; ``None`` if nothing was."""
-        del trial
         return None
 
     def keep_trace(self, trial: str, trace: dict[str, Any]) -> None:
         """Keep the power over time of a trial, reduced for people."""
-        del trial, trace
+        return
 
     def keep_settings(self, job: str, settings: str) -> None:
         """Keep the job file of a job, without secrets, as its newest run used it."""
-        del job, settings
+        return
 
     def report_host(self, host: str, facts: dict[str, Any]) -> None:
         """Keep what a machine reports of itself: its GPUs and schedules."""
-        del host, facts
+        return
 
     def deliver(self) -> None:
         """Deliver what waits here.
@@ -250,7 +245,6 @@ class History(Protocol):
 
     def restore(self, job: str, found: Sequence[Trial]) -> Restoration:
         """Add what run directories contain and the history lacks; ``found`` are their trials."""
-        del job, found
         raise UsageError("--restore rebuilds zeusrun's own history; unset ZEUSRUN_HISTORY")
 
     def rename(self, job: str, name: str, move: Callable[[Trial], Trial]) -> int:
@@ -259,7 +253,6 @@ class History(Protocol):
         ``move`` returns a trial under the new name, after it has moved the files of the run. A
         rename that was cut short can be repeated.
         """
-        del name, move
         raise UsageError(
             "--rename changes zeusrun's own history, and not one that others use or a plugin "
             f"stores; nothing was changed. Write  name: {job}  to go on with the history of {job}"
@@ -267,7 +260,7 @@ class History(Protocol):
 
     def tell(self, text: str) -> None:
         """Show a sentence to the user once, if the history was opened with a way to do so."""
-        del text
+        return
 
 
 LEASE_S = 120.0

@@ -56,7 +56,9 @@ def _check_jobs(
     history: History, home: Path, *checks: Callable[[History, Path, str], Iterable[Finding]]
 ) -> Iterator[Finding]:
     """Check each job; a history that cannot be read is a finding, and ends those of its job."""
-    for job in _jobs(history, home):
+    # A history that was deleted leaves run directories.
+    with_runs = {path.name for path in _folders(home / "runs") if is_job_name(path.name)}
+    for job in sorted({*history.jobs(), *with_runs}):
         try:
             for check in checks:
                 yield from check(history, home, job)
@@ -135,12 +137,6 @@ def _lacking(history: History, home: Path, job: str) -> Iterator[Finding]:
             f"what the run directories contain with `zeusrun repair --restore {job}`"
         )
         yield Finding("history", job, "found", text)
-
-
-def _jobs(history: History, home: Path) -> list[str]:
-    # A history that was deleted leaves run directories.
-    with_runs = {path.name for path in _folders(home / "runs") if is_job_name(path.name)}
-    return sorted({*history.jobs(), *with_runs})
 
 
 def _job_runs(home: Path, job: str) -> list[Path]:

@@ -27,7 +27,7 @@ from zeusrun.files.lock import FileLock
 from zeusrun.files.private import (
     check_version,
     make_folder,
-    open_for_writing,
+    open_log,
     read_file,
     replace_file,
 )
@@ -268,13 +268,9 @@ def _run(command: list[str], content: bytes, event: dict[str, str], timeout_s: f
 
 
 def _log(path: Path, text: str) -> None:
-    with suppress(OSError):
-        if path.exists() and path.stat().st_size > _MAX_BYTES:
-            path.replace(path.with_name(f"{path.name}.1"))
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
-        with open(open_for_writing(path, flags), "ab") as file:  # noqa: PTH123 - a descriptor
-            line = plain_text(text).replace("\n", " ")
-            file.write(f"{timestamp()} {line}\n".encode(errors="replace"))
+    with suppress(OSError), open(open_log(path), "ab") as file:  # noqa: PTH123 - a descriptor
+        line = plain_text(text).replace("\n", " ")
+        file.write(f"{timestamp()} {line}\n".encode(errors="replace"))
 
 
 if __name__ == "__main__":

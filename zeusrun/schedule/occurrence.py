@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shlex
 import time
 from dataclasses import replace
@@ -12,20 +11,18 @@ from typing import TYPE_CHECKING
 from zeusrun.clock import read_clock, timestamp
 from zeusrun.errors import BusyError, ExitCode, LaunchError, ZeusrunError, advice_on
 from zeusrun.files.lock import FileLock
-from zeusrun.files.private import open_for_writing
+from zeusrun.files.private import open_log
 from zeusrun.launcher.processes.signals import CaughtSignals
 from zeusrun.schedule.due import PERIOD_S, Cursor, PlannedStart, why_missed
 from zeusrun.schedule.store import Occurrence
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from zeusrun.launcher.processes.programs import Detached
     from zeusrun.schedule.store import Schedule, Schedules
 
 _LOCK_WAIT_S = 1.0  # a tick that checks whether the process lives holds the lock for a moment
-_LOG_BYTES = 1 << 20
 _MAX_DEATHS = 2  # of processes that decide a start; after that, it starts without a decision
 
 
@@ -34,7 +31,7 @@ def start_occurrence(schedules: Schedules, schedule: Schedule, occurrence: float
     from zeusrun.launcher.processes.programs import start_detached  # noqa: PLC0415 - most ticks start nothing
 
     try:
-        with open(open_log(schedules.log(schedule.job)), "ab") as log:
+        with open(open_log(schedules.log(schedule.job)), "ab") as log:  # noqa: PTH123 - a descriptor
             verb = [schedule.python, "-m", "zeusrun", "schedule", "fire"]
             argv = [*verb, schedule.job, f"{occurrence:.3f}"]
             return start_detached(argv, environment_of(schedules, schedule), log.fileno())
@@ -181,11 +178,3 @@ def is_dead(schedules: Schedules, job: str, occurrence: float) -> bool:
 
 def _lock_name(job: str, occurrence: float) -> str:
     return f"{job}@{occurrence:.3f}.lock"
-
-
-def open_log(path: Path) -> int:
-    """Open the log of a job's runs to append to. Beyond 1 MB a new one begins; keep the old one."""
-    with contextlib.suppress(FileNotFoundError):
-        if path.stat().st_size > _LOG_BYTES:
-            path.replace(path.with_name(f"{path.name}.1"))
-    return open_for_writing(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)

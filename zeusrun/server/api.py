@@ -10,6 +10,7 @@ import json
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Path, Query, Request
+from fastapi.concurrency import run_in_threadpool
 from pydantic import AfterValidator, BaseModel, Field, GetJsonSchemaHandler, TypeAdapter
 from starlette.responses import Response
 
@@ -17,14 +18,15 @@ from zeusrun import __version__
 from zeusrun.history import rules
 from zeusrun.history.base import LEASE_S
 from zeusrun.history.sql.store import SqlHistory
+from zeusrun.history.sql.tokens import redeem_code
 from zeusrun.job_name import JOB_NAME
 from zeusrun.record_json import MAX_COUNT
-from zeusrun.server.auth import Access, access_of
-from zeusrun.server.refusals import Json, Refusal, invalid, unreadable
+from zeusrun.server.auth import Access, Guesses, access_of, check_origin
+from zeusrun.server.refusals import LOG, Json, Refusal, invalid, unreadable
 from zeusrun.trial import Outcome, Trial
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 API = 1
 OLDEST_CLIENT = 1
@@ -98,6 +100,19 @@ class JobSettings(BaseModel):
     settings: str = Field(max_length=1 << 20)
 
 
+def _check_printable(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("must be printable")
+    return text
+
+
+class Redeemed(BaseModel):
+    """A code, and the name of the machine that uses it."""
+
+    code: str = Field(max_length=100)
+    host: Annotated[str, Field(min_length=1, max_length=253), AfterValidator(_check_printable)]
+
+
 async def get_history(request: Request) -> SqlHistory:
     """Return the history of this server."""
     history: SqlHistory = request.app.state.history
@@ -147,6 +162,32 @@ def describe(history: History, access: Allowed) -> Response:
             "access": {"token": access.token, "jobs": access.jobs, "write": access.can_write},
         }
     )
+
+
+@router.get("/connect")
+async def find_server() -> Response:
+    """Say that this is a zeusrun server, so that no code is sent to another one."""
+    return Json({"api": API})
+
+
+@router.post("/connect", status_code=201)
+async def redeem(request: Request, body: Redeemed, history: History) -> Response:
+    """Give another machine a token of its own for a code, which needs no token: it is one."""
+    check_origin(request.headers)
+    client = request.client.host if request.client else ""
+    guesses: Guesses = request.app.state.guesses
+    guesses.take(client, 0)
+    made = await run_in_threadpool(redeem_code, history.engine, body.code, body.host)
+    if made is None:
+        guesses.take(client)
+        raise Refusal(
+            400,
+            "code",
+            "this code cannot be used: it is mistyped, was used before or is older than an "
+            "hour, or its token is no longer valid; `zeusrun token create` makes another",
+        )
+    LOG.info("connect %s: token %s from %s", body.host, made[0], client)
+    return Json({"token": made[1]}, 201)
 
 
 @router.get("/jobs")
@@ -223,10 +264,8 @@ def read(trial: TrialName, history: History, access: Allowed) -> Response:
 def finish(trial: TrialName, body: OutcomeJson, history: History, access: Allowed) -> Response:
     """Store how a trial ended; the same outcome again changes nothing."""
     _check(history, access, trial, write=True)
-    try:
+    with _refused(unreadable):
         outcome = Outcome.from_json(body)
-    except ValueError as error:
-        raise unreadable(error) from None
     with _refused():
         stored = history.finish(trial, outcome)
     access.log("finish", stored.trial)
@@ -296,19 +335,17 @@ def report_host(host: HostName, body: FreeJson, history: History, access: Allowe
 
 
 @contextlib.contextmanager
-def _refused() -> Iterator[None]:
-    """Refuse what cannot be stored."""
+def _refused(refuse: Callable[[ValueError], Refusal] = invalid) -> Iterator[None]:
+    """Refuse what cannot be stored; with ``unreadable``, what cannot be read."""
     try:
         yield
     except ValueError as error:
-        raise invalid(error) from None
+        raise refuse(error) from None
 
 
 def _read_trial(record: dict[str, Any], job: str) -> Trial:
-    try:
+    with _refused(unreadable):
         trial = Trial.from_json(record)
-    except ValueError as error:
-        raise unreadable(error) from None
     if trial.job != job:
         raise invalid(f"trial {trial.trial} is of job {trial.job!r}, not of {job!r}")
     return trial

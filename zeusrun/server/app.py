@@ -21,7 +21,6 @@ from zeusrun.history.sql import survey
 from zeusrun.history.sql.store import SqlHistory
 from zeusrun.server import api
 from zeusrun.server.auth import Authentication, BoundedBodies, KnownTokens, access_of
-from zeusrun.server.connect import build_connect_router
 from zeusrun.server.login import build_login_router
 from zeusrun.server.pages.reports import build_total
 from zeusrun.server.pages.router import build_router as build_pages_router
@@ -76,8 +75,8 @@ def build_app(settings: ServerSettings) -> ASGIApp:
         app.add_exception_handler(kind, answer_error)
     app.add_exception_handler(RequestValidationError, answer_invalid)
     authentication = Authentication(BoundedBodies(app), tokens, settings)
+    app.state.guesses = authentication.guesses
     app.include_router(api.router)
-    app.include_router(build_connect_router(authentication, history))
     app.include_router(build_health_router(history))
     app.include_router(build_login_router(authentication, settings))
     app.include_router(build_zeus_router(history, Auto()))

@@ -219,9 +219,7 @@ class Authentication:
             here = quote(prefix + path + "?" * bool(request.url.query) + request.url.query)
             to = {"Location": f"{prefix}/login?next={here}", "Cache-Control": "no-store"}
             raise Refusal(303, "token", refusal.message, to) from None
-        if by_cookie:
-            access = replace(access, by_cookie=True)
-        return {**scope, _ACCESS: access}
+        return {**scope, _ACCESS: replace(access, by_cookie=by_cookie)}
 
     async def _find(
         self, text: str | None, client: str, request: HTTPConnection, path: str

@@ -17,7 +17,7 @@ from zeusrun.redaction import hide_password
 from zeusrun.server.auth import COOKIE, access_of, check_origin, is_local
 from zeusrun.server.pages.document import HEADERS, Links, Page, build_document, links_of
 from zeusrun.server.refusals import Refusal
-from zeusrun.view.report.markup import Html, escape, join, tag
+from zeusrun.view.report.markup import Html, join, tag
 
 if TYPE_CHECKING:
     from zeusrun.server.auth import Authentication
@@ -108,9 +108,9 @@ def _form(place: str, how: Html, problem: str = "") -> Html:
         '<input id="token" name="token" type="password" required autofocus '
         'autocomplete="current-password" spellcheck="false" maxlength="200">'
     )
-    hidden = Html(
-        f'<input type="hidden" name="next" value="{escape(place)}">'
-        '<input name="username" value="zeusrun" autocomplete="username" hidden>'  # for managers
+    hidden = tag("input", type="hidden", name="next", value=place)
+    user = Html(  # for managers of passwords
+        '<input name="username" value="zeusrun" autocomplete="username" hidden>'
     )
     return join(
         (
@@ -119,6 +119,7 @@ def _form(place: str, how: Html, problem: str = "") -> Html:
             tag(
                 "form",
                 hidden,
+                user,
                 label,
                 field,
                 tag("button", "Sign in", type="submit"),

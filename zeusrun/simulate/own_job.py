@@ -85,7 +85,7 @@ def learn(job: str, problem: Problem, trials: Sequence[Trial]) -> JobModel:
     runs = [run for run in every if run is not None]
     evidence = gather(problem, runs)
     reached = sum(map(len, evidence.reached.values()))
-    sign = _sign(problem)
+    sign = 1 if problem.mode == "max" else -1
     # Of runs that ended at an easier target, only the luckiest show when they reached this one.
     shown = min(
         reached,
@@ -205,10 +205,6 @@ def _log_cost(problem: Problem, arm: KnownArm) -> float:
     ]
     least_j = min(each for each in epoch_j if each is not None)
     return arm.log_epochs + math.log(least_j / (1 - arm.missing))
-
-
-def _sign(problem: Problem) -> int:
-    return 1 if problem.mode == "max" else -1
 
 
 def draw_job(model: JobModel, seed: int) -> SimulatedJob:

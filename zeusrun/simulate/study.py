@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from zeusrun.analysis.amounts import group_by
 from zeusrun.bandit.registry import create_policy
 from zeusrun.errors import UsageError
 from zeusrun.simulate.engine import best_arm, expected, never_optimising
@@ -306,9 +307,7 @@ class Summary:
 
 def summarise(episodes: Sequence[Episode], policies: Sequence[str]) -> list[Summary]:
     """Sum up some policies of a study, and compare them with ``zeus`` if it was simulated."""
-    groups: defaultdict[tuple[str, str], list[Episode]] = defaultdict(list)
-    for episode in episodes:
-        groups[episode.name, episode.policy].append(episode)
+    groups = group_by(episodes, lambda episode: (episode.name, episode.policy))
     return [
         _summary(own, groups.get((workload, BASELINE), []))
         for workload in dict.fromkeys(workload for workload, _ in groups)

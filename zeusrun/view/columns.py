@@ -45,7 +45,6 @@ def _energy(each: Any) -> str:  # noqa: ANN401 - a trial, a recurrence or a sum
     return units.energy(each.energy_j, getattr(each, "energy_source", None))
 
 
-EPOCHS = Column("epochs", lambda each: units.count(each.epochs), leaves=3)
 TIME = Column("time", lambda each: units.duration(each.time_s), leaves=4)
 ENERGY = Column("energy", _energy, leaves=7)
 PRICE = Column(
@@ -56,8 +55,6 @@ COST = Column("cost", lambda each: units.energy(each.cost_j))
 """What runs have taken: in ``history`` and ``status``, in reports and on the pages of a server."""
 LIMIT = Column("limit", lambda each: units.power(each.power_limit_w), optional=True, leaves=5)
 HOST = Column("host", lambda each: each.host or units.UNKNOWN, left=True, folds=99)
-WHEN = Column("when", lambda each: units.minute(each.started_at), left=True)
-"""When they began, in reports and on the pages of a server."""
 
 
 def tuple_columns(names: Sequence[str]) -> list[Column]:

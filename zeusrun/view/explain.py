@@ -193,14 +193,12 @@ def lead(
     if own.chance < _CERTAIN and not control:
         why += f" (the policy draws at random; the probability of this was {own.chance:.0%})"
     others = [belief for belief in beliefs if belief is not own]
-    texts = [why, _cost(decision, own, by_arm.get(problem.default), problem)]
-    miss = _miss(retry)
-    texts.append(
-        miss
-        if control
-        else f"{_change(policy, decision, own, others, ignored=problem.ignored)}. {miss}"
-    )
-    return [headline, *map(_sentence, texts)]
+    cost = _cost(decision, own, by_arm.get(problem.default), problem)
+    then = "no other one follows" if retry is None else f"{retry.global_batch_size} follows at once"
+    last = f"If the next run misses the target, {then}"
+    if not control:
+        last = f"{_change(policy, decision, own, others, ignored=problem.ignored)}. {last}"
+    return [headline, *map(_sentence, (why, cost, last))]
 
 
 def _sentence(text: str) -> str:
@@ -256,12 +254,6 @@ def _change(
     return f"{cheaper}, it replaces {other} as the cheapest so far"
 
 
-def _miss(retry: Decision | None) -> str:
-    if retry is None:
-        return "If the next run misses the target, no other one follows"
-    return f"If the next run misses the target, {retry.global_batch_size} follows at once"
-
-
 def explain_table(
     title: str,
     beliefs: Sequence[ArmBelief],
@@ -269,7 +261,7 @@ def explain_table(
     limits: Mapping[int, tuple[float, int]] = MappingProxyType({}),
     critical: CriticalSize | None = None,
     *,
-    lead: Sequence[str] = (),
+    lead: Sequence[str],
     width: int = 80,
     by_samples: bool = False,
 ) -> RenderableType:
@@ -289,9 +281,8 @@ def explain_table(
     names = {column.header for column in table.columns}
     verdicts = []
     for belief, bright in zip(beliefs, likely, strict=True):
-        verdict = belief.verdict
-        if belief.is_next:  # then the lead says why
-            verdict = "the next run uses it; see above" if lead else f"next: {verdict}"
+        # The lead says why.
+        verdict = "the next run uses it; see above" if belief.is_next else belief.verdict
         style = "" if bright else "dim"
         verdicts.append((Text(f"{belief.global_batch_size:5}", style), Text(verdict, style)))
     named = {n.replace("epochs", "samples") if by_samples else n: t for n, t in _LEGEND.items()}
@@ -303,16 +294,13 @@ def explain_table(
         size := _critical_text(critical, "samples" if by_samples else "epochs")
     ):
         legend.append(size)
-    if lead and any(belief.reached for belief in beliefs):
+    if any(belief.reached for belief in beliefs):
         legend.append("with other settings: zeusrun simulate JOB --set objective.eta_knob=1")
     notes = Labelled([(Text(), Text(text, style="dim")) for text in legend])
-    blank = Text("")
-    first: list[RenderableType] = []
-    if lead:
-        sentences = Labelled([(Text(), Text(text)) for text in lead[1:]])
-        first = [Text(lead[0], style="bold"), sentences, blank]
-    head = Text(title, style="dim" if lead else "bold")
-    return Group(*first, head, blank, table, blank, Labelled(verdicts), blank, notes, remarks(kept))
+    blank, headline = Text(""), Text(lead[0], style="bold")
+    first = (headline, Labelled([(Text(), Text(text)) for text in lead[1:]]), blank)
+    below = (Labelled(verdicts), blank, notes, remarks(kept))
+    return Group(*first, Text(title, style="dim"), blank, table, blank, *below)
 
 
 def _critical_text(critical: CriticalSize, unit: str) -> str:

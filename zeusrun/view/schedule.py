@@ -104,17 +104,13 @@ def schedule_json(schedule: Schedule, now: float) -> dict[str, Any]:
     record = schedule.to_json()
     rules, timetable = record.pop("rules"), schedule.rules.timetable
     moments = itertools.islice(timetable.following(now), 0 if schedule.paused else _NEXT)
-    del record["version"], record["cursor"]
+    del record["version"], record["cursor"], rules["timetable"]
     return {
         **record,
         "cron": timetable.expression,
         "tz": timetable.tz,
         "words": timetable.describe(),
-        "catch_up": rules["catch_up"],
-        "deadline_s": rules["deadline_s"],
-        "start_within_s": rules["start_within_s"],
-        "finish_by": rules["finish_by"],
-        "by": rules["by"],
+        **rules,
         "deferred": schedule.planned_json() or None,
         "environment": sorted(schedule.environment),
         "next": [timetable.local(moment).isoformat() for moment in moments],

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from rich.console import Group
 from rich.text import Text
 
+from zeusrun.analysis.amounts import group_by
 from zeusrun.analysis.curves import counts_reports
 from zeusrun.analysis.savings import find_savings
 from zeusrun.analysis.usual import describe_shifts
@@ -19,7 +20,7 @@ from zeusrun.view.columns import Column, column_table
 from zeusrun.view.console import Labelled, warning_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from rich.console import RenderableType
 
@@ -128,7 +129,8 @@ def history_table(
     """
     shown = trials if last is None else trials[-last:]
     savings, alive = find_savings(trials), {name: each.alive for name, each in running.items()}
-    rows = [each if each.status.finished else _now(each, running) for each in shown]
+    now = {name: each.trial for name, each in running.items()}
+    rows = [each if each.status.finished else now.get(each.trial, each) for each in shown]
     # The date alone may make room for another column.
     tables = [
         column_table(
@@ -147,12 +149,6 @@ def history_table(
     parts.append(max(tables, key=lambda table: len(table.columns)))
     parts += [Labelled([(Text(), Text(" · ".join(notes), style="dim"))])] if notes else []
     return Group(*parts, *dead, warning_lines(describe_shifts(trials)))
-
-
-def _now(trial: Trial, running: Mapping[str, Live]) -> Trial:
-    """Return a trial with its live numbers, as far as they are known."""
-    live = running.get(trial.trial)
-    return trial if live is None else live.trial
 
 
 def _moment_forms(trials: Sequence[Trial]) -> list[str]:
@@ -180,7 +176,8 @@ def _history_columns(
         *([host] if len({each.host for each in shown} - {None}) > 1 else []),
         Column("batch", units.batch_size, folds=99),
         *([ranks] if any(each.world_sizes for each in shown) else []),
-        *(columns.LIMIT, replace(columns.EPOCHS, value=_epochs)),
+        columns.LIMIT,
+        Column("epochs", _epochs, leaves=3),
         *(columns.TIME, columns.ENERGY, columns.PRICE, columns.CARBON, columns.COST),
         Column("status", status, left=True),
         Column(
@@ -251,10 +248,8 @@ def status_table(
         Column("epoch", lambda each: _epoch(each.trial)),
         Column("metric", _metric),
         Column("time", _running_time),
-        *(
-            replace(column, value=_of_trial(column), leaves=leaves)
-            for column, leaves in ((columns.ENERGY, 1), (columns.COST, 3))
-        ),
+        Column("energy", lambda each: columns.ENERGY.value(each.trial), leaves=1),
+        Column("cost", lambda each: columns.COST.value(each.trial), leaves=3),
         Column("power", lambda each: units.power(each.power_w if each.alive else None), leaves=2),
     ]
     if host is None or {running.host for running in found} <= {None, host}:
@@ -280,10 +275,6 @@ def status_table(
     queue += [(Text(" "), Text(f"{job} starts {start}")) for job, start in deferred.items()]
     parts += [Text("")] if found and queue else []
     return Group(*parts, Labelled(queue, gap=1))
-
-
-def _of_trial(column: Column) -> Callable[[Live], str | Text]:
-    return lambda running: column.value(running.trial)
 
 
 def _running_name(running: Live) -> Text:
@@ -363,15 +354,10 @@ def _prices(total: Total) -> str:
     return "\n".join(sums) or units.UNKNOWN
 
 
-def _known(whole: Total) -> list[str]:
-    """Return which of price and carbon is known of a run."""
-    return ["price"] * bool(whole.prices) + ["carbon"] * (whole.carbon_g is not None)
-
-
 def _total_notes(whole: Total, eta_knobs: Collection[float]) -> list[str]:
-    lacking: dict[int, list[str]] = {}
-    for name in ("energy", *_known(whole)):
-        lacking.setdefault(whole.unknown[name], []).append(name)
+    amounts = {"energy": True, "price": whole.prices, "carbon": whole.carbon_g is not None}
+    known = [name for name, is_known in amounts.items() if is_known]  # of some run
+    lacking = group_by(known, lambda name: whole.unknown[name])
     notes = ["~ includes energy that was estimated from CPU time"] if whole.estimated_j else []
     notes += [
         f"unknown, so not included: {' and '.join(names)} of {units.plural(count, 'run')}"

@@ -25,7 +25,7 @@ def test_what_waits_is_read_in_order(tmp_path):
     found = Spool(tmp_path / "spool").entries()
     assert spool
     assert [each.trial.recurrence for each in found] == [*range(1, 13), 1]
-    assert [each.key for each in found[:2]] == [trials[0].uuid, trials[1].uuid]
+    assert [each.trial.uuid for each in found[:2]] == [trials[0].uuid, trials[1].uuid]
     assert (found[-1].kind, found[-1].trace) == ("trace", {"spans": [1.0, None]})
 
 

@@ -166,6 +166,11 @@ def test_what_cannot_be_compared_is_one_sentence(port, query, said):
     assert fetch(port, f"/compare/curves.svg{query}").status == 404
 
 
+@pytest.mark.parametrize("page", ["job/job", "run/job-1-1"])
+def test_a_comparison_is_no_figure_of_one_job_or_run(port, page):
+    assert fetch(port, f"/{page}/compare.svg").status == 404
+
+
 def test_only_what_may_be_read_is_compared(store):
     fill(store)
     token, _ = create_token(store.engine, "other", can_write=False, lasts_s=None)

@@ -32,7 +32,6 @@ from zeusrun.view.report.figures import (
     DRAWN_RUNS,
     FIGURES,
     draw,
-    draw_comparison,
 )
 from zeusrun.view.report.markup import Html, escape, moment, table, tag
 from zeusrun.view.report.page import (
@@ -188,7 +187,7 @@ def test_odd_costs_are_drawn_or_left_out(cost):
 def test_the_comparison_is_well_formed():
     found = compare(EVIL, (EVIL, "b"), [run(1, 32), run(2, 32)], [run(3, 64, 0.5)])
     with drawing():
-        assert draw_comparison(found, LIGHT) is not None
+        assert draw("compare", found, LIGHT) is not None
         checker = check(comparison_page(found, "today"))
     assert checker.tags.count("svg") == 1
     assert checker.tags.count("h1") == 1

@@ -37,17 +37,12 @@ _LOCK_S = 30.0  # to write a file takes milliseconds
 
 @dataclass(frozen=True)
 class Entry:
-    """A write that waits."""
+    """A write that waits. The uuid of its trial names that in every history that has it."""
 
     path: Path
     kind: Kind
     trial: Trial  # as it was then
     trace: dict[str, Any] | None = None
-
-    @property
-    def key(self) -> str:
-        """What names the trial in every history that has it."""
-        return self.trial.uuid
 
 
 class Spool:
@@ -96,7 +91,7 @@ class Spool:
     def trials(self) -> dict[str, Trial]:
         """Return the trials with a begin or an outcome that waits, as they are then, by uuid."""
         entries = [each for each in self.entries() if each.kind in {"begin", "finish"}]
-        return {each.key: each.trial for each in entries}
+        return {each.trial.uuid: each.trial for each in entries}
 
     def merge(self, job: str, trials: Sequence[Trial], last: int | None = None) -> list[Trial]:
         """Return trials as they are with what waits; those that the history lacks come last.
@@ -188,7 +183,7 @@ def deliver(spool: Spool, remote: Shared, tell: Callable[[str], None]) -> None:
     with spool.delivering(PATIENCE_S) as alone:
         held: set[str] = set()  # trials of which an earlier write still waits
         for entry in spool.entries() if alone else ():
-            if entry.key in held:
+            if entry.trial.uuid in held:
                 continue
             try:
                 _send(entry, remote, tell)
@@ -198,7 +193,7 @@ def deliver(spool: Spool, remote: Shared, tell: Callable[[str], None]) -> None:
                 path = spool.set_aside(entry.path, str(error))
                 tell(f"the result of {entry.trial.trial} is refused, and kept in {path}: {error}")
             except HistoryError as error:
-                held.add(entry.key)
+                held.add(entry.trial.uuid)
                 tell(f"the result of {entry.trial.trial} still waits: {error}")
             else:
                 spool.remove(entry)
@@ -212,9 +207,9 @@ def _send(entry: Entry, remote: Shared, tell: Callable[[str], None]) -> None:
         return
     if kind == "trace":
         with contextlib.suppress(UnknownTrialError):
-            remote.keep_trace(entry.key, entry.trace or {})
+            remote.keep_trace(trial.uuid, entry.trace or {})
         return
-    known = remote.find(entry.key)
+    known = remote.find(trial.uuid)
     if known is None:
         if kind == "finish":
             add_lost(trial, remote, tell)
@@ -224,7 +219,7 @@ def _send(entry: Entry, remote: Shared, tell: Callable[[str], None]) -> None:
     if kind == "withdraw" and known.status not in rules.OPEN:
         return
     try:
-        remote.finish(entry.key, trial.outcome)
+        remote.finish(trial.uuid, trial.outcome)
     except ValueError:
         if trial.status is not TrialStatus.LOST:  # else a better outcome is known
             raise

@@ -74,14 +74,12 @@ class FileReader:
 
 
 def _read_from(path: Path, offset: int) -> bytes:
+    """Return what a file has from there on; nothing if it cannot be read now (ESTALE of NFS)."""
     try:
-        descriptor = open_for_reading(path)
+        with os.fdopen(open_for_reading(path), "rb", buffering=0) as file:
+            return os.pread(file.fileno(), _CHUNK_BYTES, offset)
     except OSError:
         return b""
-    try:
-        return os.pread(descriptor, _CHUNK_BYTES, offset)
-    finally:
-        os.close(descriptor)
 
 
 def write_copy(

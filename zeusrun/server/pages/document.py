@@ -224,7 +224,7 @@ def picture_of(
             )
             for theme in THEMES
         )
-        return join(Html(image.removesuffix("</img>")) for image in images)
+        return join(images)
 
     return picture
 

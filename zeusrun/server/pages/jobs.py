@@ -27,7 +27,6 @@ from zeusrun.view.report.headline import (
 from zeusrun.view.report.markup import (
     Html,
     coloured,
-    escape,
     join,
     moment,
     pairs,
@@ -319,7 +318,7 @@ def _choose_sizes(job: str, facts: JobFacts) -> Html:
         )
         for own, which in ((first, "first"), (second, "second"))
     ]
-    hidden = Html(f'<input type="hidden" name="job" value="{escape(job)}">')
+    hidden = tag("input", type="hidden", name="job", value=job)
     parts = (hidden, "Compare ", choices[0], " with ", choices[1], " ", tag("button", "Compare"))
     return tag("form", *parts, action=_JOB_LINKS.to("compare"), class_="find")
 

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 from zeusrun.history.sql.survey import SORTS, Wanted
 from zeusrun.trial import TrialStatus
-from zeusrun.view.report.markup import Html, escape, join, tag
+from zeusrun.view.report.markup import Html, join, tag
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -84,14 +84,14 @@ class Listing:
     def form(self, label: str, *inputs: str) -> Html:
         """Return the form of a search, which keeps the order."""
         order = self.link().partition("sort=")[2].partition("#")[0]
-        hidden = f'<input type="hidden" name="sort" value="{escape(order)}">' if order else ""
+        hidden = tag("input", type="hidden", name="sort", value=order) if order else ""
         none = tag("a", "show all", href=f"{self.address}#{self.place}") if self.fields else ""
         problems = [tag("p", each, class_="caution") for each in self.problems]
         return join(
             (
                 tag(
                     "form",
-                    *(Html(hidden), *inputs, tag("button", "Search"), none),
+                    *(hidden, *inputs, tag("button", "Search"), none),
                     action=f"{self.address}#{self.place}",
                     class_="find",
                     role="search",
@@ -103,11 +103,9 @@ class Listing:
 
     def input(self, name: str, label: str, kind: str = "search") -> Html:
         """Return a field of the form."""
-        value = escape(self.fields.get(name, ""))
-        field = (
-            f'<input id="{name}" type="{kind}" name="{name}" value="{value}" autocomplete="off">'
-        )
-        return tag("label", tag("span", label), Html(field), class_=f"field {name}")
+        value = self.fields.get(name, "")
+        field = tag("input", id=name, type=kind, name=name, value=value, autocomplete="off")
+        return tag("label", tag("span", label), field, class_=f"field {name}")
 
     def choice(self, name: str, label: str, options: Mapping[str, str]) -> Html:
         """Return a field with a few possible values; ``options``: their texts by value."""

@@ -31,7 +31,6 @@ from zeusrun.server.pages.compare import (
     compare_runs,
     compare_sizes,
 )
-from zeusrun.server.pages.control import control
 from zeusrun.server.pages.document import (
     HEADERS,
     STATIC,
@@ -90,10 +89,8 @@ def build_router(store: SqlHistory, *, demo: bool = False) -> APIRouter:
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: object) -> AsyncIterator[None]:
-        try:
+        with contextlib.closing(pages.reports):
             yield
-        finally:
-            pages.reports.close()
 
     router = APIRouter(include_in_schema=False, lifespan=lifespan)
     # What runs in threads gets threads of its own: launchers do not wait for pages and figures.
@@ -379,12 +376,9 @@ class _Pages:
         stored = self._store.find(trial)
         if stored is None or not access_of(request).covers(stored.job):
             raise NotFoundError("There is no such run, or you may not see it.")
-        running = survey.read_running(self._engine, stored.trial)
-        live = read_live(running[0]) if running else None
+        running = next(iter(survey.read_running(self._engine, stored.trial)), None)
         trace, unit = read_trace(self._store.trace(trial)), self.reports.unit(stored.job)
-        may_cancel = access_of(request).can_write
-        own = control(running, Links(1).run(stored.trial), may_cancel=may_cancel)
-        return RunContent(stored, live, trace, unit, own)
+        return RunContent(stored, running, trace, unit, access_of(request).can_write)
 
 
 def _may_see(request: Request, job: str) -> bool:

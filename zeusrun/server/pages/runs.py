@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -166,8 +167,9 @@ RUNS_SHOWN = 50  # runs on a page of a list
 
 def pick(name: str, value: str, link: Html) -> Html:
     """Return a link with a box that chooses its row for a comparison."""
-    box = f'<input type="checkbox" name="{name}" value="{escape(value)}" '
-    return join((Html(f'{box}aria-label="Compare {escape(value)}"> '), link))
+    label = f"Compare {value}"
+    box = tag("input", type="checkbox", name=name, value=value, aria_label=label)
+    return join((box, " ", link))
 
 
 def picking(listed: Html, links: document.Links) -> Html:
@@ -202,21 +204,21 @@ _MOST_POINTS = 100  # rows of the table of the curve
 
 @dataclass(frozen=True)
 class RunContent:
-    """What the page shows. ``live`` while it runs; then it has the numbers so far.
+    """What the page shows. ``running`` until its end.
 
     ``job_unit``: what curves of the job are drawn against; ``None`` if no run has ended.
     """
 
     stored: Trial
-    live: Live | None
+    running: RunningTrial | None
     trace: PowerTrace | None
-    job_unit: CurveUnit | None = None
-    control: str = ""  # of a run that goes on
+    job_unit: CurveUnit | None
+    may_cancel: bool
 
-    @property
+    @functools.cached_property
     def trial(self) -> Trial:
-        """The trial with what is known now."""
-        return self.stored if self.live is None else self.live.trial
+        """The trial; while it runs, with the numbers so far."""
+        return self.stored if self.running is None else read_live(self.running).trial
 
     @property
     def unit(self) -> CurveUnit:
@@ -236,10 +238,39 @@ def run_page(content: RunContent, version: str | None) -> document.Page:
     ]
     sections = (section(title, body, id=place) for place, title, body in parts if body)
     now = Html()
-    if content.live is not None:
-        now = section("Runs now", cards([content.live], 1, _LINKS), content.control, id="now")
+    if content.running is not None:
+        card = cards([read_live(content.running)], 1, _LINKS)
+        cancel = _cancelling(content.running, address, may_cancel=content.may_cancel)
+        now = section("Runs now", card, _log(content.running), cancel, id="now")
     body = join((_head(trial), now, *sections, _commands(trial)))
     return document.Page(trial.trial, body, about=trial.job, version=version)
+
+
+def _log(running: RunningTrial) -> Html:
+    """Return the end of the log of a run that goes on."""
+    lines = running.live.get("log")
+    if not isinstance(lines, list) or not lines:
+        return Html()
+    caption = (
+        "The last lines of rank 0, as its launcher has sent them. Secrets that zeusrun knows are "
+        "masked."
+    )
+    shown = tag("pre", *(escape(f"{line}\n") for line in lines), tabindex=0)
+    return section("Log", tag("p", caption, class_="note"), shown, id="log")
+
+
+def _cancelling(running: RunningTrial, address: str, *, may_cancel: bool) -> Html:
+    within = f"its launcher reads this within {HEARTBEAT_S:g} seconds, and then ends the training"
+    if "/" not in running.trial.run_dir:  # of a client of Zeus
+        within = "the answer to its next report tells its client to stop"
+    if running.cancel:
+        return tag("p", f"Somebody has asked to cancel this run: {within}.", class_="caution")
+    if not may_cancel:
+        return Html()
+    button = tag("button", f"Cancel {running.trial.trial}", type="submit")
+    form = tag("form", button, method="post", action=f"{address}/cancel", class_="find")
+    effect = tag("p", f"{within[:1].upper()}{within[1:]}.", class_="note")
+    return details("Cancel this run", effect, form)
 
 
 def run_report(content: RunContent) -> JobReport:

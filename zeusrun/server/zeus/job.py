@@ -9,7 +9,7 @@ import hashlib
 import math
 import re
 from dataclasses import asdict, dataclass, replace
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -170,12 +170,7 @@ def choose(
     if not dead:
         return decision
     left_out = ", ".join(f"{size} (its last {deaths} runs died)" for size, deaths in dead.items())
-    return Decision(
-        decision.global_batch_size,
-        decision.stage,
-        f"{decision.why}; left out: {left_out}",
-        bound=decision.bound,
-    )
+    return replace(decision, why=f"{decision.why}; left out: {left_out}")
 
 
 def begin_trial(
@@ -249,10 +244,7 @@ class ReportedTraining:
         A later report of the same epoch replaces the earlier one.
         """
         trial, earlier = self.trial, self.trial.curve
-        if earlier and (report.current_epoch, report.time) < (
-            earlier[-1].epoch,
-            earlier[-1].time_s,
-        ):
+        if earlier and (report.current_epoch, report.time) < earlier[-1][:2]:
             return self
         if earlier and report.current_epoch == earlier[-1].epoch:
             earlier = earlier[:-1]
@@ -312,11 +304,9 @@ def first_lease_s(trials: Sequence[Trial]) -> float:
     """Return the lease of a training before its first report, from earlier ones of the job."""
     longest_s = max(
         (
-            later.time_s - earlier
+            later - earlier
             for trial in trials
-            for earlier, later in zip(
-                (0.0, *(point.time_s for point in trial.curve)), trial.curve, strict=False
-            )
+            for earlier, later in pairwise((0.0, *(point.time_s for point in trial.curve)))
         ),
         default=0.0,
     )

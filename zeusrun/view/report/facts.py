@@ -182,14 +182,13 @@ def build_facts(job: str, trials: Sequence[Trial], unit: CurveUnit | None = None
 
 
 def _describe_other_sizes(trials: Sequence[Trial]) -> Iterator[str]:
-    sizes = {t.observed_batch_size: None for t in trials if not t.teaches and not t.forgotten}
-    listed = ", ".join(str(size or "its own") for size in sizes)
-    if listed:
-        count = sum(not trial.teaches and not trial.forgotten for trial in trials)
+    others = [trial for trial in trials if not trial.teaches and not trial.forgotten]
+    if others:
+        sizes = dict.fromkeys(str(trial.observed_batch_size or "its own") for trial in others)
         yield (
-            f"{count} of {plural(len(trials), 'run')} trained with another batch size than the "
-            f"chosen one ({listed}), and count for nothing but the bill: the script does not take "
-            "the batch size as it gets it"
+            f"{len(others)} of {plural(len(trials), 'run')} trained with another batch size than "
+            f"the chosen one ({', '.join(sizes)}), and count for nothing but the bill: the script "
+            "does not take the batch size as it gets it"
         )
 
 

@@ -40,7 +40,7 @@ _UNITS = {
 def figure_height(name: str, report: JobReport | GroupComparison) -> float | None:
     """Return the height of a figure in pixels; ``None`` if nothing is known to draw.
 
-    ``name`` is one of ``FIGURES``, of a report.
+    ``name`` is one of ``FIGURES``, of a report; of any other, there is nothing.
     """
     if isinstance(report, GroupComparison):
         known = any(each.left or each.right for each in report.measures)
@@ -54,18 +54,19 @@ def figure_height(name: str, report: JobReport | GroupComparison) -> float | Non
         "arms": _arm_costs(facts.sizes) and 30.0 * len(facts.sizes) + 50,
         "power": traces and 4.0 + _TRACE * ((traces + 1) // 2),
     }
-    return heights[name] or None
+    return heights.get(name) or None
 
 
 def draw(name: str, report: JobReport | GroupComparison, palette: Palette) -> Figure | None:
     """Draw one of ``FIGURES``, or a comparison; ``None`` if nothing is known to draw."""
-    if isinstance(report, GroupComparison):
-        return draw_comparison(report, palette)
     height = figure_height(name, report)
     if height is None:
         return None
     figure = canvas.blank(height)
-    _DRAWERS[name](figure, report, palette)
+    if isinstance(report, GroupComparison):
+        _draw_comparison(figure, report, palette)
+    else:
+        _DRAWERS[name](figure, report, palette)
     return figure
 
 
@@ -271,10 +272,8 @@ def _draw_power(figure: Figure, report: JobReport, palette: Palette) -> None:
     columns = 2 if len(drawn) > 1 else 1
     room = (canvas.WIDTH - columns * canvas.LEFT - canvas.RIGHT - 4 * (columns - 1)) / columns
     for at, each in enumerate(drawn):
-        left, top = (
-            canvas.LEFT + at % columns * (room + canvas.LEFT + 4),
-            26 + at // columns * _TRACE,
-        )
+        left = canvas.LEFT + at % columns * (room + canvas.LEFT + 4)
+        top = 26 + at // columns * _TRACE
         panel = canvas.add_panel(figure, palette, (left, top, room, 86))
         canvas.set_title(panel, f"{each.trial} · batch size {each.size}", palette)
         colour = _colour(each.size, report.facts, palette)
@@ -310,13 +309,10 @@ def _below_dots(comparison: GroupComparison) -> float:
     return 52 + _LEGEND_LINE * (canvas.legend_lines(comparison.names) - 1)
 
 
-def draw_comparison(comparison: GroupComparison, palette: Palette) -> Figure | None:
+def _draw_comparison(figure: Figure, comparison: GroupComparison, palette: Palette) -> None:
     """Draw two groups of runs side by side: every run is a dot, a line the median."""
     measures = [each for each in comparison.measures if each.left or each.right]
-    if not measures:
-        return None
     top = _below_dots(comparison)
-    figure = canvas.blank(top + 200)
     canvas.add_legend(figure, comparison.names, palette, (0, 1), 44)
     room = (canvas.WIDTH - 8) / len(measures)
     for at, measure in enumerate(measures):
@@ -340,7 +336,6 @@ def draw_comparison(comparison: GroupComparison, palette: Palette) -> Figure | N
         panel.set_xlim(-0.6, 1.6)
         panel.set_xticks([])
         canvas.limit(panel, "y", [value / factor for value in (*measure.left, *measure.right)])
-    return figure
 
 
 _DRAWERS = {

@@ -176,10 +176,6 @@ def _link(text: str, place: str | None) -> str:
     return text if place is None else tag("a", text, href=place)
 
 
-def _carbon(grams: float | None) -> str:
-    return UNKNOWN if grams is None else f"{units.carbon(grams)} CO2e"
-
-
 def job_head(
     facts: JobFacts, place: str, *, alone: bool, moment: Callable[[str, str], str] = units.moment
 ) -> Html:
@@ -226,7 +222,7 @@ def all_runs(total: Total) -> list[tuple[str, str]]:
         rows = [sum_("energy", units.electricity(total.energy_j) + (how and f", {how}"))]
     rows += [sum_("price", units.money(price, name)) for name, price in total.prices.items()]
     if total.carbon_g is not None:
-        rows.append(sum_("carbon", _carbon(total.carbon_g)))
+        rows.append(sum_("carbon", f"{units.carbon(total.carbon_g)} CO2e"))
     return rows
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from zeusrun.view.columns import Column
 
+_VOID = {"img", "input"}  # elements without an end
 _LONGEST = 2000  # characters of a text; a longer one comes from a script or a damaged record
 
 
@@ -40,7 +41,8 @@ def tag(name: str, /, *children: str, **attributes: str | int | None) -> Html:
         for key, value in attributes.items()
         if value is not None
     ]
-    return Html(f"<{name}{''.join(pairs)}>{join(children)}</{name}>")
+    inside = "" if name in _VOID else f"{join(children)}</{name}>"
+    return Html(f"<{name}{''.join(pairs)}>{inside}")
 
 
 def section(title: str, *content: str, **attributes: str | int | None) -> Html:

@@ -8,19 +8,19 @@ from __future__ import annotations
 import base64
 import dataclasses
 import hashlib
-import json
 import operator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zeusrun import __version__
 from zeusrun.analysis.amounts import name_ends
-from zeusrun.plain_text import plain_json, plain_text, storable_text
+from zeusrun.plain_text import plain_text, storable_text
 from zeusrun.view import units
 from zeusrun.view.columns import Column
+from zeusrun.view.export import json_line
 from zeusrun.view.report.canvas import DARK, LIGHT, STAND_INS, inline_svg, named_colours
 from zeusrun.view.report.compare import comparison_rows
-from zeusrun.view.report.figures import draw, draw_comparison
+from zeusrun.view.report.figures import draw
 from zeusrun.view.report.headline import (
     all_runs,
     basis,
@@ -69,12 +69,7 @@ def job_page(reports: Sequence[JobReport], made_at: str) -> str:
 
 def _job_part(report: JobReport, prefix: str, *, alone: bool) -> tuple[Html, list[tuple[str, str]]]:
     """Return a job's part of the page, and the id and the name of each section."""
-
-    def picture(name: str, label: str) -> Html | None:
-        drawn = draw(name, report, STAND_INS)
-        return None if drawn is None else Html(inline_svg(drawn, f"{prefix}-{name}", label))
-
-    parts = job_sections(report, Frame(picture))
+    parts = job_sections(report, Frame(_drawn(report, f"{prefix}-")))
     sections = [
         tag("section", tag("h2" if alone else "h3", title), content, id=f"{prefix}-{name}")
         for name, title, content in parts
@@ -85,14 +80,21 @@ def _job_part(report: JobReport, prefix: str, *, alone: bool) -> tuple[Html, lis
 
 def comparison_page(comparison: GroupComparison, made_at: str) -> str:
     """Return the page of two groups of runs side by side; call it within ``drawing``."""
-
-    def picture(name: str, label: str) -> Html | None:
-        drawn = draw_comparison(comparison, STAND_INS)
-        return None if drawn is None else Html(inline_svg(drawn, name, label))
-
     job = tag("p", comparison.subject, class_="job")
     title = f"{' and '.join(comparison.names)}: zeusrun report"
-    return build_page(title, (), comparison_content(comparison, picture, job), made_at)
+    return build_page(title, (), comparison_content(comparison, _drawn(comparison), job), made_at)
+
+
+def _drawn(
+    report: JobReport | GroupComparison, prefix: str = ""
+) -> Callable[[str, str], Html | None]:
+    """Return what puts the figures into a page; ``prefix`` tells those of several jobs apart."""
+
+    def picture(name: str, label: str) -> Html | None:
+        drawn = draw(name, report, STAND_INS)
+        return None if drawn is None else Html(inline_svg(drawn, f"{prefix}{name}", label))
+
+    return picture
 
 
 def comparison_content(
@@ -262,7 +264,7 @@ def reports_json(reports: Sequence[JobReport]) -> str:
         first = {"headline": text, "basis": basis(report.facts), "saves": good}
         more = dataclasses.asdict(report)
         jobs.append({**first, **more.pop("facts"), **more})
-    return _document({"zeusrun": __version__, "jobs": jobs})
+    return storable_text(json_line({"zeusrun": __version__, "jobs": jobs}))
 
 
 def comparison_json(comparison: GroupComparison) -> str:
@@ -272,12 +274,7 @@ def comparison_json(comparison: GroupComparison) -> str:
         {**measure._asdict(), **name_ends("saved", measure.saved)}
         for measure in comparison.measures
     ]
-    return _document({"zeusrun": __version__, "comparison": values})
-
-
-def _document(value: object) -> str:
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
-    return plain_json(storable_text(text)) + "\n"
+    return storable_text(json_line({"zeusrun": __version__, "comparison": values}))
 
 
 def _made(*parts: str) -> str:

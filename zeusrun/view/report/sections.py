@@ -266,10 +266,8 @@ def _failures(facts: JobFacts, frame: Frame) -> Html:
     if not failures:
         return tag("p", "Every run has reached its target.") if facts.reached else Html()
     why = Column("why", lambda e: units.shortened(e.reason, _LONGEST) or UNKNOWN, left=True)
-    columns, rows = (
-        [_runs(frame), _when(frame), _SIZE, _STATUS, why, COST],
-        failures[-frame.failures :],
-    )
+    columns = [_runs(frame), _when(frame), _SIZE, _STATUS, why, COST]
+    rows = failures[-frame.failures :]
     text = f"{len(failures)} of {plural(facts.total.runs, 'run')} did not reach the target"
     if len(rows) < len(failures):
         text += f", the newest {len(rows)}; {frame.rest}"
