@@ -106,6 +106,7 @@ def server_python(tmp_path_factory):
     return folder / "bin" / "python"
 
 
+@pytest.mark.long  # 9 s of CPU, for its environment
 def test_the_server_of_the_docs_needs_no_torch_and_a_submit_says_what_to_install(
     server_python, zeusrun, record
 ):

@@ -796,7 +796,8 @@ def _mutated(draw):
 
 
 @settings(
-    max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=4 * settings.default.max_examples,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(content=_mutated() | st.binary(max_size=60) | st.text(max_size=60).map(str.encode))
 def test_whatever_stands_in_the_file_it_loads_or_is_a_job_file_error(tmp_path, content):

@@ -98,10 +98,11 @@ def test_a_loss_is_claimed_as_well():
     assert found.pays_back_in is None
 
 
-def test_no_look_at_equal_batch_sizes_shows_a_difference_more_often_than_it_may():
-    """Batch sizes that are alike: a claim beyond 5 % in at most 5 % of jobs."""
+@pytest.mark.parametrize("jobs", [15, pytest.param(60, marks=pytest.mark.long)])
+def test_no_look_at_equal_batch_sizes_shows_a_difference_more_often_than_it_may(jobs):
+    """Batch sizes that are alike: a claim beyond 5 % in about 5 % of jobs."""
     claims = 0
-    for seed in range(60):
+    for seed in range(jobs):
         epochs = np.round(100 * np.random.default_rng(seed).lognormal(0, 0.14, 20)).astype(int)
         arms = [32, 16, 64, *([16] * 17)]
         runs = [
@@ -110,7 +111,7 @@ def test_no_look_at_equal_batch_sizes_shows_a_difference_more_often_than_it_may(
         ]
         share = find_savings(runs).share
         claims += share.is_shown and abs(share.value) > 0.05
-    assert claims <= 4
+    assert claims <= 1 + jobs / 20
 
 
 def test_a_claim_needs_three_looks_in_a_row():

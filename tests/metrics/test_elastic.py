@@ -41,7 +41,7 @@ def observed(rank, samples, replicas=None, **values):
         Regrouped,
         st.floats(0, 1e12),
         st.integers(0, 2**40),
-        st.lists(st.integers(0, 4095), min_size=1, max_size=255).map(tuple),
+        st.lists(st.integers(0, 4095), min_size=1, max_size=40).map(tuple),
         st.text(max_size=100),
     )
 )

@@ -160,7 +160,7 @@ def test_a_start_is_in_its_window_keeps_finish_by_and_is_no_worse_than_any_other
         assert cost is None or (chosen is not None and chosen <= cost + SAME)
 
 
-@settings(max_examples=100)
+@settings(max_examples=2 * settings.default.max_examples)
 @given(nights())
 def test_deciding_again_and_again_starts_once_and_in_time(night):
     wanted, due, _, known = night

@@ -11,7 +11,7 @@ from tests.lazily import Lazily
 loader = Lazily("zeusrun.worker.adapt.loader")
 
 
-@given(st.data(), st.integers(1, 400), st.integers(1, 9))
+@given(st.data(), st.integers(1, 150), st.integers(1, 9))
 def test_the_steps_of_an_epoch_have_every_sample_once_whatever_the_batch_sizes(data, extra, ranks):
     total = rest = extra + ranks - 1
     while rest:
