@@ -196,6 +196,23 @@ def test_the_number_of_epochs_is_as_it_is_printed(lines, epochs):
     assert find_epochs(lines, propose_pattern(lines)) == epochs
 
 
+@pytest.mark.parametrize(
+    ("line", "begin"),
+    [
+        ("Rank {rank}, epoch {epoch}: val acc 0.{epoch}", r"^\bRank +0\b"),
+        ("12:30:01 rank {rank}: epoch {epoch} val acc 0.{epoch}", r"rank +0\b"),
+        ("epoch {epoch} (rank {rank}) val acc 0.{epoch}", r"^epoch +(?P<epoch>\d+).*?\brank"),
+        ("[rank{rank}] epoch {epoch} val acc 0.{epoch}", r"^\[rank0\]"),
+    ],
+)
+def test_of_ranks_that_all_print_one_is_read(line, begin):
+    """Else two lines would be two reports of an epoch."""
+    lines = [line.format(rank=rank, epoch=epoch) for epoch in (1, 2, 3) for rank in (0, 1)]
+    shape = propose_pattern(lines)
+    assert shape.pattern.startswith(begin)
+    assert [bool(re.search(shape.pattern, each)) for each in lines] == [True, False] * 3
+
+
 def test_a_bar_may_have_another_width():
     lines = [f"Epoch {epoch} {'━' * 9 * epoch} 25/25 val/acc: 0.{epoch}" for epoch in (1, 2)]
     shape = propose_pattern(lines[:1])

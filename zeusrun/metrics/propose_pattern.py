@@ -37,6 +37,7 @@ _EPOCH_OF = re.compile(r"\bep(?:och)?\b\W{0,3}(\d{1,6}) ?/ ?(\d{1,6})\b", re.IGN
 # The batches so far, and a mean behind the value of one: ``[20/40] Acc 18.7 (21.9)``.
 _BATCHES = re.compile(r"\[ *(\d{1,6})/ *\d{1,6} *\]")
 _METER = re.compile(r"\d \( *[\d.e+-]+ *\)")
+_RANK = re.compile(r"\b(rank\W*)(\d+)$", re.IGNORECASE)
 _MAX_SHAPES = 100
 
 
@@ -165,9 +166,8 @@ def _build(line: str, numbers: Sequence[Number]) -> str:
     for number in named:
         begin = max(done, number.label)
         if others := [each for each in numbers if done <= each.start < begin and each.end <= begin]:
-            text = _escape(line[done : others[0].start])
-            edge = r"\b" if line[begin : begin + 1].isalnum() else ""
-            out += re.sub(r"(?: |\\s)[*+]$", "", text) + ".*?" + edge
+            out += _skip(line, done, others)
+            out += r"\b" if line[begin : begin + 1].isalnum() else ""
         else:
             begin = done
         for each in numbers:
@@ -193,6 +193,18 @@ def _build(line: str, numbers: Sequence[Number]) -> str:
     out = re.sub(r"^\^(?:\.\*\?(?:\\b)?)", "", out)
     # It may be centred, as wide as the terminal is, or follow a progress bar.
     return re.sub(r"^\^(?: |\\s)[+*]?", r"^\\s*", out)
+
+
+def _skip(line: str, done: int, others: Sequence[Number]) -> str:
+    """Return the pattern of other numbers: anything, but that of a rank stays.
+
+    Each rank prints such a line, and those of one are read.
+    """
+    text = _escape(line[done : others[0].start])
+    ranks = [_RANK.search(line[done : each.end]) for each in others]
+    out = "" if ranks[0] is not None else re.sub(r"(?: |\\s)[*+]$", "", text)
+    out += ".*?" if ranks[0] is None or ranks[0].start() else ""
+    return out + "".join(rf"\b{_escape(rank[1])}{rank[2]}\b.*?" for rank in ranks if rank)
 
 
 def _escape(text: str) -> str:

@@ -185,7 +185,10 @@ def observed_text(trial: Trial, sight: TrainingSummary | None) -> str | None:
     if size is None and trial.unapplied:
         return f"not observed: nothing has taken batch size {trial.global_batch_size}{applied}"
     if size is None:
-        return "not observed: no data loader with one batch size feeds the optimizer steps"
+        return (
+            "not observed: no data loader with one batch size feeds the optimizer steps, or a pass "
+            "has too few of them"
+        )
     how = f" ({sight.steps})" if sight.steps else ""  # an earlier part has shown it
     rates = "".join(f", learning rate {rate:g}" for rate in sight.learning_rates[:1])
     return f"batch size {size}{how}{rates}{applied}"
