@@ -31,7 +31,7 @@ from zeusrun.launcher.supervision.supervisor import (
 from zeusrun.lever import power_lever
 from zeusrun.reasons import ReasonCode, Stall
 from zeusrun.redaction import Mask
-from zeusrun.sidecar.events import Applied, Regrouped, Synced
+from zeusrun.sidecar.events import Applied, Regrouped, Spawned, Synced
 from zeusrun.tariff import Tariffs, from_points
 from zeusrun.trial import Bound, Decision, Stage, TrialStatus
 
@@ -226,6 +226,14 @@ def test_what_is_read_of_a_training_is_given_to_its_parts_and_shown(run, monkeyp
     assert run.events == [*shown, Advanced(found)]
     look(run, monkeypatch, TRAINS)
     assert run.asked[-2:] == ["speed", (found.ranks, "steps")]
+
+
+@pytest.mark.parametrize("trains", [True, False])
+def test_others_are_looked_for_once_a_process_of_the_script_trains(run, monkeypatch, trains):
+    """Its steps may be hidden until the first report, which may be the last line."""
+    events = [started(103.0), *([Spawned(104.0, 7)] if trains else [])]
+    look(run, monkeypatch, after(*events))
+    assert (Warned("others train") in run.events) == trains
 
 
 def test_lines_of_a_rank_are_shown_once_and_what_is_left_of_one_at_the_end(run, monkeypatch):

@@ -226,7 +226,8 @@ def _observe(run: Supervised, *, final: bool = False) -> None:
     run.control_ranks(progress.ranks, run.ranks.count())
     run.progress = progress = _write_live(run, progress, final=final)
     _show_logs(run.logs, run.messages, final=final)
-    trains = progress.training_t is not None and not progress.ranks.exit_codes
+    begun = progress.training_t is not None or bool(progress.ranks.spawned)
+    trains = begun and not progress.ranks.exit_codes
     if (text := run.neighbours.check(progress.now_t, trains=trains)) is not None:
         run.messages.warn(text)
     for kind, text in run.find_remarks(progress, trial).items():
