@@ -73,7 +73,7 @@ PARTS: Mapping[str, tuple[str, ...]] = {
 BUDGETS: Mapping[str, int] = {
     "adapt": 882,
     "analysis": 1_005,
-    "commands": 2_989,
+    "commands": 2_990,
     "elastic": 1_579,
     "export": 443,
     "gpu and energy": 2_352,
@@ -82,11 +82,11 @@ BUDGETS: Mapping[str, int] = {
     "hosts": 1_802,
     "jobfile": 3_219,
     "kubernetes": 1_015,
-    "launcher": 5_889,
+    "launcher": 5_890,
     "maintenance": 948,
-    "metrics": 2_043,
+    "metrics": 2_082,
     "other files": 363,
-    "policies": 3_138,
+    "policies": 3_135,
     "report": 1_693,
     "schedule": 1_030,
     "server": 4_665,
@@ -94,10 +94,10 @@ BUDGETS: Mapping[str, int] = {
     "simulate": 1_438,
     "slurm": 679,
     "sync": 1_012,
-    "values": 1_626,
-    "view": 2_182,
+    "values": 1_628,
+    "view": 2_185,
     "watch": 894,
-    "worker": 1_176,
+    "worker": 1_181,
 }
 """Lines of code that a part may have; the whole is their sum."""
 _OTHERS = (".css", ".html", ".js", ".yaml")  # lines that are not empty
@@ -132,8 +132,8 @@ class Loaded(NamedTuple):
     lines: int
 
 
-WALK_BUDGET = Walk(files=105, stops=394, returns=289)
-LOADED_BUDGET = Loaded(modules=199, lines=24_160)
+WALK_BUDGET = Walk(files=105, stops=396, returns=291)
+LOADED_BUDGET = Loaded(modules=199, lines=24_196)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

@@ -72,33 +72,12 @@ def test_of_some_runs_nothing_counts(changes, doubt):
     assert (proof, proof.nothing) == ((doubt, doubt), True)
 
 
-@pytest.mark.parametrize(
-    ("epochs", "passes", "continued"),
-    [
-        ((5,), 1.0, True),  # it has trained one epoch, and calls it the fifth
-        ((4,), 1.0, True),  # counted from 0
-        ((41, 42, 43), 3.0, True),
-        ((5, 6), 1.3, True),
-        ((1, 2, 3), 3.0, False),
-        ((0, 1, 2), 3.0, False),
-        ((1,), 0.2, False),  # epochs of a fixed number of steps
-        ((5, 10), 10.0, False),  # it evaluates every five epochs
-        ((5, 10), 2.0, False),  # likewise, of a fifth of the data
-        ((4, 9), 10.0, False),
-        ((5,), 5.0, False),
-        ((10, 11, 12), 12.0, False),  # it evaluates from the tenth on
-        ((5,), None, False),  # the data have no known size
-    ],
-)
-def test_a_run_that_went_on_from_another_ones_checkpoint_teaches_nothing(epochs, passes, continued):
-    run = ran(*((epoch, 2.0 * n) for n, epoch in enumerate(epochs, 1)), whole_progress=passes)
-    assert prove(run).nothing == continued
-    if continued:
-        assert prove(run).speed is Doubt.CONTINUED
-        told = describe_kept(NOW, [run])
-        assert f"went on from a checkpoint of another run (epoch {epochs[0]})" in " ".join(told)
-    # What zeusrun itself continued is one run.
-    assert not prove(dataclasses.replace(run, preemptions=1)).nothing
+def test_a_run_that_went_on_from_another_ones_checkpoint_teaches_nothing_but_its_crash():
+    run = ran((5, 2.0), (6, 4.0), continued=True)
+    assert prove(run) == (Doubt.CONTINUED, Doubt.CONTINUED)
+    (told,) = describe_kept(NOW, [run])
+    assert "went on from a checkpoint of another run (epoch 5): left out" in told
+    assert not prove(dataclasses.replace(run, status=OOM)).nothing
 
 
 @pytest.mark.parametrize(

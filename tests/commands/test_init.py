@@ -163,7 +163,9 @@ def test_a_name_that_says_nothing_is_asked_about_and_what_the_script_monitors_is
     done = zeusrun("init", "--try", "--", "python", "train.py")
     assert done.returncode == 3, done.stderr
     assert "Proposed: val_q at most 3.6." in done.stdout
-    assert "this is no finished job, because zeusrun has seen neither an option" in done.stdout
+    assert (
+        "this is no finished job, because zeusrun has found no batch size to choose" in done.stdout
+    )
     job = yaml.safe_load((zeusrun.folder / "train.yaml").read_text())
     assert (job["objective"]["metric"], job["objective"]["mode"]) == ("val_q", "min")
 

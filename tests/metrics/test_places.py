@@ -93,31 +93,42 @@ def test_lines_of_single_batches_are_logged_in_each_step(lines, each_step):
 
 
 def read_one_by_one(*places):
-    """Read lines as a training prints them; return what is known after each, and at the end.
+    """Read lines as a training prints them, and twice more; return what is known after each.
 
-    Each place is that before the step after its line.
+    Each place is that before the step after its line. At the end it is in its second pass.
     """
-    source, notes, known = Places(), [], []
-    for n, place in enumerate([*places, None], 1):
+    source, notes, known = Places(), [note(0, 10.0, 0, 0, 0, places[0][3])], []
+    for n, place in enumerate([*places, None, None], 1):
         lines = [] if place is None else [line(10 * n, counted=False)]
-        now = (30, 8, 2, 0) if place is None else place
+        now = (90, 8, 2, places[0][3]) if place is None else place
         if place is not None:
             notes.append(note(10 * n, 10.0 + n, *place))
-        count = StepCount(now[0] + 1, 10.0, 30.0, now[1], *now[2:], tuple(notes))
+        count = StepCount(now[0] + 1, 10.0, 30.0, now[1], *now[2:], notes=tuple(notes))
         known.append([event.each_step for event in source.put(lines, count)])
     return known
 
 
-def test_the_first_lines_wait_until_it_is_known_that_they_are_of_single_batches():
+@pytest.mark.parametrize("gap", [1, 2, 3, 5])
+@pytest.mark.parametrize("others", [0, 1])  # a sanity check before the training reads a loader
+def test_the_first_lines_wait_until_it_is_known_that_they_are_of_single_batches(gap, others):
     """One of them may meet the target by luck."""
-    batches = [(n, 8 * n, 1, 0) for n in range(1, 6)]
-    assert read_one_by_one(*batches) == [[], [], [], [True] * 4, [True], []]
-    # The next pass, another loader, or a handful of steps without a line: they are results.
-    assert read_one_by_one((2, 16, 1, 0)) == [[], [False]]
-    assert read_one_by_one((2, 16, 1, 0), (4, 32, 2, 0)) == [[], [False, False], []]
-    assert read_one_by_one((2, 16, 1, 1)) == [[False], []]
-    assert read_one_by_one((2, 16, 1, 0), (12, 96, 1, 0)) == [[], [False], [False]]
-    assert read_one_by_one((40, 320, 1, 0)) == [[False], []]
+    batches = [(gap * n, 8 * gap * n, 1, others) for n in range(1, 6)]
+    assert read_one_by_one(*batches) == [[], [], [], [True] * 4, [True], [], []]
+
+
+def test_the_first_lines_wait_until_the_training_has_gone_on_without_another_one():
+    assert read_one_by_one((2, 16, 1, 0)) == [[], [], [False]]
+    assert read_one_by_one((2, 16, 1, 0), (4, 32, 2, 0)) == [[], [], [False, False], []]
+    assert read_one_by_one((2, 16, 1, 0), (12, 96, 1, 0)) == [[], [], [], [False, False]]
+    # An evaluation reads a loader, and later lines are none of the first.
+    assert read_one_by_one((1, 8, 1, 0), (2, 16, 1, 1)) == [[], [], [False, False], []]
+    assert read_one_by_one((40, 320, 1, 0)) == [[False], [], []]
+
+
+def test_held_lines_are_not_lost_where_the_clock_cannot_be_read():
+    places, count = Places(), StepCount(3, 10.0, 20.0, 24, 1, 0, (note(10, 15.0, 2, 16, 1, 0),))
+    assert places.put([line(9)], count) == []
+    assert facts(places.put([line(19, epoch=2)], None, final=True)) == [(1, 2, 16), (2, 0, None)]
 
 
 def test_without_a_loader_a_line_in_each_step_is_that_of_an_epoch():
@@ -133,7 +144,7 @@ def test_the_notes_of_readings_without_rows_are_kept():
     places, early = Places(), note(0, 15.0, 4, 32, 1, 0)
     places.look(StepCount(8, 10.0, 20.0, 64, 2, 2, (early,)))
     late = StepCount(80, 10.0, 200.0, 640, 9, 2, (note(0, 190.0, 76, 608, 9, 0),))
-    assert facts(places.put([row(14.0, 1)], late)) == [(1, 4, 32)]
+    assert facts(places.put([row(14.0, 1)], late, final=True)) == [(1, 4, 32)]
 
 
 @pytest.mark.parametrize("notes", [(), (note(0, 190.0, 76, 608, 9, 0),)])

@@ -22,8 +22,6 @@ from zeusrun.trial import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from zeusrun.bandit.problem import Problem
     from zeusrun.trial import Trial
 
@@ -75,7 +73,8 @@ class Way(NamedTuple):
 
 def prove(trial: Trial, *, learn_from_shared: bool = False) -> Proof:
     """Return what a finished run proves; only the hardware and the job may still differ."""
-    doubt = _doubt_all(trial) or (Doubt.CONTINUED if _is_continued(trial) else None)
+    continued = trial.continued and trial.status not in CRASHED
+    doubt = _doubt_all(trial) or (Doubt.CONTINUED if continued else None)
     if doubt is not None:
         return Proof(doubt, doubt)
     if trial.status in CRASHED and _ranks_at(trial, math.inf) != trial.world_size:
@@ -125,25 +124,6 @@ def _doubt_all(trial: Trial) -> Doubt | None:
         if all(point.epoch == 0 for point in trial.curve) if trial.curve else unknown:
             return Doubt.NO_STEP
     return None
-
-
-def is_continued(curve: Sequence[CurvePoint], passes: float | None) -> bool:
-    """Whether a training has gone on from a checkpoint of another run.
-
-    Its first report is of a later epoch than it has trained: ``passes`` over the data are those of
-    the whole curve; ``None``: unknown. A first report that is as late as the others are apart
-    shows nothing.
-    """
-    epochs = [point.epoch for point in curve[:3] if not is_baseline(point)]
-    if passes is None or not epochs or epochs[0] < 2:
-        return False
-    soon = epochs[1] - epochs[0] < epochs[0] if len(epochs) > 1 else passes < 1.1
-    return soon and curve[-1].epoch - passes > 0.9
-
-
-def _is_continued(trial: Trial) -> bool:
-    whole = not (trial.preemptions or trial.interruptions or trial.by_samples)
-    return whole and is_continued(trial.curve, trial.whole_progress)
 
 
 def _began_anew(trial: Trial) -> bool:

@@ -302,6 +302,7 @@ def _epochs_were_trained(problem: Problem, trial: Trial, end: Way | None) -> boo
 
 # Other trials end within an epoch, so their steps do not show its length.
 _WHOLE = frozenset({TrialStatus.REACHED, TrialStatus.MISSED})
+_ONE_PASS, _ENOUGH_EPOCHS = 0.1, 3
 _UNITS = 20  # so that rounding to whole units does no harm
 
 
@@ -337,13 +338,19 @@ def find_unit(metric: str, mode: str, trials: Iterable[Trial]) -> int | None:
 
 
 def _samples_of_fixed_steps(trials: Iterable[Trial]) -> list[float]:
-    """Return the samples of an epoch by batch size, if the epoch is a fixed number of steps."""
+    """Return the samples of an epoch by batch size, if the epoch is a fixed number of steps.
+
+    Not if it is a pass over the data, whose number may have grown. Steps behind the last report
+    count, too, where the samples are unknown, so few epochs show nothing.
+    """
     samples: dict[int, float] = {}
     for trial in trials:
         if whole := samples_per_epoch(trial):
-            seen = trial.whole_samples
-            size = trial.global_batch_size
-            samples[size] = whole if seen is None else seen / epochs_of(trial.curve)
+            epochs, seen, passes = epochs_of(trial.curve), trial.whole_samples, trial.whole_progress
+            if passes is not None and abs(passes / epochs - 1) < _ONE_PASS:
+                return []
+            if seen is not None or epochs >= _ENOUGH_EPOCHS:
+                samples[trial.global_batch_size] = whole if seen is None else seen / epochs
     if len(samples) < 2:
         return []
     steps = [whole / size for size, whole in samples.items()]
@@ -359,7 +366,9 @@ def in_units(problem: Problem, trial: Trial) -> Trial:
     if trial.by_samples:
         curve = scale_curve(trial.by_samples, 0, 1 / problem.unit, least=1)
     else:
-        scale = (samples_per_epoch(trial) or 0.0) / problem.unit
+        epochs, seen = epochs_of(trial.curve), trial.whole_samples
+        whole = seen / epochs if seen and epochs else samples_per_epoch(trial) or 0.0
+        scale = whole / problem.unit
         curve = (
             scale_curve(trial.curve, count_missing(trial.curve), scale, least=1) if scale else ()
         )

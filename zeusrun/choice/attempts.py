@@ -53,7 +53,8 @@ def _met_target(spec: JobSpec, trial: Trial) -> bool:
     """Whether a run shows that today's target can be met, even if not in how many epochs."""
     goal = (spec.objective.metric, spec.objective.mode, spec.objective.target)
     same = (trial.metric, trial.mode, trial.target) == goal
-    disturbed = prove(trial).learning in {Doubt.RESTARTED, Doubt.UNCLEAR, Doubt.CHANGED}
+    unsure = {Doubt.RESTARTED, Doubt.UNCLEAR, Doubt.CHANGED, Doubt.CONTINUED}
+    disturbed = prove(trial).learning in unsure
     return same and disturbed and trial.status is TrialStatus.REACHED
 
 

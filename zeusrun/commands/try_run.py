@@ -52,10 +52,11 @@ _NOT_ARRIVED = (
     "'batch_size' and 'args' in {path}: the script must train with what it gets (docs/hooks.md)"
 )
 _NO_BATCH_SIZE = (
-    "Next: this is no finished job, because zeusrun has seen neither an option for the batch size "
-    "nor a data loader that feeds the steps. Write the batch size under 'batch_size' in {path}, "
-    "and let the script train with it (docs/hooks.md). If the script trains on all of its data at "
-    "once, there is none to choose: write the number of samples as default and only candidate"
+    "Next: this is no finished job, because zeusrun has found no batch size to choose: no option "
+    "for it, and no data loader that feeds the steps of all ranks. Write the batch size under "
+    "'batch_size' in {path}, and let the script train with it (docs/hooks.md). If the script "
+    "trains on all of its data at once, there is none to choose: write the number of samples as "
+    "default and only candidate"
 )
 _OF_EPOCHS = re.compile(r"epoch|step|schedul|warm|milestone|T_max|zero", re.IGNORECASE)
 _LIKELY = "These lines look most like a result; metrics.pattern reads a number of them as follows:"

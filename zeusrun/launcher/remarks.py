@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from zeusrun.bandit.proof import is_continued
 from zeusrun.bandit.reinterpret import samples_per_epoch
 from zeusrun.launcher.supervision.outcome import observed_batch_size
 from zeusrun.metrics.seen import (
@@ -16,7 +15,7 @@ from zeusrun.metrics.seen import (
     find_batch_size,
     list_names,
 )
-from zeusrun.metrics.spans import count_spans
+from zeusrun.metrics.spans import is_continued
 from zeusrun.sidecar.events import REPORT
 from zeusrun.target import meets_target
 from zeusrun.trial import adapts, is_baseline
@@ -98,12 +97,10 @@ def find_remarks(
         )
     if (text := _reached_at_once(progress, trial, earlier)) is not None:
         remarks["at once"] = text
-    passes = count_spans(progress)["whole_progress"]
-    again = progress.ranks.generation or trial.preemptions
-    if not (again or progress.by_samples) and is_continued(progress.curve, passes):
+    if is_continued(progress, trial):
         remarks["continued"] = (
-            f"the first report is of epoch {progress.curve[0].epoch}, but the passes over the data "
-            f"are {passes:.2g} so far: the script has gone on from a checkpoint of another run. "
+            f"the first report is of epoch {progress.curve[0].epoch}, but the run has passed over "
+            "its data less often: the script has gone on from a checkpoint of another run. "
             "Nobody can tell what a whole training costs, so this run teaches nothing. Keep "
             "checkpoints in ${run_dir}, which belongs to one run, or let the script start anew"
         )

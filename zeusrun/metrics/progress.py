@@ -54,8 +54,7 @@ class Progress:
     unclear: bool = False  # whether it began anew there, or went on, is unknown
     # Of a training that reports the metric within epochs: the curve with samples for epochs.
     by_samples: tuple[CurvePoint, ...] = ()
-    # When each point was reported, and its number among all reports that count.
-    reports: tuple[tuple[float, int], ...] = ()
+    reports: tuple[tuple[float, int], ...] = ()  # when, and its number among those that count
     last_report_t: float | None = None  # of any metric
     seen: SeenMetrics = field(default_factory=dict)  # by name and source
     source: str | None = None  # whose values of the metric count
@@ -67,6 +66,7 @@ class Progress:
     last_value: float | None = None  # NaN and infinities included
     best_value: float | None = None  # finite
     known: Known | None = None  # the values of earlier runs
+    begins_at: int | None = None  # the first epoch of all of them
     doubt: str | None = None  # why the newest value that met the target does not count
     reached: CurvePoint | None = None  # the point that first met the target
     early: CurvePoint | None = None  # that point while no step is seen: ``settle``

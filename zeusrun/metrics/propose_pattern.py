@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from zeusrun.metrics.seen import SeenMetrics
 
 _SIGNS = ",;:%)]"  # which metrics ignore after a number
-_COUNT = re.compile(r"\W{0,3}(\d{1,6}) ?/ ?(\d{1,6})\b(?!/|[ T,]*\d+:\d\d)")  # no date
+_COUNT = re.compile(r"\W{0,3}(\d{1,6}) ?/ ?(\d{1,6})\b(?!/|[ T]\d\d:\d\d:\d\d)")  # no date
 _EPOCH_OF = re.compile(r"\bep(?:och)?\b\W{0,3}(\d{1,6}) ?/ ?(\d{1,6})\b", re.IGNORECASE)
 # The batches so far, and a mean behind the value of one: ``[20/40] Acc 18.7 (21.9)``.
 _BATCHES = re.compile(r"\[ *(\d{1,6})/ *\d{1,6} *\]")

@@ -52,6 +52,8 @@ class Places:
         self._before: dict[frozenset[str], tuple[Place, int]] = {}
         self._each_step: set[frozenset[str]] = set()
         self._held: list[tuple[Row, Place]] = []
+        self._now = _BEFORE  # by the clock of the reading before: all lines up to there are read
+        self._others: int | None = None  # passes over other loaders before the training
 
     def look(self, count: StepCount | None) -> None:
         """Keep the notes of the clock; call it in each reading, as it has only the newest."""
@@ -65,8 +67,12 @@ class Places:
     ) -> list[Reported]:
         """Return the events of rows; ``count`` is the clock after they were read."""
         if count is None:  # no step so far, or none is seen
-            return [replace(row.event, steps=0) for row in rows]
+            held, self._held = self._held, []
+            known = [self._put(row.event, place) for row, place in held]
+            return [*known, *(replace(row.event, steps=0) for row in rows)]
         self.look(count)
+        if self._others is None:
+            self._others = self._notes[0][1].others if self._notes else count.others
         found = []
         for place, same in groupby(rows, lambda row: self._find(row, count)):
             group = [*same]
@@ -78,17 +84,22 @@ class Places:
         for row, place in found:
             self._compare(frozenset(row.event.metrics), place)
         found = [*self._held, *found]
-        open_ = (n for n, each in enumerate(found) if not final and self._is_open(*each, count))
-        known = next(open_, len(found))
-        self._held = found[known:]
-        return [self._put(row.event, place) for row, place in found[:known]]
+        open_ = (n for n, each in enumerate(found) if not final and self._is_open(*each))
+        first = next(open_, len(found))
+        self._held, self._now = found[first:], count.place
+        return [self._put(row.event, place) for row, place in found[:first]]
 
-    def _is_open(self, row: Row, place: Place, count: StepCount) -> bool:
-        """Whether a row may still turn out to be of a single batch of the first pass."""
-        now, first = count.place, (1, 0)
-        in_first = (place.passes, place.others) == (now.passes, now.others) == first
-        soon = place.steps <= _ENOUGH * HANDFUL and now.steps - place.steps <= HANDFUL
-        return in_first and soon and frozenset(row.event.metrics) not in self._each_step
+    def _is_open(self, row: Row, place: Place) -> bool:
+        """Whether one of the first rows may still turn out to be of a single batch.
+
+        The next row of the same metrics is waited for, until the training has gone on without one.
+        """
+        names, now = frozenset(row.event.metrics), self._now
+        early = place.passes == 1 and place.others == self._others
+        if not early or place.steps > _ENOUGH * HANDFUL or names in self._each_step:
+            return False
+        since = now.steps - self._before[names][0].steps  # the newest such row
+        return since < 0 or (now.passes == 1 and now.others == self._others and since <= HANDFUL)
 
     def _find(self, row: Row, count: StepCount) -> Place:
         """Return the place before the step that followed a row."""

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from zeusrun.trial import is_baseline
+
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from zeusrun.metrics.progress import Progress
+    from zeusrun.trial import CurvePoint, Trial
 
 
 def count_spans(progress: Progress) -> dict[str, Any]:
@@ -27,3 +32,39 @@ def count_spans(progress: Progress) -> dict[str, Any]:
         each["progress"] = each["samples"] / data if each["samples"] is not None and data else None
     whole["time_s"] = time_s
     return {**span, **{f"whole_{name}": value for name, value in whole.items()}}
+
+
+def find_first_epoch(trial: Trial, earlier: Sequence[Trial]) -> int | None:
+    """Return the first epoch that all earlier runs of the same training have reported."""
+    curves = (each.curve for each in earlier if each.fingerprint == trial.fingerprint)
+    firsts = {point.epoch for curve in curves for point in _reports(curve)[:1]}
+    return firsts.pop() if len(firsts) == 1 else None
+
+
+def is_continued(progress: Progress, trial: Trial) -> bool:
+    """Whether a script has gone on from a checkpoint of another run, such as that of last night.
+
+    Then its first report is of a later epoch than it has trained, by the passes over the data, and
+    has come as soon as others do. A report may be rounded up to the next epoch. A training that
+    begins at the same epoch each time begins anew.
+    """
+    points = _reports(progress.curve)
+    passes: float | None = count_spans(progress)["whole_progress"]
+    again = progress.ranks.generation or trial.preemptions or progress.by_samples
+    if again or not points or passes is None or points[0].epoch in {0, 1, progress.begins_at}:
+        return False
+    first, last = points[0], points[-1]
+    if last.epoch - passes < 1 or len(points) == 1:
+        return last.epoch - passes >= 1 and abs(passes - 1) < _ONE_PASS
+    gap = points[1].epoch - first.epoch
+    nearer = abs(passes - (last.epoch - first.epoch + gap)) < abs(passes - last.epoch)
+    epoch_s = (last.time_s - first.time_s) / (last.epoch - first.epoch or 1)
+    return nearer and first.time_s < _SOON * first.epoch * epoch_s
+
+
+def _reports(curve: Sequence[CurvePoint]) -> Sequence[CurvePoint]:
+    return curve[1:] if curve and is_baseline(curve[0]) else curve
+
+
+_ONE_PASS = 0.1  # of the data, which a sampler pads, or of which it drops the last batch
+_SOON = 0.75

@@ -102,6 +102,7 @@ def _join(trial: Trial, outcome: Outcome) -> Outcome:
         curve=thin_curve((*before, *since), trial.target, trial.mode),
         by_samples=thin_curve(by_samples, trial.target, trial.mode),
         by_reports=outcome.by_reports or trial.by_reports,
+        continued=outcome.continued or trial.continued,
         unclear=unclear,
         power_limit_w=limit_w,
         power_profile=outcome.power_profile or trial.power_profile,

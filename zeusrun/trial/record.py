@@ -69,6 +69,7 @@ class _Taken:
     progress: float | None = None  # these in epochs; ``None``: the data have no known size
     by_samples: tuple[CurvePoint, ...] = ()  # see ``Trial``
     by_reports: bool = False  # whether its epochs are only the numbers of its reports
+    continued: bool = False  # whether the script went on from a checkpoint of another run
     unclear: bool = False  # whether an interrupted training went on or began anew is unknown
     reason_code: ReasonCode | None = None  # what ``reason`` says, for programs
     stalls: tuple[Stall, ...] = ()

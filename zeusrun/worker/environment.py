@@ -363,4 +363,9 @@ def as_float(value: Any) -> float:  # noqa: ANN401 - of any library
     torch warns of a tensor with a gradient, and numpy refuses an array with a dimension.
     """
     value = value.detach() if hasattr(value, "detach") else value
-    return float(value.item() if getattr(value, "size", None) == 1 else value)
+    item = getattr(value, "item", None)
+    if callable(item) and getattr(value, "size", None) == 1:
+        value = item()
+    if isinstance(value, (str, bytes)):
+        raise TypeError("it is a text")
+    return float(value)

@@ -10,6 +10,7 @@ from zeusrun.metrics.advance import advance
 from zeusrun.metrics.doubt import find_known
 from zeusrun.metrics.progress import Progress, settle, take_step_clock
 from zeusrun.metrics.seen import Ranks, Seen
+from zeusrun.metrics.spans import find_first_epoch
 from zeusrun.sidecar.events import Regrouped
 from zeusrun.trial import is_baseline
 
@@ -94,6 +95,7 @@ def first_progress(spec: JobSpec, trial: Trial, earlier: Sequence[Trial]) -> Pro
         replaced=spec.batch_size.default if spec.batch_size.apply == "dataloader" else None,
         best_value=trial.best_metric,
         known=find_known(trial, earlier),
+        begins_at=find_first_epoch(trial, earlier),
         earlier=tuple(point.epoch for point in trial.curve if not is_baseline(point)),
         ranks=Ranks(trial.world_size),
     )

@@ -19,7 +19,7 @@ from zeusrun.launcher.rundir.failure import NO_CAUSE, Failure, signal_name
 from zeusrun.launcher.supervision.verdict import End, describe_target, judge_end
 from zeusrun.metrics.progress import settle, take_energy
 from zeusrun.metrics.seen import describe_alone, find_batch_size
-from zeusrun.metrics.spans import count_spans
+from zeusrun.metrics.spans import count_spans, is_continued
 from zeusrun.reasons import ReasonCode, Stall
 from zeusrun.target import meets_target
 from zeusrun.tariff import Tariffs, amount
@@ -282,6 +282,7 @@ def outcome_now(
         whole_energy_j=whole_j,
         by_samples=progress.by_samples,
         by_reports=progress.by_reports,
+        continued=is_continued(progress, trial),
         unclear=progress.unclear,
         observed_batch_size=observed_batch_size(trial, progress),
         unapplied=progress.unapplied and trial.global_batch_size != progress.replaced,
