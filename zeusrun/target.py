@@ -29,7 +29,7 @@ _IS_SHARE = _names("""
 _IS_HIGHER = _names("""
     score bleu sacrebleu chrf rouge bertscore meteor cider spice psnr snr sdr pesq stoi vmaf vif
     explained_variance pearson spearman cosine_similarity panoptic_quality pq
-    likelihood log_likelihood reward return
+    likelihood log_likelihood reward rew return
 """)
 TIMES = 100.0
 """As percent are of a share."""

@@ -49,6 +49,14 @@ def seen(source, **values):
         (seen("report", done=3.0), ("done", None, 3.0)),
         (seen("lightning", val_acc=0.0, val_loss=0.4, train_acc=0.8), ("val_loss", "min", 0.36)),
         (seen("lightning", val_acc=0.0, train_acc=0.8), ("val_acc", "max", 0.01)),
+        (
+            seen("tensorboard", **{"losses/explained_variance": 0.2, "charts/episodic_return": 30}),
+            ("charts/episodic_return", "max", 33.0),
+        ),
+        (
+            seen("tensorboard", **{"train/loss": 0.2, "rollout/ep_rew_mean": -50.0}),
+            ("rollout/ep_rew_mean", "max", -45.0),
+        ),
         (seen("report", val_loss=float("nan"), accuracy=0.5), ("accuracy", "max", 0.55)),
         ({}, None),
         (seen("transformers", epoch=1.0, eval_runtime=3.0), None),

@@ -52,7 +52,7 @@ def propose(
         high = likely_mode(key[0]) == "max"
         return (
             key[0] != monitor[0],
-            names_training(key[0]),
+            names_training(key[0]) or key[0].startswith("losses/"),  # as in CleanRL
             not (key[1] == REPORT or high or evaluates),
             high and seen[key].last == 0,
             modes[key] is None,
