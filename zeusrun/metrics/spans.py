@@ -54,8 +54,10 @@ def is_continued(progress: Progress, trial: Trial) -> bool:
     if again or not points or passes is None or points[0].epoch in {0, 1, progress.begins_at}:
         return False
     first, last = points[0], points[-1]
-    if last.epoch - passes < 1 or len(points) == 1:
-        return last.epoch - passes >= 1 and abs(passes - 1) < _ONE_PASS
+    if last.epoch - passes < 1:
+        return False
+    if len(points) == 1:  # then only a single whole pass is no accident
+        return abs(passes - 1) < _ONE_PASS
     gap = points[1].epoch - first.epoch
     nearer = abs(passes - (last.epoch - first.epoch + gap)) < abs(passes - last.epoch)
     epoch_s = (last.time_s - first.time_s) / (last.epoch - first.epoch or 1)
