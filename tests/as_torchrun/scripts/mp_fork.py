@@ -30,4 +30,5 @@ writer.join()
 mp.Process(target=late).start()
 mp.Process(target=time.sleep, args=[600], daemon=True).start()
 left = mp.Pool(1)
-print(left.apply(double, [4]), multiprocessing.current_process().name, len(mp.active_children()))
+daemons = [child for child in mp.active_children() if child.daemon]  # the late one may have ended
+print(left.apply(double, [4]), multiprocessing.current_process().name, len(daemons))
