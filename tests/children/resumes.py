@@ -37,3 +37,4 @@ for epoch in range(done + 1, 20):
         time.sleep(0.01)
     torch.save((epoch, model.state_dict()), path)
     print(f"epoch {epoch} accuracy {model.bias.item():.4f}", flush=True)
+    time.sleep(2.0 * (model.bias.item() > 0.95))  # so that a late launcher ends it in time
