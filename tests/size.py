@@ -84,7 +84,7 @@ BUDGETS: Mapping[str, int] = {
     "kubernetes": 1_015,
     "launcher": 5_890,
     "maintenance": 948,
-    "metrics": 2_082,
+    "metrics": 2_084,
     "other files": 363,
     "policies": 3_135,
     "report": 1_693,
@@ -133,7 +133,7 @@ class Loaded(NamedTuple):
 
 
 WALK_BUDGET = Walk(files=105, stops=396, returns=291)
-LOADED_BUDGET = Loaded(modules=199, lines=24_196)
+LOADED_BUDGET = Loaded(modules=199, lines=24_198)
 
 
 def count_code(text: str, tree: ast.Module) -> int:
