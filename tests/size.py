@@ -82,11 +82,11 @@ BUDGETS: Mapping[str, int] = {
     "hosts": 1_802,
     "jobfile": 3_219,
     "kubernetes": 1_015,
-    "launcher": 5_890,
+    "launcher": 5_891,
     "maintenance": 948,
     "metrics": 2_084,
     "other files": 363,
-    "policies": 3_135,
+    "policies": 3_132,
     "report": 1_693,
     "schedule": 1_030,
     "server": 4_665,
@@ -133,7 +133,7 @@ class Loaded(NamedTuple):
 
 
 WALK_BUDGET = Walk(files=105, stops=396, returns=291)
-LOADED_BUDGET = Loaded(modules=199, lines=24_198)
+LOADED_BUDGET = Loaded(modules=199, lines=24_196)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

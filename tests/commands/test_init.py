@@ -184,7 +184,35 @@ def test_a_batch_size_that_only_the_data_loader_shows_is_found(zeusrun, script):
         "apply": "dataloader",
     }
     assert "# learning_rate: {base: 0.01, scale" in text
+    assert "only an example" not in text
     assert "# metric: val_accuracy" in text
+    assert yaml.safe_load(text)["objective"]["max_epochs"] == 2  # the whole training has run
+
+
+@pytest.mark.long
+def test_a_script_that_updates_its_parameters_itself_is_one_with_sgd(zeusrun, script):
+    script("""
+        import argparse, time
+        import torch
+
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--batch-size", type=int, default=8)
+        parser.add_argument("--lr", type=float, default=0.1)
+        parser.add_argument("--adam", action="store_true")
+        arguments = parser.parse_args()
+        weight = torch.ones(4, requires_grad=True)
+        if arguments.adam:
+            optimizer = torch.optim.Adam([weight], lr=arguments.lr)
+        for epoch in range(1, 4):
+            weight.square().sum().backward()
+            weight.data -= 0.1 * weight.grad
+            time.sleep(0.2)
+            print(f"epoch {epoch} val acc: {0.2 * epoch}", flush=True)
+    """)
+    done = zeusrun("init", "--try", "--", "python", "train.py", "--lr", "0.1", "--batch-size", "8")
+    assert done.returncode == 0, done.stderr
+    text = (zeusrun.folder / "train.yaml").read_text()
+    assert yaml.safe_load(text)["learning_rate"]["scale"] == "linear", text
 
 
 def test_a_try_proposes_a_pattern_for_what_the_script_prints(zeusrun, script):

@@ -197,6 +197,24 @@ def test_the_number_of_epochs_is_as_it_is_printed(lines, epochs):
 
 
 @pytest.mark.parametrize(
+    ("train", "validate", "metric"),
+    [
+        (
+            "[Epoch 1] [train] loss: 0.64, acc: 0.62",
+            "[Epoch 1] [val] loss: 0.55, acc: 0.7",
+            "val_acc",
+        ),
+        ("Epoch 1 train loss: 0.6 f1: 0.6", "Epoch 1 valid loss: 0.5 f1: 0.7", "valid_f1"),
+        ("Epoch 1 train loss 0.6 acc 0.6", "Epoch 1 test loss 0.5 acc 0.7", "test_acc"),
+    ],
+)
+def test_of_two_lines_of_an_epoch_that_of_the_validation_is_read(train, validate, metric):
+    shape = propose_pattern([train, validate])
+    assert (shape.proposal.metric, shape.line) == (metric, validate)
+    assert not re.search(shape.pattern, train)
+
+
+@pytest.mark.parametrize(
     ("line", "begin"),
     [
         ("Rank {rank}, epoch {epoch}: val acc 0.{epoch}", r"^\bRank +0\b"),

@@ -17,7 +17,7 @@ from zeusrun.bandit.proof import (
     with_ranks_of,
 )
 from zeusrun.bandit.reinterpret import CUT_SHORT, complete, read_trial
-from zeusrun.trial import TrialStatus, split_variant
+from zeusrun.trial import TrialStatus, is_baseline, split_variant
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -132,7 +132,8 @@ def _differences(problem: Problem, trial: Trial) -> Iterator[tuple[str, str]]:
     if proof.nothing and proof.learning is not None:
         other = str(trial.observed_batch_size or "its own")
         values = {Doubt.OTHER_SIZE: other, Doubt.NO_CRASH: trial.trial}
-        values[Doubt.CONTINUED] = f"epoch {trial.curve[0].epoch}" if trial.curve else ""
+        first = next((point.epoch for point in trial.curve if not is_baseline(point)), 0)
+        values[Doubt.CONTINUED] = f"epoch {first}"
         yield proof.learning.value, values.get(proof.learning, trial.status.value)
     (adapts, sync), now = split_variant(trial.variant), split_variant(problem.variant)
     if adapts != now[0]:

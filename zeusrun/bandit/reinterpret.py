@@ -328,20 +328,16 @@ def find_unit(metric: str, mode: str, trials: Iterable[Trial]) -> int | None:
         for trial in trials
         if (trial.metric, trial.mode) == (metric, mode) and prove(trial).learning is None
     ]
-    firsts: Iterable[float] = (
-        next((point.epoch for point in trial.by_samples if point.epoch), 0)
-        for trial in counting
-        if trial.by_samples
-    )
-    known = [first for first in firsts if first] or _samples_of_fixed_steps(counting)
+    firsts = (next((p.epoch for p in trial.by_samples if p.epoch), 0) for trial in counting)
+    known = [float(first) for first in firsts if first] or _samples_of_fixed_steps(counting)
     return max(1, int(min(known)) // _UNITS) if known else None
 
 
 def _samples_of_fixed_steps(trials: Iterable[Trial]) -> list[float]:
     """Return the samples of an epoch by batch size, if the epoch is a fixed number of steps.
 
-    Not if it is a pass over the data, whose number may have grown. Steps behind the last report
-    count, too, where the samples are unknown, so few epochs show nothing.
+    An epoch that is one pass over the data does not count: the data may have grown. Where the
+    samples are unknown, steps after the last report are counted, so a run needs a few epochs.
     """
     samples: dict[int, float] = {}
     for trial in trials:

@@ -98,11 +98,12 @@ def find_remarks(
     if (text := _reached_at_once(progress, trial, earlier)) is not None:
         remarks["at once"] = text
     if is_continued(progress, trial):
+        first = next(point.epoch for point in progress.curve if not is_baseline(point))
         remarks["continued"] = (
-            f"the first report is of epoch {progress.curve[0].epoch}, but the run has passed over "
-            "its data less often: the script has gone on from a checkpoint of another run. "
-            "Nobody can tell what a whole training costs, so this run teaches nothing. Keep "
-            "checkpoints in ${run_dir}, which belongs to one run, or let the script start anew"
+            f"the first report is of epoch {first}, but the run has passed over its data less "
+            "often: the script has gone on from a checkpoint of another run. The cost of this run "
+            "is not that of a whole training, so the run teaches nothing. Keep checkpoints in "
+            "${run_dir}, which belongs to one run, or let the script start anew"
         )
     spawned = progress.ranks.spawned.values()
     started_t = max((each.t for each in spawned), default=progress.now_t)

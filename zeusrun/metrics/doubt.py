@@ -23,7 +23,7 @@ class Known(NamedTuple):
 def find_known(trial: Trial, earlier: Sequence[Trial]) -> Known | None:
     """Return the values of earlier runs with the same objective; ``None`` if there are none.
 
-    What a lost run has reported, no launcher has doubted.
+    A lost run does not count: no launcher has checked the values that it reported.
     """
     objective = (trial.metric, trial.mode, trial.target)
     judged = (each for each in earlier if each.status is not TrialStatus.LOST)

@@ -116,9 +116,9 @@ def a_little_worse(value: float, mode: str) -> float:
 def a_tenth_better(value: float, mode: str) -> float:
     """Return a number of two digits that is about a tenth better than what an epoch has reached.
 
-    Whatever is only a little better, the first epoch of another run reaches by luck. Of an
-    accuracy it is a tenth of what is missing, if that is less. An accuracy of 0 gives 0.01, be it
-    in percent or not.
+    The first epoch of another run may reach by luck what is only a little better. For an
+    accuracy, the step is a tenth of what is missing, if that is less. An accuracy of 0 gives 0.01,
+    be it in percent or not.
     """
     exact = Decimal(repr(value))
     if exact == 0:

@@ -196,9 +196,9 @@ def _build(line: str, numbers: Sequence[Number]) -> str:
 
 
 def _skip(line: str, done: int, others: Sequence[Number]) -> str:
-    """Return the pattern of other numbers: anything, but that of a rank stays.
+    """Return a pattern that skips other numbers, but keeps the number of a rank.
 
-    Each rank prints such a line, and those of one are read.
+    Where each rank prints such a line, the pattern matches the lines of one rank.
     """
     text = _escape(line[done : others[0].start])
     ranks = [_RANK.search(line[done : each.end]) for each in others]

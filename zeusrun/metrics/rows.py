@@ -42,8 +42,8 @@ class Places:
     """Gives each row of a source the epoch and the samples that the steps before it made.
 
     Several lines of one pass with a handful of steps between them are of single batches, unless
-    another loader was read: then they are evaluations. Until that is known of the first lines of a
-    training, they are held back: one batch may meet the target.
+    another loader was read: then they are evaluations. The first lines of a training
+    are held back until that is known, because a single batch may meet the target.
     """
 
     def __init__(self) -> None:
@@ -92,7 +92,7 @@ class Places:
     def _is_open(self, row: Row, place: Place) -> bool:
         """Whether one of the first rows may still turn out to be of a single batch.
 
-        The next row of the same metrics is waited for, until the training has gone on without one.
+        It waits for the next row of the same metrics, until the training has gone on without one.
         """
         names, now = frozenset(row.event.metrics), self._now
         early = place.passes == 1 and place.others == self._others

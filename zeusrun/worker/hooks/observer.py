@@ -42,7 +42,7 @@ class Feed:
     loader: Callable[[], Any] = lambda: None  # ``None`` once the script has dropped it
     sizes: set[int | None] = field(default_factory=set)  # of the batches seen
     passes: int = 0  # in which an optimizer stepped
-    reads_ahead: bool = False  # whether a step took a batch that the step before had found there
+    reads_ahead: bool = False  # whether a step found no new batch: it was yielded before
     left: tuple[str, ...] = ()  # where it was built, if it kept its batch size (``hooks/apply.py``)
 
     def sees(self, size: int | None) -> None:
@@ -286,7 +286,7 @@ class Observer:
     def _credit_single(self) -> None:
         """Take in the one step of the newest pass, if it has taken all batches.
 
-        Of a loader that reads ahead, a training that a signal ends may have left the last one.
+        If the loader reads ahead, a signal may have ended the training before its last step.
         """
         single, self._single = self._single, None
         if single is None or single.feed.reads_ahead:
