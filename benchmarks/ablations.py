@@ -19,10 +19,10 @@ from unittest.mock import patch
 
 import numpy as np
 from regret import HORIZONS, regrets, to_never
+from synthetic import FAMILIES
 from timing import describe_machine
 
 from zeusrun.simulate.study import Scenario, StudySettings, build_scenarios, run_study
-from zeusrun.simulate.synthetic import FAMILIES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -64,7 +64,7 @@ def main() -> None:
     parser.add_argument("--trace-dir", type=Path, help="where the traces are")
     parser.add_argument("--seeds", type=int, default=20)
     given = parser.parse_args()
-    suites = {"made up": [Scenario(name) for name in FAMILIES]}
+    suites = {"made up": [Scenario(name, make) for name, make in FAMILIES.items()]}
     for gpu in ("v100", "p100") if given.trace_dir else ():
         suites[gpu] = build_scenarios([], given.trace_dir, gpu)
     zeus = {suite: study(scenarios, "zeus", given.seeds) for suite, scenarios in suites.items()}

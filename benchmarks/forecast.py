@@ -12,13 +12,13 @@ import statistics
 from dataclasses import replace
 
 import numpy as np
+from synthetic import FAMILIES
 
 from zeusrun.bandit.registry import create_policy
 from zeusrun.errors import UsageError
 from zeusrun.simulate.engine import expected
 from zeusrun.simulate.own_job import learn
 from zeusrun.simulate.replay import ask_about, forecast, replay
-from zeusrun.simulate.synthetic import FAMILIES
 from zeusrun.trial import TrialStatus
 
 AHEAD, LAST = 30, 10  # recurrences; the last ones show which batch size is in use

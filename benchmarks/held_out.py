@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from power_limits import smooth as smooth_over_limits
 from regret import COST_FACTOR, ETA_KNOB, HORIZONS, regrets, to_never
+from synthetic import CURVES, FAMILIES, LIMITS_W, TARGET, build_job, draw_law
 from timing import describe_machine
 
 from zeusrun.bandit.registry import create_policy
@@ -30,7 +31,6 @@ from zeusrun.bandit.reinterpret import read_trial
 from zeusrun.simulate.engine import LearningCurve, Rate, best_arm, expected
 from zeusrun.simulate.replay import ask_about, replay
 from zeusrun.simulate.study import Scenario, StudySettings, simulate
-from zeusrun.simulate.synthetic import CURVES, FAMILIES, LIMITS_W, TARGET, build_job, draw_law
 from zeusrun.simulate.traces import Workload, load_jobs
 from zeusrun.trial import Hardware
 

@@ -1,6 +1,6 @@
 """Makes up histories for the pages of a server: the example of the docs, and long ones.
 
-``python benchmarks/pages.py FILE`` writes what ``zeusrun serve --demo`` shows to an SQLite
+``python benchmarks/pages.py FILE`` writes what ``made_up.py`` shows to an SQLite
 database, for the pictures of the docs. ``benchmarks/server.py --page`` measures the pages.
 """
 
@@ -11,20 +11,21 @@ import dataclasses
 import random
 from pathlib import Path
 
+import made_up
+
 from zeusrun.history.sql.schema import create_tables
 from zeusrun.history.sql.store import SqlHistory
-from zeusrun.server import demo
 
 
 def fill(store: SqlHistory, trials: int, jobs: int) -> None:
     """Write ``trials`` trials of ``jobs`` jobs."""
     rng = random.Random(19)  # noqa: S311 - not for secrets
     for number in range(jobs):
-        name = f"job-{number:03d}" if jobs > len(demo.JOBS) else demo.JOBS[number]
+        name = f"job-{number:03d}" if jobs > len(made_up.JOBS) else made_up.JOBS[number]
         count = trials // jobs + (number < trials % jobs)
-        made = demo.make_trials(count, rng, name)[:count]
+        made = made_up.make_trials(count, rng, name)[:count]
         store.add([dataclasses.replace(each, host=f"node-{number % 4}") for each in made])
-        store.keep_settings(name, demo.settings_of(name))
+        store.keep_settings(name, made_up.settings_of(name))
 
 
 def main() -> None:
@@ -33,7 +34,7 @@ def main() -> None:
     path = parser.parse_args().file
     store = SqlHistory(f"sqlite:///{path.absolute()}")
     create_tables(store.engine)
-    demo.fill(store)
+    made_up.fill(store)
     store.close()
     print(f"zeusrun serve --database-url sqlite:///{path.absolute()}")
 

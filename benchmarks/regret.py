@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from rich.console import Console
 from rich.progress import Progress
+from synthetic import FAMILIES
 from timing import describe_machine
 
 from zeusrun.bandit.registry import POLICIES
@@ -28,7 +29,6 @@ from zeusrun.bandit.reinterpret import read_history
 from zeusrun.simulate.engine import expected
 from zeusrun.simulate.replay import ask_about, replay
 from zeusrun.simulate.study import Episode, Scenario, StudySettings, build_scenarios, run_study
-from zeusrun.simulate.synthetic import FAMILIES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -188,7 +188,7 @@ def _worst_to_never(cells: Cells, horizon: int) -> float:
 
 def families(console: Console, seeds: range) -> None:
     """Compare on made-up jobs, another one for every seed."""
-    scenarios = [Scenario(name) for name in FAMILIES]
+    scenarios = [Scenario(name, make) for name, make in FAMILIES.items()]
     episodes = simulate(console, "made-up jobs", scenarios, ["auto", "zeus"], seeds)
     print("\n### Synthetic jobs, one per seed, T=50\n")
     print(
@@ -222,7 +222,7 @@ def _gave_up(episodes: Sequence[Episode]) -> str:
 
 def errors(console: Console, jobs: int) -> None:
     """Run every policy on many made-up jobs; whatever is raised ends the benchmark."""
-    scenarios = [Scenario(name) for name in FAMILIES]
+    scenarios = [Scenario(name, make) for name, make in FAMILIES.items()]
     each = math.ceil(jobs / len(FAMILIES))
     settings = StudySettings(
         recurrences=50, eta_knob=ETA_KNOB, cost_factor=COST_FACTOR, in_flight=1

@@ -23,12 +23,12 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from made_up import GPUS, LIMIT_W, make_trials, settings_of
 from timing import describe_machine
 
 from zeusrun.energy.device import Health
 from zeusrun.energy.monitor import COLUMNS, PowerRow
 from zeusrun.history.tinydb.storage import empty_tables, encode_tables
-from zeusrun.server.demo import GPUS, LIMIT_W, make_trials, settings_of
 
 if TYPE_CHECKING:
     from zeusrun.trial import Trial

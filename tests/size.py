@@ -50,7 +50,6 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     "jobfile": ("jobfile/",),
     "kubernetes": (
         *("launcher/kubernetes/", "commands/kubernetes.py", "jobfile/kubernetes_section.py"),
-        "export/kubeflow.py",
     ),
     "launcher": ("launcher/",),
     "maintenance": ("maintenance/", "notify/"),
@@ -71,31 +70,31 @@ PARTS: Mapping[str, tuple[str, ...]] = {
 """The parts of the package, by how the paths of their modules begin; the longest that fits wins."""
 
 BUDGETS: Mapping[str, int] = {
-    "adapt": 882,
+    "adapt": 880,
     "analysis": 1_005,
-    "commands": 2_990,
+    "commands": 2_958,
     "elastic": 1_579,
     "export": 443,
-    "gpu and energy": 2_352,
+    "gpu and energy": 2_301,
     "history": 1_001,
     "hooks": 1_642,
     "hosts": 1_802,
-    "jobfile": 3_219,
-    "kubernetes": 1_015,
+    "jobfile": 3_218,
+    "kubernetes": 923,
     "launcher": 5_891,
-    "maintenance": 948,
+    "maintenance": 951,
     "metrics": 2_084,
     "other files": 363,
-    "policies": 3_132,
-    "report": 1_693,
+    "policies": 3_133,
+    "report": 1_650,
     "schedule": 1_030,
-    "server": 4_665,
+    "server": 4_334,
     "shared histories": 1_864,
-    "simulate": 1_438,
+    "simulate": 1_253,
     "slurm": 679,
     "sync": 1_012,
     "values": 1_628,
-    "view": 2_185,
+    "view": 2_114,
     "watch": 894,
     "worker": 1_181,
 }
@@ -133,7 +132,7 @@ class Loaded(NamedTuple):
 
 
 WALK_BUDGET = Walk(files=105, stops=396, returns=291)
-LOADED_BUDGET = Loaded(modules=199, lines=24_196)
+LOADED_BUDGET = Loaded(modules=199, lines=24_187)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

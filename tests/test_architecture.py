@@ -170,9 +170,9 @@ def test_only_cli_exits_zeusrun_and_only_the_worker_ends_a_rank():
     assert exiting == [
         "cli.py",
         "commands/connect.py",
-        "commands/gpu.py",
         "commands/job.py",
         "commands/kubernetes.py",
+        "commands/measure.py",
         "commands/schedule.py",
         "commands/slurm.py",
         "commands/submit.py",
@@ -523,7 +523,7 @@ def test_python_m_zeusrun_is_the_command(zeusrun):
     done = zeusrun("--help")
     assert (done.returncode, done.stderr) == (0, "")
     verbs = ("submit", "history", "show", "logs", "explain", "simulate", "validate", "doctor")
-    for verb in (*verbs, "schema", "gpu", "measure", "repair"):
+    for verb in (*verbs, "schema", "measure", "repair"):
         assert verb in done.stdout
 
 

@@ -138,7 +138,7 @@ def test_bad_usage_is_exit_2_and_says_so(cli, arguments):
 @pytest.mark.parametrize("columns", ["80", "100"])
 def test_no_help_is_cut_short(cli, monkeypatch, columns):
     monkeypatch.setenv("COLUMNS", columns)
-    for arguments in ([], ["gpu"], ["schedule"], ["history"], ["submit"]):
+    for arguments in ([], ["doctor"], ["schedule"], ["history"], ["submit"]):
         assert "..." not in cli(*arguments, "--help")[1].replace("[ARGS]...", "")
 
 

@@ -778,40 +778,6 @@ class TestTrainJobs:
         refused = refusal(objects.replace_namespaced_custom_object, *TRAINJOBS, "t", made)
         assert refused[:2] == (422, "Invalid")
 
-    def test_status_server(self, cluster, train):
-        cluster.status_server = True
-        script = """
-import json, os, ssl, sys, urllib.error, urllib.request
-url, ca, token = (os.environ[f"KUBEFLOW_TRAINER_SERVER_{n}"] for n in ("URL", "CA_CERT", "TOKEN"))
-token = open(token).read()
-def post(status, url=url, token=token):
-    head = {"Authorization": f"Bearer {token}"}
-    request = urllib.request.Request(url, json.dumps({"trainerStatus": status}).encode(), head)
-    try:
-        answer = urllib.request.urlopen(request, context=ssl.create_default_context(cafile=ca))
-        print(answer.status)
-    except urllib.error.HTTPError as error:
-        print(error.code)
-good = {"progressPercentage": 45, "lastUpdatedTime": "2025-06-01T12:00:00Z"}
-post(good | {"metrics": [{"name": "loss", "value": "0.5"}]})
-post(good | {"progressPercentage": 101})
-post(good | {"progressPercentage": 4.5})
-post({"progressPercentage": 4})
-post(good | {"metrics": [{"name": "loss", "value": 0.5}]})
-post(good | {"metrics": [{"name": "x" * 65, "value": "0.5"}]})
-post(good, token="wrong")
-post(good, url=url.replace("/t/", "/u/"))
-"""
-        script = f"exec {PYTHON} -c '{script}'"
-        train(script, nodes=1, pod={"securityContext": RESTRICTED})
-        done = cluster.wait_for("trainjobs", "t", "Complete")
-        log = cluster.log(cluster.pods()[0]["metadata"]["name"])
-        assert log.split() == ["200", *["422"] * 5, "403", "403"]
-        assert done["status"]["trainerStatus"]["metrics"] == [{"name": "loss", "value": "0.5"}]
-        assert [code for _, _, code, _ in cluster.status.posts] == [
-            int(code) for code in log.split()
-        ]
-
 
 class TestCronJobs:
     CRONJOBS = ("batch", "v1", "ml", "cronjobs")

@@ -54,7 +54,7 @@ def list_known(name: str, jobs: Sequence[str], run: str = "") -> str:
     return f"known jobs: {', '.join(jobs) or 'none yet'}{did_you_mean(name, jobs, run)}"
 
 
-def did_you_mean(name: str, jobs: Sequence[str], run: str = "") -> str:
-    """Return the end of a message, with the job whose name is similar; empty if there is none."""
-    close = difflib.get_close_matches(name, jobs, n=1)
+def did_you_mean(name: str, known: Sequence[str], run: str = "") -> str:
+    """Return the end of a message, with the known name that is similar; empty if there is none."""
+    close = difflib.get_close_matches(name, known, n=1)
     return f"; did you mean {close[0] + run!r}?" if close else ""

@@ -653,7 +653,7 @@ class TestPod:
         """Run no training; note what would run."""
         seen = []
 
-        def run(spec, request, *, emit, allocation):
+        def run(spec, request, *, allocation):
             seen.append((spec.name, request.allocation, allocation.hosts))
             return {"exit_code": 4}
 

@@ -17,7 +17,7 @@ import typer
 
 from tests.gpu import fixtures
 from tests.gpu.simulated import SimulatedDevice
-from zeusrun.commands import gpu as cli_gpu
+from zeusrun.commands import measure as verb
 
 build_library, plain_library = fixtures.build_library, fixtures.plain_library
 gpu_machine = fixtures.gpu_machine
@@ -383,10 +383,10 @@ def test_the_result_is_told_before_the_devices_are_let_go(monkeypatch, capfd):
             os.write(1, b"closed\n")
 
     devices = [SlowToClose(time.monotonic)]
-    monkeypatch.setattr("zeusrun.commands.gpu.job_devices", lambda *_: (devices, None))
+    monkeypatch.setattr("zeusrun.commands.measure.job_devices", lambda *_: (devices, None))
     for as_json in (True, False):
         with pytest.raises(typer.Exit):
-            cli_gpu.measure(["true"], as_json=as_json, cpu=False)
+            verb.measure(["true"], as_json=as_json, cpu=False)
     first, second, last = capfd.readouterr().out.strip().splitlines()
     assert json.loads(first)["exit_code"] == 0
     assert (second, last) == ("closed", "closed")

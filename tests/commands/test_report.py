@@ -125,7 +125,7 @@ def test_several_jobs_share_a_page(cli, runs, record, zeusrun):
         (("--format", "md"), "### job"),
         (("--format", "json"), '{"zeusrun": '),
         (("--format", "md", "--compare", "32", "64"), "### Batch size 64 against batch size 32: "),
-        (("--format", "json", "--compare", "2025-06", "2025-07.."), '{"zeusrun": '),
+        (("--format", "json", "--compare", "32", "64"), '{"zeusrun": '),
     ],
 )
 def test_a_snippet_is_printed(cli, runs, options, begin):
@@ -169,16 +169,10 @@ def test_two_jobs_are_compared(cli, runs, record, zeusrun):
         (("-o", "x.svg", "--format", "md"), "--format md does not fit x.svg"),
         (("-o", "x.json", "--format", "md"), "--format md does not fit the ending of x.json"),
         (("-o", "n.md", "--format", "json"), "--format json does not fit the ending of n.md"),
-        (("--compare", "32", "2026"), "used 32, 64; for the year, write 2026..2026"),
-        (
-            ("--compare", "job", "nosuch"),
-            "'nosuch' is no job, no batch size and no span of time: name",
-        ),
+        (("--compare", "job", "nosuch"), "'nosuch' is no job and no batch size; name two jobs"),
         (("--compare", "32", "32"), "both sides are the same"),
         (("--compare", "32", "99"), "job has no finished run of batch size 99; it has used 32, 64"),
-        (("--compare", "32", "9" * 5000), "has no finished run of batch size 999"),
-        (("--compare", "2020..2021", "2025.."), "job has no finished run of 2020..2021"),
-        (("--compare", "32", "job"), "name two jobs, two batch sizes of a job (64 256)"),
+        (("--compare", "32", "job"), "name two jobs, or two batch sizes of a job (64 256)"),
     ],
 )
 def test_a_wrong_option_is_one_clear_sentence(cli, runs, zeusrun, options, said):

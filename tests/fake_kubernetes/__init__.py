@@ -22,12 +22,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.fake_kubernetes import status
 from tests.fake_kubernetes.api import Handler, Server
 from tests.fake_kubernetes.controllers import Controllers, fire
 from tests.fake_kubernetes.kubelet import Container, Kubelet, collect_garbage
 from tests.fake_kubernetes.network import HOST, Network
-from tests.fake_kubernetes.status import StatusServer
 from tests.fake_kubernetes.store import Failure, Store, condition, set_condition
 from tests.fake_kubernetes.trainjobs import JOBSET
 
@@ -46,9 +44,9 @@ def missing() -> str | None:
     """Return what keeps this machine from having a cluster; ``None`` if nothing does."""
     if os.geteuid() != 0:
         return "namespaces need root"
-    for program in ("ip", "unshare", "nsenter", "openssl"):
+    for program in ("ip", "unshare", "nsenter"):
         if shutil.which(program) is None:
-            return f"the program {program} is not installed (Debian: iproute2, util-linux, openssl)"
+            return f"the program {program} is not installed (Debian: iproute2, util-linux)"
     command = ["unshare", "--net", "--mount", "--propagation", "private", "sh", "-ec", _TRIAL]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return f"no containers here: {done.stderr.strip()}" if done.returncode else None
@@ -103,7 +101,6 @@ class FakeCluster:
         absent: API groups that are not installed.
         schedulable: Whether there is room for pods; ``unschedulable_message`` says why not.
         starting: While it is not set, containers are being created.
-        status_server: Whether TrainJobs get Kubeflow's server for their status, which is ``status``.
         host_address: Where pods of TrainJobs find this machine; see ``network``.
         backoff_s: How long a job waits before it replaces a pod that has failed.
     """
@@ -128,10 +125,8 @@ class FakeCluster:
         self.schedulable = True
         self.unschedulable_message = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
         self.backoff_s = 0.05
-        self.status_server = False
         self.fired = 0
         self._network: Network | None = None
-        self._status: StatusServer | None = None
         self.token = uuid.uuid4().hex
         self.answering, self.starting = threading.Event(), threading.Event()
         self._faults: list[_Fault] = []
@@ -156,9 +151,8 @@ class FakeCluster:
         self.stop()
         self._manager.join()
         self.kubelet.close()
-        for each in (self._status, self._network):
-            if each:
-                each.close()
+        if self._network:
+            self._network.close()
 
     def _manage(self):
         seen = 0
@@ -322,7 +316,7 @@ class FakeCluster:
         """Let the schedule of a CronJob be due; return the name of the job, if it made one."""
         return fire(self, self.get("cronjobs", name, namespace))
 
-    # For the pods of TrainJobs: names, addresses, and the server for their status.
+    # For the pods of TrainJobs: names and addresses.
 
     @property
     def network(self) -> Network:
@@ -331,26 +325,13 @@ class FakeCluster:
             self._network = self._network or Network()
             return self._network
 
-    @property
-    def status(self) -> StatusServer:
-        with self.store.changed:
-            self._status = self._status or StatusServer(self, self.folder / "status")
-            return self._status
-
     def network_of(self, pod):
         return self.network.plug(pod["metadata"]["uid"]) if _jobset_of(pod) else None
-
-    def status_extra(self, trainjob) -> dict:
-        return self.status.extra(trainjob) if self.status_server else {}
-
-    def token_files(self, pod) -> Path:
-        return self.status.token_files(pod["metadata"]["namespace"], _jobset_of(pod)[1])
 
     def write_hosts(self, pod, path):
         """Write the names that a pod can resolve: its own, and those of pods that have started."""
         lines = ["127.0.0.1 localhost", f"{pod['status']['podIP']} {_hostname(pod)}"]
         if jobset := _jobset_of(pod):
-            lines.append(f"{HOST} {status.NAME}")
             for other in self.store.all("pods"):
                 if _jobset_of(other) == jobset and other["status"]["phase"] == "Running":
                     short = f"{_hostname(other)}.{jobset[1]}"

@@ -355,8 +355,6 @@ class Kubelet:
                 if group is not None:
                     os.chown(source, 0, group)
                     source.chmod(0o2775)
-            elif "projected" in volume:
-                source = self._cluster.token_files(pod)
             elif "emptyDir" not in volume:
                 raise Waiting("ContainerCreating", f"volume {each['name']}: not in this cluster")
             source = source and str(source)

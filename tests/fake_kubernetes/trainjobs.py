@@ -58,13 +58,12 @@ def _processes(trainer, resources) -> str:
     return str(max(1, _count(requests.get("cpu") or limits.get("cpu") or 0)))
 
 
-def jobset_spec(trainjob, runtime, extra) -> dict:
+def jobset_spec(trainjob, runtime) -> dict:
     """Return the spec of the JobSet of a TrainJob.
 
     Args:
         trainjob: The TrainJob.
         runtime: Its TrainingRuntime.
-        extra: What ``node`` and its ``pod`` need for the server of its status.
     """
     spec = copy(runtime["spec"]["template"]["spec"])
     for patch in trainjob["spec"].get("runtimePatches", []):
@@ -96,8 +95,7 @@ def jobset_spec(trainjob, runtime, extra) -> dict:
             ]
             added = {"env": [*trainer.get("env", []), *(torch if "torch" in policy else [])]}
             node["resources"] = resources
-            node.update(merge(merge(node, added), extra.get("node", {})))
-        pod.update(merge(pod, extra.get("pod", {})))
+            node.update(merge(node, added))
     return spec
 
 
@@ -183,9 +181,7 @@ class TrainJobs:
                 self._create(trainjob, attempt)
 
     def _create(self, trainjob, attempt):
-        spec = jobset_spec(
-            trainjob, find_runtime(self._cluster, trainjob), self._cluster.status_extra(trainjob)
-        )
+        spec = jobset_spec(trainjob, find_runtime(self._cluster, trainjob))
         meta = trainjob["metadata"]
         for replicated in spec["replicatedJobs"]:
             template = replicated["template"]

@@ -108,7 +108,7 @@ def test_who_sets_a_header_for_people_also_says_who_and_of_which_proxies(tmp_pat
 
 def test_a_real_history_is_never_called_made_up(tmp_path):
     (tmp_path / "server.yaml").write_text("demo: true")
-    with pytest.raises(UsageError, match="zeusrun serve --demo"):
+    with pytest.raises(UsageError, match="demo is not a key"):
         load_settings(tmp_path, {})
 
 

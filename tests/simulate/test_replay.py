@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from benchmarks.synthetic import FAMILIES
 from tests.simulate.traces import Scripted, job
 from zeusrun.bandit.auto.policy import SPEED_CHECK_S
 from zeusrun.bandit.registry import POLICIES
 from zeusrun.lever import power_lever
 from zeusrun.simulate.engine import PROBE_S, LearningCurve, Rate
 from zeusrun.simulate.replay import Arrival, ask_about, replay
-from zeusrun.simulate.synthetic import FAMILIES
 from zeusrun.trial import Bound, Decision, Stage, TrialStatus
 
 EIGHT = Decision(8, Stage.EXPLOIT, "")

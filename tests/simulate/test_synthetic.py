@@ -7,9 +7,9 @@ import math
 
 import pytest
 
+from benchmarks.synthetic import FAMILIES
 from zeusrun.simulate.engine import best_arm, expected
 from zeusrun.simulate.study import Scenario
-from zeusrun.simulate.synthetic import FAMILIES
 
 SEEDS = 50
 MOST = 0.8 * SEEDS
@@ -17,7 +17,7 @@ MOST = 0.8 * SEEDS
 
 @functools.cache
 def jobs(family):
-    scenario = Scenario(family)
+    scenario = Scenario(family, FAMILIES[family])
     return [scenario.build(seed) for seed in range(SEEDS)]
 
 
@@ -102,5 +102,5 @@ def test_the_best_moves(family):
 
 def test_drift_is_one_step_and_creep_are_many():
     assert all(len(job.eras) == 2 and 12 <= job.eras[1][0] < 30 for job in jobs("drift"))
-    creeping = [Scenario("creep").build(seed) for seed in range(5)]
+    creeping = [Scenario("creep", FAMILIES["creep"]).build(seed) for seed in range(5)]
     assert all([first for first, _ in job.eras] == [*range(1, 50, 5)] for job in creeping)

@@ -6,7 +6,6 @@ what other batch sizes save stays known.
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -17,6 +16,7 @@ from zeusrun.bandit.power import first_lever
 from zeusrun.bandit.problem import ArmBelief, merged_profile
 from zeusrun.bandit.zeus.policy import Zeus
 from zeusrun.errors import UsageError
+from zeusrun.job_name import did_you_mean
 from zeusrun.plugins import blame, create_plugin, plugin_names
 from zeusrun.trial import Decision, Stage
 
@@ -107,9 +107,10 @@ def create_policy(name: str) -> Policy:
         return POLICIES[name]()
     policy = create_plugin("zeusrun.policies", name, Policy)
     if policy is None:
-        close = difflib.get_close_matches(name, [*POLICIES, *plugin_names("zeusrun.policies")], n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(POLICIES)}"
-        raise UsageError(f"unknown policy {name!r}; {hint}")
+        hint = did_you_mean(name, [*POLICIES, *plugin_names("zeusrun.policies")])
+        raise UsageError(
+            f"unknown policy {name!r}" + (hint or f"; there are {', '.join(POLICIES)}")
+        )
     return _PluginPolicy(name, policy)
 
 

@@ -20,7 +20,6 @@ from zeusrun.commands.follow import Follower, tell_queued
 from zeusrun.commands.node import join_head
 from zeusrun.commands.recurrence import run_recurrence
 from zeusrun.errors import BusyError, ExitCode, HistoryError, LaunchError, UsageError, ZeusrunError
-from zeusrun.export.kubeflow import StatusReporter
 from zeusrun.files.home import trusted_home
 from zeusrun.history.base import NEWEST, UnavailableError
 from zeusrun.history.http.client import TOKEN_VARIABLE, read_token
@@ -254,8 +253,7 @@ def _run_head(
     if request.until is not None and read_clock() > request.until and earlier is None:
         raise BusyError(f"{spec.name}: its deadline has passed; this run is skipped")
     allocation = pods.PodAllocation(request.allocation, hosts)
-    with StatusReporter(os.environ) as reporter:
-        result = run_recurrence(spec, request, emit=reporter.take, allocation=allocation)
+    result = run_recurrence(spec, request, allocation=allocation)
     until_t = time.monotonic() + (0.0 if spec.pod_keeps_files else _DELIVERED_S)
     with contextlib.suppress(HistoryError):
         while time.monotonic() < until_t and not received:

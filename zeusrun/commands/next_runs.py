@@ -64,7 +64,7 @@ def simulate(
     *,
     overrides: Overrides = None,
     trace_dir: Annotated[
-        _PATH, Option(metavar="DIR", help="Training and power traces; by default synthetic jobs.")
+        _PATH, Option(metavar="DIR", help="Replay the training and power traces of this directory.")
     ] = None,
     gpu: Annotated[
         str | None, Option(metavar="GPU", help="The GPU of the power trace, such as v100.")
@@ -73,7 +73,7 @@ def simulate(
         list[str] | None,
         Option(
             metavar="W",
-            help="By default all. With --trace-dir also: name:default:target:max_epochs[:min].",
+            help="By default all; or describe one: name:default:target:max_epochs[:min].",
         ),
     ] = None,
     policy: Annotated[
@@ -101,10 +101,10 @@ def simulate(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Replay a job with other settings, or made-up jobs.
+    """Replay a job with other settings, or recorded traces.
 
-    With JOB and --set, the job's own history says what the changed job would take. Without JOB,
-    recorded or made-up jobs are replayed through the policies. Everything is charged: first runs,
+    With JOB and --set, the job's own history says what the changed job would take. With
+    --trace-dir, recorded jobs are replayed through the policies. Everything is charged: first runs,
     failures, retries, speed checks, probes of power limits.
     """
     if job is not None:
@@ -119,6 +119,8 @@ def simulate(
         return
     if overrides:
         raise UsageError("--set needs JOB: zeusrun simulate JOB --set objective.eta_knob=1")
+    if trace_dir is None:
+        raise UsageError("name a job: zeusrun simulate JOB; or recorded traces: --trace-dir DIR")
     if not cost_factor > 0:
         raise UsageError(f"--cost-factor {cost_factor:g}: must be above 0")
     if in_flight > 1 and cluster is not None:
@@ -142,14 +144,13 @@ def simulate(
             on_progress=on_progress,
         )
     summaries = summarise(episodes, policies)
-    source = f"{gpu} traces" if trace_dir else "made-up jobs"
-    title = f"{source}, {_described(settings, cluster)}, {plural(seeds, 'seed')}"
-    given: dict[str, object] = {"trace_dir": trace_dir and str(trace_dir), "gpu": gpu}
+    title = f"{gpu} traces, {_described(settings, cluster)}, {plural(seeds, 'seed')}"
+    given: dict[str, object] = {"trace_dir": str(trace_dir), "gpu": gpu}
     given |= {"first_seed": first_seed, "cluster": cluster and str(cluster)}
     given |= {"seeds": seeds, "policies": policies, **asdict(settings)}
     answer(
         {"settings": given, "results": [asdict(each) for each in summaries]},
-        lambda width: simulation_sheet(title, summaries, width, made_up=trace_dir is None),
+        lambda width: simulation_sheet(title, summaries, width),
         as_json=as_json,
     )
 

@@ -195,9 +195,12 @@ def _remove_old_runs(
 
 def _describe_machine(home: Path) -> dict[str, Any]:
     """Return the GPUs and the schedules of this machine, as far as they can be read."""
+    from zeusrun.gpu.snapshot import read_gpus  # noqa: PLC0415 - few submits report to a server
+    from zeusrun.launcher.power.control import held_by  # noqa: PLC0415 - as above
+
     facts: dict[str, Any] = {"version": __version__, "gpus": [], "schedules": []}
     with contextlib.suppress(ZeusrunError):
-        facts["gpus"] = _describe_gpus(home)
+        facts["gpus"] = read_gpus(os.environ, functools.partial(held_by, home))
     schedules = Schedules(home)
     if schedules.directory.is_dir():
         from zeusrun.view.schedule import schedule_json  # noqa: PLC0415 - few have a schedule
@@ -209,14 +212,3 @@ def _describe_machine(home: Path) -> dict[str, Any]:
                     record.pop(private, None)
                 facts["schedules"].append({**record, "firings": record["firings"][-_FIRINGS:]})
     return facts
-
-
-def _describe_gpus(home: Path) -> list[dict[str, Any]]:
-    from zeusrun.gpu.snapshot import read_gpus  # noqa: PLC0415 - psutil takes 20 ms
-    from zeusrun.launcher.power.control import held_by  # noqa: PLC0415 - see above
-
-    gpus = read_gpus(os.environ, lambda uuid: held_by(home, uuid), everything=True)
-    return [
-        {name: value for name, value in each.to_json().items() if name != "processes"}
-        for each in gpus
-    ]

@@ -21,7 +21,7 @@ from zeusrun.launcher.rundir.ownership import files_of, newest_here
 from zeusrun.plugins import check_extra
 from zeusrun.view.report import facts, page
 from zeusrun.view.report.canvas import FORMATS, LIGHT, drawing, figure_bytes
-from zeusrun.view.report.compare import GroupComparison, compare, find_kind, within
+from zeusrun.view.report.compare import GroupComparison, compare, find_sizes, of_size
 from zeusrun.view.report.figures import DRAWN_TRACES, FIGURES, draw
 from zeusrun.view.report.headline import detailed
 from zeusrun.view.units import minute, size
@@ -73,7 +73,7 @@ def report(
         Option(
             "--compare",
             metavar="A B",
-            help="Two jobs, two batch sizes (64 256) or two spans (2026-01..2026-03 2026-04..).",
+            help="Two jobs, or two batch sizes of a job (64 256).",
         ),
     ] = None,
 ) -> None:
@@ -223,8 +223,8 @@ def _render_comparison(comparison: GroupComparison, form: str) -> bytes:
 
 def _compare(store: History, jobs: Sequence[str], sides: tuple[str, str]) -> GroupComparison:
     known, flag = store.jobs(), f"--compare {' '.join(sides)}"
-    kind = find_kind(sides, known)
-    if kind == "jobs":
+    sizes = find_sizes(sides, known)
+    if sizes is None:
         if jobs:
             raise UsageError(f"{flag} names two jobs; leave out {' '.join(jobs)}")
         left, right = (_finished(store, side) for side in sides)
@@ -236,17 +236,15 @@ def _compare(store: History, jobs: Sequence[str], sides: tuple[str, str]) -> Gro
         )
     name = options.known_job(store, options.job_name(jobs[0])) if jobs else known[0]
     trials = _finished(store, name)
-    left, right = (within(trials, side, kind) for side in sides)
-    for side, group in zip(sides, (left, right), strict=True):
-        if not group:
-            tried = ", ".join(str(n) for n in sorted({t.global_batch_size for t in trials}))
-            what = f"batch size {side}; it has used {tried}" if kind == "batch sizes" else side
-            year = (
-                f"; for the year, write {side}..{side}" if len(side) == 4 and what != side else ""
-            )
-            raise UsageError(f"--compare {side}: {name} has no finished run of {what}{year}")
-    first, second = (f"batch size {side}" if kind == "batch sizes" else side for side in sides)
-    return compare(name, (first, second), left, right)
+    first, second = sizes
+    groups = of_size(trials, first), of_size(trials, second)
+    if not all(groups):
+        which = second if groups[0] else first
+        tried = ", ".join(map(str, sorted({each.global_batch_size for each in trials})))
+        raise UsageError(
+            f"{flag}: {name} has no finished run of batch size {which}; it has used {tried}"
+        )
+    return compare(name, (f"batch size {first}", f"batch size {second}"), *groups)
 
 
 def _finished(store: History, job: str) -> list[Trial]:

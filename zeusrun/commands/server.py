@@ -82,9 +82,6 @@ def serve(
         str | None, Option(metavar="NAME", help="Header with the groups of this person.")
     ] = None,
     access_log: Annotated[bool | None, Option("--access-log", help="Log every request.")] = None,
-    demo: Annotated[
-        bool | None, Option("--demo", help="Serve a made-up history, to look around.")
-    ] = None,
 ) -> None:
     """Serve one history to many machines, with a page to look at it.
 
@@ -93,9 +90,6 @@ def serve(
     """
     given = {name: value for name, value in locals().items() if value is not None}
     typer.echo("zeusrun serve: starting", err=True)  # the imports below take a second
-    if demo:
-        _serve_demo(given)
-        return
     settings = server_settings(given)
     from zeusrun.history.sql.engine import describe, parse_url  # noqa: PLC0415 - as above
 
@@ -108,27 +102,6 @@ def serve(
     shown = f" --database-url {quote(given_url)}" if hide_password(given_url) == given_url else ""
     typer.echo(_describe(listening, _CREATE + shown * bool(given_url)))
     run(listening)
-
-
-def _serve_demo(given: Mapping[str, object]) -> None:
-    """Serve a made-up history on this machine until the server is stopped."""
-    unfit = given.keys() - {"demo", "port", "access_log"}
-    if unfit:
-        flags = ", ".join(f"--{each.replace('_', '-')}" for each in sorted(unfit))
-        raise UsageError(f"--demo serves a database of its own on this machine; leave out {flags}")
-    check_extra("a server", "server", *_LIBRARIES)
-    from zeusrun.server.demo import made_up_database  # noqa: PLC0415 - an extra
-    from zeusrun.server.run import listen, run  # noqa: PLC0415 - an extra
-    from zeusrun.server.settings import demo_settings  # noqa: PLC0415 - an extra
-
-    with made_up_database() as url:
-        listening = listen(demo_settings(url, given))
-        typer.echo(
-            f"zeusrun serves a made-up history on {listening.url}/\n"
-            "  Nothing in it was measured. It is removed when the server stops.\n"
-            "Ctrl-C stops it."
-        )
-        run(listening)
 
 
 def _describe(listening: Listening, create: str) -> str:

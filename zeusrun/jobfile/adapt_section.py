@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
+from zeusrun.job_name import did_you_mean
 from zeusrun.jobfile.run_on_section import count_ranks
 from zeusrun.jobfile.section import Section
 
@@ -69,9 +69,7 @@ def _check_policy(policy: Any) -> Any:  # noqa: ANN401 - any YAML
         raise ValueError("must be a policy, module:Class, or a list of such classes")
     for name in names:
         if not isinstance(name, str) or not (name in ADAPT_POLICIES or CLASS.fullmatch(name)):
-            close = difflib.get_close_matches(str(name), ADAPT_POLICIES, n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
-            known = ", ".join(ADAPT_POLICIES)
+            known, hint = ", ".join(ADAPT_POLICIES), did_you_mean(str(name), ADAPT_POLICIES)
             raise ValueError(f"must be {known} or module:Class, not {name!r}{hint}")
         if name in ADAPT_POLICIES and len(names) > 1:
             raise ValueError(f"may only list classes of your own (module:Class), not {name!r}")

@@ -6,10 +6,10 @@ Each raises ``ValueError`` with a message that continues a sentence starting wit
 
 from __future__ import annotations
 
-import difflib
 import re
 from typing import TYPE_CHECKING, Literal
 
+from zeusrun.job_name import did_you_mean
 from zeusrun.plugins import plugin_names
 
 if TYPE_CHECKING:
@@ -122,7 +122,6 @@ def check_name(name: str, known: Sequence[str], group: Group) -> str:
     """Return ``name`` if zeusrun knows it or an installed plugin of the group has it."""
     if name in known or name in (plugins := plugin_names(group)):
         return name
-    close = difflib.get_close_matches(name, [*known, *plugins], n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else ", and no plugin has that name"
+    hint = did_you_mean(name, [*known, *plugins]) or ", and no plugin has that name"
     names = " or ".join(filter(None, (", ".join(map(repr, known[:-1])), repr(known[-1]))))
     raise ValueError(f"must be {names}, not {name!r}{hint}")

@@ -27,6 +27,7 @@ from zeusrun.history.http.address import is_loopback
 from zeusrun.history.http.client import TOKEN_FILE, TOKEN_VARIABLE, HttpHistory, read_token
 from zeusrun.history.registry import waiting_spools
 from zeusrun.jobfile.tariffs import TARIFF_FILE, load_home_tariffs
+from zeusrun.launcher.power.control import held_by
 from zeusrun.launcher.processes.command import find_torchrun
 from zeusrun.plugins import find_damaged_packages
 from zeusrun.trial import EnergySource
@@ -98,7 +99,7 @@ def _check_devices(environment: Mapping[str, str], home: Path) -> list[Check]:
     gpus, found = gpus_of_job(environment, None), list[Check]()
     for gpu in gpus:
         what = f"{gpu.model} {gpu.uuid}: "
-        found += attempt("gpu", partial(_check_gpu, gpu, what), what)
+        found += attempt("gpu", partial(_check_gpu, gpu, what, home), what)
     found = found or [*attempt("devices", lambda: [_check_cpu(environment)])]
     return [*found, _check_permission(gpus, home)]
 
@@ -115,11 +116,13 @@ def _check_host() -> list[Check]:
     return []
 
 
-def _check_gpu(gpu: Device, what: str) -> list[Check]:
+def _check_gpu(gpu: Device, what: str, home: Path) -> list[Check]:
     reading = gpu.read()
     limit = "?" if reading.power_limit_w is None else f"{reading.power_limit_w:.0f}"
     maximum = "?" if gpu.max_power_w is None else f"{gpu.max_power_w:.0f}"
     found = f"{what}energy {gpu.energy_source.value}, limit {limit} of {maximum} W"
+    if (holder := held_by(home, gpu.uuid)) is not None:
+        found += f", held by {holder}"
     return [Check("gpu", well=True, found=found)]
 
 

@@ -122,22 +122,11 @@ def load_settings(
     if (settings.ssl_certfile is None) != (settings.ssl_keyfile is None):
         raise UsageError("HTTPS needs both --ssl-certfile and --ssl-keyfile")
     if settings.demo:
-        raise UsageError(f"demo is not a key of {SETTINGS_FILE}; run: zeusrun serve --demo")
+        raise UsageError(f"demo is not a key of {SETTINGS_FILE}")
     _check_people(settings)
     if settings.database_url != own:
         _check_folder(settings.database_url)
     return settings
-
-
-def demo_settings(database_url: str, given: Mapping[str, Any]) -> ServerSettings:
-    """Return the settings of a server whose history is made up, without those of a file.
-
-    Raises:
-        JobFileError: If a flag is not usable.
-    """
-    document = JobDocument("")
-    _put(document, {**given, "database_url": database_url, "demo": True})
-    return validate(ServerSettings, document)
 
 
 def _put(document: JobDocument, values: Mapping[str, Any], origin: str = "") -> None:

@@ -1,1 +1,1 @@
-"""Replays recorded or made-up jobs through the policies, with everything charged."""
+"""Replays recorded jobs through the policies, with everything charged."""

@@ -18,14 +18,14 @@ from zeusrun.bandit.registry import create_policy
 from zeusrun.errors import UsageError
 from zeusrun.simulate.engine import best_arm, expected, never_optimising
 from zeusrun.simulate.replay import ATTEMPTS, Arrival, ask_about, replay
-from zeusrun.simulate.synthetic import FAMILIES
-from zeusrun.simulate.traces import ClusterRun, did_you_mean, load_groups, load_jobs, parse_workload
+from zeusrun.simulate.traces import ClusterRun, load_groups, load_jobs, parse_workload
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from numpy.random import Generator
     from numpy.typing import NDArray
 
     from zeusrun.bandit.problem import Array
@@ -36,7 +36,7 @@ Amounts: TypeAlias = "Array"
 """Cost in joules, energy in joules and time in seconds by recurrence, shape ``(n, 3)``."""
 
 _CHUNK = 400  # recurrences that a process simulates before it reports: a fraction of a second
-_JOB_STREAM = 77  # with a seed: the generator that a synthetic job is made from
+_JOB_STREAM = 77  # with a seed: the generator that a job is made from
 
 
 @dataclass(frozen=True)
@@ -44,41 +44,29 @@ class Scenario:
     """A recurring job to simulate. Scenarios of one name are reported together."""
 
     name: str
-    job: SimulatedJob | None = None  # ``None``: the family ``name`` makes one for each seed
+    job: SimulatedJob | Callable[[Generator], SimulatedJob]  # or what makes one for each seed
     runs: tuple[ClusterRun, ...] = ()  # of a cluster trace; empty: each waits for one before it
     salt: tuple[int, ...] = ()  # added to every seed, so that groups of a cluster trace differ
 
     def build(self, seed: int) -> SimulatedJob:
         """Return the job of a seed."""
-        return self.job or FAMILIES[self.name](np.random.default_rng([seed, _JOB_STREAM]))
+        rng = np.random.default_rng([seed, _JOB_STREAM])
+        return self.job(rng) if callable(self.job) else self.job
 
 
 def build_scenarios(
-    workloads: Sequence[str],
-    trace_dir: Path | None = None,
-    gpu: str | None = None,
-    cluster: Path | None = None,
+    workloads: Sequence[str], trace_dir: Path, gpu: str | None, cluster: Path | None = None
 ) -> list[Scenario]:
-    """Build the scenarios of some workloads; no workload means all.
+    """Build the scenarios of some workloads of recorded traces; no workload means all.
 
-    Without ``trace_dir`` a workload is a synthetic family. Each group of a ``cluster`` trace is one
-    scenario.
+    Each group of a ``cluster`` trace is one scenario.
 
     Raises:
         UsageError: If something that the user named does not exist.
     """
-    if trace_dir is None:
-        if gpu is not None:
-            raise UsageError(f"--gpu {gpu} needs --trace-dir, the directory of its power trace")
-        for name in workloads:
-            if name not in FAMILIES:
-                hint = did_you_mean(name, FAMILIES)
-                raise UsageError(f"unknown synthetic workload {name!r}; {hint}")
-        scenarios = [Scenario(name) for name in workloads or FAMILIES]
-    else:
-        wanted = [parse_workload(text) for text in workloads]
-        scenarios = [Scenario(job.name, job) for job in load_jobs(trace_dir, gpu, wanted)]
-    by_name = {scenario.name: scenario for scenario in scenarios}
+    wanted = [parse_workload(text) for text in workloads]
+    jobs = load_jobs(trace_dir, gpu, wanted)
+    by_name = {job.name: Scenario(job.name, job) for job in jobs}
     if cluster is None:
         return list(by_name.values())
     groups = defaultdict(list)

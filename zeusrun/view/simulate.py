@@ -317,26 +317,21 @@ _NOTES = {
     "energy, time": "against never optimising, too",
     "gave up": "recurrences of all seeds that ended without a model; they are charged what their "
     "attempts took",
+    "seed": "each seed picks other recorded runs of the same job at random",
 }
-_MADE_UP_SEED = "each seed makes up another job of the same kind"
-_TRACE_SEED = "each seed picks other recorded runs of the same job at random"
 
 
-def simulation_sheet(
-    title: str, summaries: Sequence[Summary], width: int, *, made_up: bool = True
-) -> RenderableType:
+def simulation_sheet(title: str, summaries: Sequence[Summary], width: int) -> RenderableType:
     """Return the table of a study, sorted by workload, and a legend of its columns.
 
-    ``made_up``: the jobs are synthetic, so that every seed is another job. ``width``: of the
-    console; columns for which it has no room are left out.
+    ``width``: of the console; columns for which it has no room are left out.
     """
     names = [each.workload for each in summaries]
     begin = [number for number, name in enumerate(names) if name not in names[:number]]
     first = Column("\nworkload", lambda each: each.workload if each in firsts else "", left=True)
     firsts = [summaries[number] for number in begin]
     table = column_table([first, *_COLUMNS], summaries, width, lines=begin[1:])
-    legend = _NOTES | {"seed": _MADE_UP_SEED if made_up else _TRACE_SEED}
-    notes = [(Text(f"  {name}", "dim"), Text(note, "dim")) for name, note in legend.items()]
+    notes = [(Text(f"  {name}", "dim"), Text(note, "dim")) for name, note in _NOTES.items()]
     findings = [Text(""), *_findings(summaries), Text("")]
     return Group(Text(title, style="bold"), Text(""), table, *findings, Labelled(notes))
 

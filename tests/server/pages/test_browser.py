@@ -29,7 +29,6 @@ pytestmark = [
 COMPARED = [
     "compare?run=job-1-1&run=job-2-1",
     "compare?job=job&size=32&size=64",
-    "compare?job=job&job=other",
 ]
 PATHS = ["", "job/job", "runs?sort=-cost", "run/job-2-1", "run/job-4-1", *COMPARED, "machines"]
 PATHS += ["run/nosuch-1-1"]
@@ -182,11 +181,6 @@ def test_two_rows_with_a_check_mark_are_compared(visit, site, scripts):
     page.go_back()
     page.locator("#arms form button").click()
     page.wait_for_url("**/compare?job=job&size=32&size=64")
-    page.goto(site[1])
-    for name in ("job", "other"):
-        page.get_by_label(f"Compare {name}", exact=True).check()
-    page.locator("#jobs .pick button").click()
-    page.wait_for_url("**/compare?job=*&job=*")
     assert seen == []
 
 

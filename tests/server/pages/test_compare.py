@@ -1,4 +1,4 @@
-"""Two runs, two batch sizes and two jobs side by side."""
+"""Two runs, and two batch sizes, side by side."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ CHEAP = [run(n, 32, 1.0 + n / 100) for n in range(1, 5)]
 CHEAP += [run(n, 64, 0.5 + n / 100) for n in range(5, 14)]
 RUNS = "/compare?run=job-1-1&run=job-2-1"
 SIZES = "/compare?job=job&size=32&size=64"
-JOBS = "/compare?job=job&job=other"
 
 
 @pytest.fixture(scope="module")
@@ -80,13 +79,6 @@ def test_runs_with_measured_and_with_estimated_energy_are_not_compared_by_cost(s
         assert row(text, "energy") == ["3.60 MJ", "~1.80 MJ"]
         assert "energy" not in fetch(port, "/compare/curves.svg?run=job-1-1&run=job-2-1").text
         assert fetch(port, SIZES).status == 404  # the newest runs have another kind of energy
-        store.add(
-            [named("other", run(n, 32, energy_source=EnergySource.ESTIMATED)) for n in (1, 2)]
-        )
-        store.add([run(3, 32), run(4, 32)])
-        text = plain(fetch(port, JOBS).text)
-    assert "job and other cannot be compared" in text or "other and job cannot be compared" in text
-    assert "the kind of energy (measured or estimated)" in text
 
 
 def test_a_run_that_goes_on_is_compared_by_what_it_has_so_far(port):
@@ -130,27 +122,18 @@ def test_two_other_batch_sizes_are_compared_with_each_other(store):
     assert f"atch size 128 saves {100 * share.value:.0f} % of the cost of a run" in text
 
 
-def test_jobs_stand_side_by_side_with_the_columns_of_the_first_page(port):
-    text = fetch(port, "/compare?job=cheap&job=job").text
-    check(text)
-    assert re.search(r"other|cheap", text)
-    assert len(row(text, "saved a run")) == 2
-    assert row(text, "target") == ["accuracy ≥ 0.5"] * 2
-    assert "Each is a dot if it can be compared." in text
-    assert fetch(port, "/compare/compare.svg?job=cheap&job=job").status == 200
-
-
 @pytest.mark.parametrize(
     ("query", "said"),
     [
-        ("", "Choose two jobs, runs or batch sizes to compare; the address names none."),
+        ("", "Choose two runs, or two batch sizes of a job, to compare."),
+        ("?job=job&job=other", "Choose two runs, or two batch sizes of a job, to compare."),
         ("?run=job-1-1", "Choose two runs to compare; the address names 1."),
         ("?run=job-1-1&run=job-1-1", "Choose two runs"),
         ("?run=job-1-1&run=job-2-1&run=job-3-1", "the address names 3."),
         ("?run=job-1-1&run=nosuch-1-1", "There is no such run, or you may not see it."),
         ("?run=%00&run=job-1-1", "There is no such run"),
-        ("?job=job&job=nosuch", "There is no job called nosuch."),
-        ("?job=job&job=..%2Fx", "There is no such job"),
+        ("?job=nosuch&size=32&size=64", "There is no job called nosuch."),
+        ("?job=..%2Fx&size=32&size=64", "There is no such job"),
         ("?job=job&size=32", "Choose two batch sizes"),
         ("?size=32&size=64", "There is no such job"),
         ("?job=job&size=32&size=9999", "job has no run of batch size 9999 that has ended"),
@@ -182,11 +165,10 @@ def test_only_what_may_be_read_is_compared(store):
         hidden = (
             RUNS,
             SIZES,
-            JOBS,
             "/compare?run=other-1-1&run=job-1-1",
-            "/compare/compare.svg?job=job&job=other",
+            "/compare/compare.svg?job=job&size=32&size=64",
         )
-        assert [read(path).status for path in hidden] == [404] * 5
+        assert [read(path).status for path in hidden] == [404] * 4
         assert read("/compare?run=other-1-1&run=other-2-1").status == 200
         assert fetch(port, RUNS, Accept="text/html").status == 303  # to sign in
 
@@ -203,13 +185,9 @@ def test_numbers_that_no_run_can_have_break_no_comparison(store):
         assert fetch(port, SIZES).status == 200
 
 
-def test_a_job_of_which_no_run_has_ended_can_be_put_beside_another(store):
+def test_a_job_of_which_no_run_has_ended_has_no_batch_sizes_to_compare(store):
     store.add([run(1, 32)])
     begin(store, build_trial(1, job="other"))
     with serve(store) as port:
-        answer = fetch(port, JOBS)
-        assert answer.status == 200
-        check(answer.text)
-        assert "other has no run that reached the target with a known cost" in answer.text
         assert fetch(port, "/compare?run=job-1-1&run=other-1-1").status == 200
         assert fetch(port, "/compare?job=other&size=32&size=64").status == 404

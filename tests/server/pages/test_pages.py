@@ -123,7 +123,7 @@ def test_the_first_page_shows_what_runs_what_was_saved_and_every_job(port):
     assert "2 epochs of at most 5" in text
     assert "321 W" in text
     for job in ("job", "other"):
-        assert f' <a href="job/{job}">{job}</a></th>' in text
+        assert f'><a href="job/{job}">{job}</a></th>' in text
 
 
 def test_a_job_has_its_report_its_belief_its_schedule_and_all_runs(port):

@@ -1,4 +1,4 @@
-"""The page that puts two runs, two batch sizes of a job or two jobs side by side."""
+"""The page that puts two runs, or two batch sizes of a job, side by side."""
 
 from __future__ import annotations
 
@@ -11,15 +11,13 @@ from zeusrun.analysis.amounts import size_label
 from zeusrun.analysis.curves import amount_in, build_curves
 from zeusrun.analysis.usual import has_cost, setting
 from zeusrun.server.pages import document
-from zeusrun.server.pages.jobs import DIGEST_COLUMNS
-from zeusrun.server.pages.reports import Digest
 from zeusrun.server.pages.runs import run_report, status_text
 from zeusrun.view import units
 from zeusrun.view.claims import claim_against, is_good
 from zeusrun.view.columns import CARBON, COST, ENERGY, HOST, PRICE, TIME, Column
-from zeusrun.view.report.compare import compare, within
+from zeusrun.view.report.compare import compare, of_size
 from zeusrun.view.report.facts import JobReport, hardware_text
-from zeusrun.view.report.headline import capitalized, headline, target, unbroken
+from zeusrun.view.report.headline import capitalized, target, unbroken
 from zeusrun.view.report.markup import Html, cell, figure, join, moment, section, table, tag
 from zeusrun.view.report.page import comparison_content
 from zeusrun.view.units import UNKNOWN, plural
@@ -210,7 +208,7 @@ def compare_sizes(
     first, second = sorted(written, key=lambda size: size != default)
     sides = []
     for size in (first, second):
-        sides.append(within(alike, size, "batch sizes") if size.isdecimal() else [])
+        sides.append(of_size(alike, int(size)) if size.isdecimal() and len(size) < 19 else [])
         if not sides[-1]:
             raise NotFoundError(
                 f"{view.job} has no run of batch size {units.shortened(size)} that has ended, "
@@ -273,47 +271,6 @@ def _notes(energy: Estimate | None, name: str, other: str, left_out: int) -> lis
         runs = plural(left_out, "run")
         notes.append(f"Left out: {runs} with another objective, hardware or kind of energy.")
     return notes
-
-
-def compare_jobs(
-    sides: Sequence[tuple[JobView, Sequence[Trial]]], digests: Mapping[str, Digest]
-) -> Compared:
-    """Return two jobs side by side, each with its trials, oldest first."""
-    (left, right) = (view for view, _ in sides)
-    ended = [[trial for trial in own if trial.status.finished] for _, own in sides]
-    names = (left.job, right.job)
-    comparison = compare("two jobs", names, *ended)
-
-    query = [("job", left.job), ("job", right.job)]
-    version = document.figures_version(names, left.version, right.version)
-    shown = {"compare": comparison}
-    picture = _pictures(shown, query, version)
-    first, second = (digests.get(name, Digest(0, ())) for name in names)
-    rows = [
-        ("runs", f"{left.runs:,}", f"{right.runs:,}"),
-        ("its batch sizes", _headline(left), _headline(right)),
-        *((column, text(first), text(second)) for column, text in DIGEST_COLUMNS.items()),
-        *_rows(
-            [
-                Column("last run", lambda view: moment(view.newest.started_at)),
-                Column("target", lambda view: target(view.newest)),
-                Column("hardware", lambda view: hardware_text(view.newest)),
-            ],
-            left,
-            right,
-        ),
-    ]
-    linked = (_LINKS.link_job(left.job), " and ", _LINKS.link_job(right.job))
-    head = tag("p", *linked, class_="job")
-    listed = _side_by_side("Both jobs", names, rows)
-    content = join(
-        (comparison_content(comparison, picture, head), section("Both jobs", listed, id="both"))
-    )
-    return Compared(" and ".join(names), None, version, shown, content)
-
-
-def _headline(view: JobView) -> str:
-    return UNKNOWN if view.report is None else headline(view.report.facts)[0]
 
 
 def choose_two(named: Sequence[str], what: str) -> Sequence[str]:

@@ -11,7 +11,7 @@ from zeusrun.history.base import NEWEST
 from zeusrun.server.pages import document
 from zeusrun.server.pages.machines import schedules_table
 from zeusrun.server.pages.reports import Digest, build_total
-from zeusrun.server.pages.runs import cards, pick, picking, runs_list, status_text
+from zeusrun.server.pages.runs import cards, runs_list, status_text
 from zeusrun.view import units
 from zeusrun.view.claims import cell_share, is_good, money_saved, net_text
 from zeusrun.view.columns import Column
@@ -180,7 +180,7 @@ def _jobs(view: Overview) -> Html:
     if view.jobs > _MANY or listing.fields:
         search = listing.form("Find a job", listing.input("q", "part of a name"))
     pages = listing.pages("More jobs", len(view.heads), JOBS_SHOWN)
-    return section("Jobs", search, none, picking(listed, _LINKS), pages, id="jobs")
+    return section("Jobs", search, none, listed, pages, id="jobs")
 
 
 def _columns(view: Overview) -> list[Column]:
@@ -199,13 +199,13 @@ def _columns(view: Overview) -> list[Column]:
         return f"{head.runs:,}" + (f", {running} now" if running else "")
 
     return [
-        Column("job", lambda head: pick("job", head.job, _LINKS.link_job(head.job))),
-        *(Column(name, of_job(text)) for name, text in list(DIGEST_COLUMNS.items())[:1]),
+        Column("job", lambda head: _LINKS.link_job(head.job)),
+        *(Column(name, of_job(text)) for name, text in list(_DIGEST_COLUMNS.items())[:1]),
         Column("when", of_run(lambda trial: moment(trial.started_at))),
         Column("status", of_run(status_text), left=True),
         Column("batch size", of_run(size_label)),
         Column("runs", runs),
-        *(Column(name, of_job(text)) for name, text in list(DIGEST_COLUMNS.items())[1:]),
+        *(Column(name, of_job(text)) for name, text in list(_DIGEST_COLUMNS.items())[1:]),
     ]
 
 
@@ -221,7 +221,7 @@ def _energy_j(digest: Digest) -> float | None:
     return sum_known(part.sums["energy_j"] for part in digest.parts)
 
 
-DIGEST_COLUMNS: dict[str, Callable[[Digest], str]] = {
+_DIGEST_COLUMNS: dict[str, Callable[[Digest], str]] = {
     "saved a run": _share,
     "energy": lambda each: units.electricity(_energy_j(each)),
     "energy saved": lambda each: energy_saved(each.net),

@@ -27,7 +27,6 @@ from zeusrun.server.pages.compare import (
     Compared,
     NotFoundError,
     choose_two,
-    compare_jobs,
     compare_runs,
     compare_sizes,
 )
@@ -226,7 +225,7 @@ class _Pages:
         return runs_page(listing, runs, found, version)
 
     def compare(self, request: Request) -> Page:
-        """Return the page of two runs, batch sizes or jobs side by side."""
+        """Return the page of two runs or batch sizes side by side."""
         versions = survey.read_versions(self._engine)
         found, of_jobs = self._compared(request), versions.of_jobs(access_of(request).jobs)
         version = of_jobs if found.about is None else versions.of(found.about)
@@ -238,18 +237,12 @@ class _Pages:
         runs, named, sizes = (query.getlist(name) for name in ("run", "job", "size"))
         if runs:
             return compare_runs([self._run(request, run) for run in choose_two(runs, "runs")])
-        if sizes:
-            job = named[0] if named else ""
-            _check_job(request, job)
-            view, trials = self._view(job), self.reports.trials(job)
-            return compare_sizes(
-                view, trials, choose_two(sizes, "batch sizes"), self.reports.shares
-            )
-        for job in choose_two(named, "jobs, runs or batch sizes"):
-            _check_job(request, job)
-        views = [(self._view(job), self.reports.trials(job)) for job in named]
-        heads = [head for head in self._heads(request) if head.job in named]
-        return compare_jobs(views, self.reports.digests(heads, _WAIT_S))
+        if not sizes:
+            raise NotFoundError("Choose two runs, or two batch sizes of a job, to compare.")
+        job = named[0] if named else ""
+        _check_job(request, job)
+        view, trials = self._view(job), self.reports.trials(job)
+        return compare_sizes(view, trials, choose_two(sizes, "batch sizes"), self.reports.shares)
 
     def _heads(self, request: Request) -> list[JobHead]:
         """Return the jobs that may be seen."""

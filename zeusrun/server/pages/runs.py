@@ -146,7 +146,7 @@ def runs_list(
 ) -> Html:
     """Return a list of runs that can be searched, sorted and compared: one page of ``total``."""
     columns = [
-        Column("run", lambda trial: pick("run", trial.trial, links.link_run(trial.trial))),
+        Column("run", lambda trial: _pick(trial, links)),
         Column("when", lambda trial: moment(trial.started_at), left=True),
         Column("status", status_text, left=True),
         Column("batch size", size_label),
@@ -159,20 +159,21 @@ def runs_list(
     listed = table(caption, columns, trials, lambda trial: trial.trial, heading=listing.heading)
     none = "" if trials else tag("p", "No run matches the search.")
     pages = listing.pages("More runs", total, RUNS_SHOWN)
-    return join((runs_form(listing), none, picking(listed, links), pages))
+    return join((runs_form(listing), none, _picking(listed, links), pages))
 
 
 RUNS_SHOWN = 50  # runs on a page of a list
 
 
-def pick(name: str, value: str, link: Html) -> Html:
-    """Return a link with a box that chooses its row for a comparison."""
-    label = f"Compare {value}"
-    box = tag("input", type="checkbox", name=name, value=value, aria_label=label)
-    return join((box, " ", link))
+def _pick(trial: Trial, links: document.Links) -> Html:
+    """Return a link to a run, with a box that chooses it for a comparison."""
+    name = trial.trial
+    label = f"Compare {name}"
+    box = tag("input", type="checkbox", name="run", value=name, aria_label=label)
+    return join((box, " ", links.link_run(name)))
 
 
-def picking(listed: Html, links: document.Links) -> Html:
+def _picking(listed: Html, links: document.Links) -> Html:
     """Return a table whose chosen rows can be compared."""
     button = tag("p", tag("button", "Compare"), " two rows with a check mark")
     return (

@@ -1,20 +1,17 @@
-"""Compares two groups of runs: two jobs, batch sizes or spans of time. Pure."""
+"""Compares two groups of runs: two jobs, or two batch sizes. Pure."""
 
 from __future__ import annotations
 
-import datetime as dt
 import math
-import re
 import statistics
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from zeusrun.analysis.amounts import MOST, Estimate
 from zeusrun.analysis.curves import amount_in, curve_unit
 from zeusrun.analysis.usual import has_cost, setting
 from zeusrun.bandit.problem import GAUSSIAN90, RUN_SD, RUN_SD_WEIGHT, finite_exp, student
 from zeusrun.bandit.proof import as_undisturbed
-from zeusrun.clock import local_time
 from zeusrun.cost import energy_text
 from zeusrun.errors import UsageError
 from zeusrun.trial import EnergySource, TrialStatus, adapts
@@ -29,6 +26,7 @@ if TYPE_CHECKING:
 
 _FEW = 3  # values: the median of fewer is their mean, and they show no spread
 _MOST_LOG = 20.0
+_DIGITS = 19  # of a batch size, and more than any has
 
 
 class Measure(NamedTuple):
@@ -217,82 +215,31 @@ def _amount(value: float, kind: str) -> str:
     return units.duration(value) if value >= 59.95 else energy_text(value).replace("J", "s")
 
 
-Kind = Literal["jobs", "batch sizes", "spans"]
-_DATE = re.compile(r"[0-9]{4}(-[0-9]{2}){0,2}")
-_AFTER = "~"  # sorts after every digit and dash: "2026-03~" follows the last day of that month
-_HOW = (
-    "name two jobs, two batch sizes of a job (64 256), or two spans of time "
-    "(2026-01..2026-03 2026-04..)"
-)
-
-
-def find_kind(sides: tuple[str, str], jobs: Collection[str]) -> Kind:
-    """Return what two words name.
+def find_sizes(sides: tuple[str, str], jobs: Collection[str]) -> tuple[int, int] | None:
+    """Return the two batch sizes that two words name; ``None`` if they name two jobs.
 
     Raises:
-        UsageError: If they name anything else, the same twice, or spans that share days.
+        UsageError: If they name anything else, or the same twice.
     """
-    flag, known = f"--compare {' '.join(sides)}", ", ".join(sorted(jobs)) or "none yet"
-    kinds: dict[Kind, Callable[[str], object]] = {
-        "jobs": lambda side: side in jobs,
-        "batch sizes": _is_number,
-        "spans": _ends,
-    }
-    kind = next((kind for kind, fits in kinds.items() if all(map(fits, sides))), None)
-    if kind is None:
-        wrong = [side for side in sides if not any(fits(side) for fits in kinds.values())]
-        why = "both sides must be alike"
-        if wrong:
-            why = f"{wrong[0]!r} is no job, no batch size and no span of time"
-        raise UsageError(f"{flag}: {why}: {_HOW}; known jobs: {known}")
-    if kind == "spans":
-        left, right = (_ends(side) or ("", "") for side in sides)
-        if left != right and left[0] <= right[1] and right[0] <= left[1]:
-            raise UsageError(f"{flag}: the spans share days; choose spans that do not")
-        same = left == right
-    else:
-        strip = "0" if kind == "batch sizes" else ""
-        same = sides[0].lstrip(strip) == sides[1].lstrip(strip)
-    if same:
-        raise UsageError(f"{flag}: both sides are the same; name two different {kind}")
-    return kind
+    flag, sizes = f"--compare {' '.join(sides)}", None
+    if not all(side in jobs for side in sides):
+        if not all(map(_is_size, sides)):
+            wrong = [side for side in sides if side not in jobs and not _is_size(side)]
+            why = f"{wrong[0]!r} is no job and no batch size" if wrong else "they must be alike"
+            known = ", ".join(sorted(jobs)) or "none yet"
+            how = "name two jobs, or two batch sizes of a job (64 256)"
+            raise UsageError(f"{flag}: {why}; {how}; known jobs: {known}")
+        sizes = int(sides[0]), int(sides[1])
+    if len({*(sizes or sides)}) == 1:
+        what = "jobs" if sizes is None else "batch sizes"
+        raise UsageError(f"{flag}: both sides are the same; name two different {what}")
+    return sizes
 
 
-def within(trials: Sequence[Trial], side: str, kind: Kind) -> list[Trial]:
-    """Return the trials of a job that have a batch size, or began in a span of time."""
-    if kind == "batch sizes":
-        size = side.lstrip("0")  # a text, because a number may have too many digits
-        return [t for t in trials if str(t.global_batch_size) == size and t.variant is None]
-    first, last = _ends(side) or ("", "")
-    days = [(trial, local_time(trial.started_at)) for trial in trials]
-    return [
-        trial
-        for trial, moment in days
-        if moment is not None and first <= f"{moment:%Y-%m-%d}" <= last
-    ]
+def of_size(trials: Sequence[Trial], size: int) -> list[Trial]:
+    """Return the trials that have a batch size, and kept it."""
+    return [t for t in trials if t.global_batch_size == size and t.variant is None]
 
 
-def _is_number(side: str) -> bool:
-    return side.isdecimal() and side.isascii()
-
-
-def _ends(side: str) -> tuple[str, str] | None:
-    """Return the first day of a span, and a text that sorts after its last day.
-
-    ``None`` if the text is no span: its dates do not exist, or it ends before it begins.
-    """
-    first, dots, last = side.partition("..")
-    if not (first or last) or not all(map(_is_date, filter(None, (first, last)))):
-        return None
-    end = (last if dots else first) + _AFTER
-    return (first, end) if first <= end else None
-
-
-def _is_date(text: str) -> bool:
-    if _DATE.fullmatch(text) is None:
-        return False
-    try:
-        dt.date.fromisoformat(text + "-01" * (2 - text.count("-")))
-    except ValueError:
-        return False
-    return True
+def _is_size(side: str) -> bool:
+    return side.isdecimal() and side.isascii() and len(side) < _DIGITS

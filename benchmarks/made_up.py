@@ -1,11 +1,16 @@
-"""A made-up history, for ``zeusrun serve --demo`` and benchmarks; nothing in it was measured."""
+"""Serves a made-up history, to look at the server's page; nothing in it was measured.
+
+``python benchmarks/made_up.py --port 8787``; needs the extra ``server``.
+"""
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import math
 import random
 import signal
+import sys
 import tempfile
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -16,6 +21,7 @@ from uuid import uuid4
 from zeusrun import __version__
 from zeusrun.cost import cost_j
 from zeusrun.energy.power_trace import PowerSpan, PowerTrace
+from zeusrun.errors import ZeusrunError
 from zeusrun.trial import CurvePoint, EnergySource, Outcome, PowerPoint, Stage, Trial, TrialStatus
 from zeusrun.trial.values import NoisePoint
 
@@ -297,3 +303,31 @@ def _make_facts(job: str, now: datetime, rng: random.Random, *, busy: bool) -> d
         "paused": not busy,
     }
     return {"version": __version__, "gpus": gpus, "schedules": [schedule]}
+
+
+def main() -> None:
+    """Serve it on this machine until the server is stopped."""
+    from zeusrun.server.run import listen, run  # noqa: PLC0415 - benchmarks need no extra
+    from zeusrun.server.settings import ServerSettings  # noqa: PLC0415 - as above
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--port", type=int, default=8787)
+    with made_up_database() as url:
+        settings = ServerSettings(database_url=url, port=parser.parse_args().port, demo=True)
+        listening = listen(settings)
+        print(
+            f"A made-up history is on {listening.url}/\n"
+            "  Nothing in it was measured. It is removed when the server stops.\n"
+            "Ctrl-C stops it.",
+            flush=True,
+        )
+        run(listening)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except KeyboardInterrupt:
+        pass
+    except ZeusrunError as error:
+        sys.exit(str(error))

@@ -1,9 +1,8 @@
-"""The verbs ``gpu`` and ``measure``."""
+"""The verb ``measure``."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import sys
 from typing import Annotated
@@ -11,38 +10,11 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from zeusrun.commands.options import AsJson, console
-from zeusrun.energy.cpu import cpu_device
-from zeusrun.files.home import home_directory
 from zeusrun.gpu.registry import job_devices
-from zeusrun.gpu.snapshot import read_gpus
-from zeusrun.launcher.power.control import held_by
 from zeusrun.maintenance.measure import measure as run_measured
 from zeusrun.view.console import lasting_console
 from zeusrun.view.export import print_json
-from zeusrun.view.gpu import gpu_sheet, measurement_sheet, no_gpu_line
-
-_VISIBLE = "CUDA_VISIBLE_DEVICES"
-
-
-def gpu(
-    *,
-    everything: Annotated[
-        bool, Option("--all", help=f"Include GPUs that {_VISIBLE} hides.")
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Show this machine's GPUs as a new job would see them."""
-    holder_of = functools.partial(held_by, home_directory(os.environ))
-    statuses = read_gpus(os.environ, holder_of, everything=everything)
-    shown = console()
-    if as_json:
-        print_json([status.to_json() for status in statuses])
-    elif statuses:
-        shown.print(gpu_sheet(statuses, shown.width))
-    else:
-        visible = None if everything else os.environ.get(_VISIBLE)
-        shown.print(no_gpu_line(cpu_device(os.environ), visible))
+from zeusrun.view.gpu import measurement_sheet
 
 
 def measure(

@@ -1,4 +1,4 @@
-"""Makes up jobs: epochs follow the critical-batch-size law; speed and power, a simple GPU.
+"""Makes up recurring jobs: epochs follow the critical-batch-size law, speed and power a simple GPU.
 
 Epochs to the target grow as ``1 + batch size / critical batch size`` (McCandlish et al., "An
 Empirical Model of Large-Batch Training", 2018); an epoch takes a time per step and a time per
