@@ -11,6 +11,7 @@ import pytest
 
 from tests.bandit.scripts import problem
 from tests.factories import FAKE_TORCHRUN, write_job
+from tests.simulate.traces import write
 from zeusrun.bandit.registry import create_policy
 from zeusrun.errors import JobFileError, UsageError
 from zeusrun.jobfile.metrics_section import Metrics
@@ -82,9 +83,9 @@ def test_a_policy_of_a_plugin_chooses_for_a_submit(zeusrun, install):
     assert "the largest" in done.stdout
 
 
-def test_a_policy_of_a_plugin_can_be_simulated(zeusrun, install):
+def test_a_policy_of_a_plugin_can_be_simulated(zeusrun, tmp_path, install):
     site = install(POLICY)
-    few = ("--workload", "law", "--seeds", "1", "--recurrences", "2")
+    few = ("--trace-dir", write(tmp_path), "--gpu", "toy", "--seeds", "1", "--recurrences", "2")
     done = zeusrun("simulate", "--policy", "largest", *few, PYTHONPATH=str(site))
     assert done.returncode == 0, done.stderr
     assert "largest" in done.stdout
@@ -189,8 +190,8 @@ def test_an_error_in_a_plugins_policy_ends_with_2_and_names_it(zeusrun, bad_poli
     assert (done.returncode, done.stderr) == (2, OOPS.format(method))
 
 
-def test_an_error_in_a_simulated_plugin_ends_with_2_and_names_it(zeusrun, bad_policies):
-    few = ("--workload", "law", "--seeds", "1", "--recurrences", "2")
+def test_an_error_in_a_simulated_plugin_ends_with_2_and_names_it(zeusrun, tmp_path, bad_policies):
+    few = ("--trace-dir", write(tmp_path), "--gpu", "toy", "--seeds", "1", "--recurrences", "2")
     done = zeusrun("simulate", "--policy", "raises", *few, PYTHONPATH=str(bad_policies))
     assert (done.returncode, done.stderr) == (2, OOPS.format("choose"))
 
