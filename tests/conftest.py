@@ -8,6 +8,7 @@ import sys
 
 import pytest
 from hypothesis import settings
+from hypothesis import strategies as st
 
 import tests.calm  # noqa: F401 - for its effect
 from tests import forks
@@ -72,6 +73,8 @@ def outlive(_number, _frame):
 def pytest_collection_finish(session):
     """Let the garbage collector leave out what every test needs: 180,000 objects."""
     session.config.stash[IMPORTED] = LARGE & sys.modules.keys()
+    if session.config.option.collectonly:  # `make test` does, before it starts the workers
+        st.text().validate()  # hypothesis stores which characters there are: 2 s of CPU a worker
     gc.freeze()
     gc.enable()
 
