@@ -7,7 +7,7 @@ DEMO := $(VENV)/.demo
 READY := $(VENV)/.ready
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 # Most tests wait for processes, so more workers than cores serve best: see docs/benchmarks.md.
-WORKERS ?= 6
+WORKERS ?= 4
 PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal --maxfail 50 --durations 10
 # Where this is set, every command of every test compiles zeusrun again; empty means unset.
 export PYTHONDONTWRITEBYTECODE =

@@ -326,7 +326,10 @@ def test_a_silent_host_ends_the_run_within_the_heartbeat(pair, how):
 @pytest.mark.parametrize(
     ("nic", "told"),
     [
-        ("bogus0", "host a has no interface bogus0; it has lo, eth0, eth9"),
+        pytest.param(
+            *("bogus0", "host a has no interface bogus0; it has lo, eth0, eth9"),
+            marks=pytest.mark.long,  # the other host is the harder case
+        ),
         ("eth9", "host b has no interface eth9; it has lo, eth0"),
     ],
 )

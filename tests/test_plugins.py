@@ -342,6 +342,7 @@ def test_an_error_in_a_plugins_metric_source_ends_the_run_and_names_it(
     assert processes_of_run(trial["run_dir"]) == set()
 
 
+@pytest.mark.long  # a submit
 def test_a_plugins_metric_source_that_cannot_be_read_is_named_in_a_warning(zeusrun, install):
     module = BAD_SOURCE.format("raise OSError('the server is away')")
     site = install("[zeusrun.metric_sources]\nbad = largest_policy:Source\n", module=module)

@@ -729,6 +729,7 @@ def test_a_rerun_reads_the_file_of_a_secret_again(zeusrun, with_arguments):
     assert f"names {zeusrun.folder}/key, which does not exist" in gone.stderr
 
 
+@pytest.mark.long  # three submits
 def test_a_rerun_of_a_job_with_a_secret_in_its_arguments_says_what_to_do(zeusrun, with_arguments):
     with_arguments()
     assert zeusrun("submit", "job.yaml").returncode == 0

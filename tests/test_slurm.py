@@ -176,6 +176,7 @@ def test_two_nodes_reach_the_target_and_are_one_record(slurm):
     assert slurm.tickets() == []
 
 
+@pytest.mark.long  # a real job; the stand-in has the same
 def test_a_job_that_scancel_ends_is_cancelled(slurm):
     child = slurm.follow("submit", slurm.job())
     slurm.wait_for_reports(child=child)

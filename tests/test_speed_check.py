@@ -189,6 +189,7 @@ def known(zeusrun):
     history.finish("job-1-1", done)
 
 
+@pytest.mark.long  # a submit; the unit tests have the rule
 def test_a_speed_check_ends_before_an_epoch_if_the_length_of_an_epoch_is_known(
     zeusrun, run, known, monkeypatch
 ):
@@ -211,6 +212,7 @@ def test_without_energy_there_is_no_speed_check_and_the_training_goes_on(zeusrun
     assert len(policy.asked) == 1
 
 
+@pytest.mark.long  # two submits
 def test_the_speed_of_a_batch_size_is_checked_once_however_often_the_policy_asks(zeusrun, run):
     policy = Scripted(CHECK, OTHER, CHECK)
     recorder = Releases(zeusrun)
@@ -265,7 +267,7 @@ def test_a_signal_while_a_speed_check_ends_is_the_cause_because_nothing_follows(
     assert recorder.ended == [(TrialStatus.PREEMPTED, False)]
 
 
-@pytest.mark.parametrize("attempts", [1, 3])
+@pytest.mark.parametrize("attempts", [pytest.param(1, marks=pytest.mark.long), 3])  # 2 s
 def test_a_speed_check_that_runs_out_of_memory_while_it_ends_is_oom_and_another_run_follows(
     zeusrun, run, attempts
 ):

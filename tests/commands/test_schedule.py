@@ -281,6 +281,7 @@ def test_a_run_that_fails_is_told_by_a_later_tick_and_a_good_one_is_not(zeusrun,
     assert "failed (exit code 3)" in shown
 
 
+@pytest.mark.long  # a submit that waits; test_admission has the rule
 def test_forbid_skips_a_run_whose_job_runs_already(zeusrun, schedule):
     job = zeusrun.job("checkpoints.py", objective={"max_epochs": 1000})
     schedule("add", job, "@yearly")
@@ -293,6 +294,7 @@ def test_forbid_skips_a_run_whose_job_runs_already(zeusrun, schedule):
     assert len(zeusrun.history()) == 1
 
 
+@pytest.mark.long  # two submits
 def test_replace_ends_the_older_run_gently_and_runs(zeusrun, schedule):
     job = zeusrun.job("checkpoints.py", objective={"max_epochs": 1000})
     schedule("add", job, "@yearly")

@@ -264,6 +264,7 @@ def test_a_difference_is_claimed_and_coloured_only_if_it_is_shown(after, claim, 
     assert [span.style for span in text.spans if span.style != "dim"] == ([style] if style else [])
 
 
+@pytest.mark.long  # 3 s of CPU
 def test_a_forecast_claims_no_saving_by_batch_sizes_that_nobody_ran(cli, learned):
     changes = ("--set", "batch_size.candidates=[4,8,16,32,64,128,256]", "--recurrences", 20)
     out = cli("simulate", learned, *changes)[1]

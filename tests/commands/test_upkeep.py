@@ -247,6 +247,7 @@ def test_a_damaged_history_does_not_stop_gc_for_other_jobs(cli, zeusrun, record)
     assert "a.json is damaged" in err
 
 
+@pytest.mark.long  # four submits
 def test_a_job_keeps_what_its_job_file_says_and_from_that_a_history_is_rebuilt(
     zeusrun, cli, findings
 ):

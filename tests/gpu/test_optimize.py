@@ -303,6 +303,7 @@ def test_a_gpu_lost_in_mid_run_makes_energy_unknown_and_says_so(zeusrun, machine
     wait_for(is_repaired, what="the limit as it was found")
 
 
+@pytest.mark.long  # 5 s of training; test_monitor has the rule
 def test_a_foreign_process_on_the_gpu_marks_the_trial_as_shared(zeusrun, machine, submit):
     machine.set("foreign", os.getpid())
     _, result, said = submit(job(zeusrun, steps=200))
@@ -314,7 +315,7 @@ def test_a_foreign_process_on_the_gpu_marks_the_trial_as_shared(zeusrun, machine
 def test_on_a_mig_instance_limits_are_left_alone(zeusrun, machine, submit):
     machine.set("mig", 2)
     listed = f"MIG-1{machine.get('serial'):07d}-5555"
-    code, result, said = submit(job(zeusrun, steps=200), CUDA_VISIBLE_DEVICES=listed)
+    code, result, said = submit(job(zeusrun, steps=60), CUDA_VISIBLE_DEVICES=listed)
     (trial,) = result["trials"]
     assert code == 0, said
     assert "MIG" in trial["gpu_model"]

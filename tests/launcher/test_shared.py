@@ -122,6 +122,7 @@ def test_the_policy_learns_from_the_runs_of_other_machines(zeusrun, job, databas
     assert (code, trial["trial"], trial["global_batch_size"]) == (0, "job-2-1", 16)
 
 
+@pytest.mark.long  # three submits
 def test_the_home_remembers_the_history_of_a_job(zeusrun, job, server):
     zeusrun.job("well.py", name="own")
     assert zeusrun.submit(zeusrun.folder / "own.yaml")[0] == 0
@@ -484,6 +485,7 @@ def test_a_dead_run_of_another_machine_is_left_to_its_lease(zeusrun, job, databa
     assert database.find(trial.trial) == trial
 
 
+@pytest.mark.long  # three submits
 def test_a_run_directory_of_an_earlier_history_is_another_run(zeusrun, job, database, elsewhere):
     zeusrun.job()
     assert zeusrun.submit(zeusrun.folder / "job.yaml")[0] == 0  # job-1-1 in the files of the home
@@ -583,6 +585,7 @@ def test_the_files_of_another_home_of_this_machine_are_not_called_gone(
         find_settings("job")
 
 
+@pytest.mark.long  # two submits
 def test_a_preempted_run_of_another_machine_is_left_to_it(zeusrun, job, database, elsewhere):
     trial = elsewhere(world_size=1)
     cut = Outcome(TrialStatus.PREEMPTED, "SIGTERM", "2025-06-01T12:10:00Z")

@@ -204,6 +204,7 @@ def test_a_redirected_notice_is_not_taken_for_delivered(server, leave, tmp_path)
     assert "POST: HTTP Error 302" in (tmp_path / "failed.log").read_text()
 
 
+@pytest.mark.long  # waits for 3 s
 def test_a_server_that_drips_holds_no_other_notice_up(server, leave, tmp_path):
     server.codes += [299]
     leave(url=server.url, timeout_s=0.5)

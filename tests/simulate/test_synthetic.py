@@ -11,6 +11,7 @@ from benchmarks.synthetic import FAMILIES
 from zeusrun.simulate.engine import best_arm, expected
 from zeusrun.simulate.study import Scenario
 
+pytestmark = pytest.mark.long  # 10 s of CPU, for what benchmarks alone use
 SEEDS = 50
 MOST = 0.8 * SEEDS
 
@@ -31,16 +32,7 @@ def valleys(costs):
     return sum(left > here < right or (left > here == right) for left, here, right in triples)
 
 
-@pytest.mark.parametrize(
-    "family",
-    [
-        *("bimodal", "drift"),
-        *(
-            pytest.param(each, marks=pytest.mark.long)
-            for each in sorted(FAMILIES.keys() - {"bimodal", "drift", "glide"})
-        ),
-    ],
-)
+@pytest.mark.parametrize("family", sorted(FAMILIES.keys() - {"glide"}))
 def test_the_default_reaches_in_every_era(family):
     for job in jobs(family):
         assert job.default in job.arms
@@ -75,7 +67,6 @@ def test_runs_of_one_batch_size_differ_by_a_factor():
         assert epochs[-1] >= 1.5 * epochs[0]
 
 
-@pytest.mark.long  # 10 s of CPU
 def test_the_best_glides_over_three_to_six_doublings_and_leaves_the_default_behind():
     left = 0
     for job in jobs("glide"):
@@ -90,10 +81,7 @@ def test_the_best_glides_over_three_to_six_doublings_and_leaves_the_default_behi
     assert left >= MOST
 
 
-@pytest.mark.parametrize(
-    "family",
-    ["drift", *(pytest.param(each, marks=pytest.mark.long) for each in ("creep", "glide"))],
-)
+@pytest.mark.parametrize("family", ["drift", "creep", "glide"])
 def test_the_best_moves(family):
     made = jobs(family)
     ends = [(best_arm(job, 0.5, 1), best_arm(job, 0.5, job.eras[-1][0])) for job in made]

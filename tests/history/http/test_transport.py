@@ -231,6 +231,7 @@ class Reader:
             client.sendall(http(200, {}))
 
 
+@pytest.mark.long  # waits for 4 s
 def test_a_long_request_takes_longer_than_a_connection_may(monkeypatch):
     monkeypatch.setattr("zeusrun.history.http.transport._CONNECT_S", 0.5)
     server, body = Reader(4 << 20), bytes(range(256)) * (8 << 12)

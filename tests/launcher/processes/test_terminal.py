@@ -64,6 +64,7 @@ def test_in_the_background_it_takes_no_keys_from_the_shell(submit):
     assert "the shell got yes" in seen
 
 
+@pytest.mark.long  # a submit on a terminal
 def test_without_instrumentation_standard_input_is_the_terminal_too(submit):
     asks = (
         "import os, subprocess; print(os.isatty(0), flush=True); subprocess.run(['stty', 'size'])"
@@ -71,6 +72,7 @@ def test_without_instrumentation_standard_input_is_the_terminal_too(submit):
     assert submit(asks, instrument=False)[0] == "True\n33 123\n"
 
 
+@pytest.mark.long  # a submit on a terminal
 def test_of_several_ranks_none_has_the_terminal(submit):
     log, _ = submit("import sys; print(repr(sys.stdin.read()))", launch={"nproc_per_node": 2})
     assert log == "''\n"

@@ -255,6 +255,7 @@ def test_a_restart_continues_with_the_batch_size_it_had(train):
     assert lines[0] == "1 [32, 32, 16, 16, 7] True"
 
 
+@pytest.mark.long  # two trainings
 def test_a_restart_after_out_of_memory_grows_no_further(train):
     plan = {"policies": ["mine:Once"], "interval": 2, "unit": "step"}
     policy = "class Once:\n    def after_step(self, seen): return 2 * seen.batch_size\n"
@@ -267,6 +268,7 @@ def test_a_restart_after_out_of_memory_grows_no_further(train):
     assert problems(rank)[0].startswith("the batch size grows to 32 at most from here on")
 
 
+@pytest.mark.long  # two trainings
 def test_a_look_at_a_batch_before_the_loop_is_no_epoch(train):
     look = "loader = run.loader(data, 16); next(iter(loader))\n"
     sgd = "torch.optim.SGD(network.parameters(), 0.05)"
@@ -277,6 +279,7 @@ def test_a_look_at_a_batch_before_the_loop_is_no_epoch(train):
     assert changes(rank)[-1] == (2, 4, 64)
 
 
+@pytest.mark.long  # two trainings
 def test_a_pass_within_a_pass_leaves_the_outer_one_as_it_is(train):
     script = """
     loader = run.loader(data, 8, num_workers=1)
@@ -344,6 +347,7 @@ def test_the_learning_rate_follows_and_a_scheduler_keeps_the_unchanged_one(train
     assert change.learning_rate == pytest.approx(0.005 * 2**0.5)
 
 
+@pytest.mark.long  # two trainings
 def test_a_step_that_raises_and_an_optimizer_that_contains_another_leave_the_rate(train):
     script = """
     from torch.distributed.optim import ZeroRedundancyOptimizer

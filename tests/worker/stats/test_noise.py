@@ -68,7 +68,7 @@ def simulate(ranks, ratios, count=50):
         yield low, value, high
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.long)])  # a second
 def test_a_range_has_the_truth_in_nine_of_ten_runs(ranks):
     found = list(simulate(ranks, [0.05, 0.5, 1]))
     assert all(low < value < high for low, value, high in found)

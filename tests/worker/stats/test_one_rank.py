@@ -330,6 +330,7 @@ def test_a_copy_and_a_saved_model_have_no_hooks_of_zeusrun():
 
 
 @pytest.mark.filterwarnings("ignore:.*is deprecated:DeprecationWarning")
+@pytest.mark.long  # torch.compile takes 3 s of CPU
 def test_a_watched_model_can_be_scripted_traced_and_compiled():
     watched = Watched(nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6), nn.Linear(6, 3)))
     x, y = data(8)

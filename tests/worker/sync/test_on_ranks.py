@@ -16,7 +16,7 @@ NAMES = re.findall(r"^def case_(\w+)", CASES.read_text(), re.MULTILINE)
 WATCH = json.dumps({"noise_scale": {"interval": 1}})
 
 
-@pytest.mark.parametrize("ranks", [3, pytest.param(4, marks=pytest.mark.long)])
+@pytest.mark.parametrize("ranks", [2, *(pytest.param(n, marks=pytest.mark.long) for n in (3, 4))])
 def test_every_case_holds(tmp_path, ranks):
     """All cases in one training: a rank takes seconds to import torch."""
     run = Rank(tmp_path / "run")
