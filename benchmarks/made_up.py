@@ -272,6 +272,7 @@ def _begin(store: SqlHistory, last: Trial, share: float, now: datetime, rng: ran
         energy_j, time_s = done[-1].energy_j or 0.0, done[-1].time_s
         live |= {"curve": [list(each) for each in done], "time_s": time_s, "power_w": 8 * 447.0}
         live |= {"energy_j": energy_j, "energy_source": "counter", "epochs": done[-1].epoch}
+        live |= {"whole_energy_j": energy_j, "whole_time_s": time_s, "whole_epochs": done[-1].epoch}
         live["best_metric"] = max(point.value or 0.0 for point in done)
         live["cost_j"] = cost_j(energy_j, GPUS * MAX_W, time_s, ETA)
         live["log"] = [f"epoch {each.epoch}: {trial.metric} {each.value:.4f}" for each in done]

@@ -56,6 +56,7 @@ def _look_at(child, folder):
     assert MARK in fetch(port, "/job/nosuch").text
     assert all(f"job/{job}" in first.text for job in made_up.JOBS)
     assert first.text.count('class="card"') == 3
+    assert re.search("[1-9][0-9]* epochs of at most 30", first.text)
     assert list(folder.iterdir())
     child.send_signal(signal.SIGTERM)
     assert child.wait(300) == 0
