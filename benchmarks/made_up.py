@@ -306,16 +306,22 @@ def _make_facts(job: str, now: datetime, rng: random.Random, *, busy: bool) -> d
     return {"version": __version__, "gpus": gpus, "schedules": [schedule]}
 
 
+def _port(text: str) -> int:
+    if not 0 <= int(text) < 1 << 16:
+        raise ValueError
+    return int(text)
+
+
 def main() -> None:
     """Serve it on this machine until the server is stopped."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--port", type=_port, default=8787)
+    given = parser.parse_args()
     from zeusrun.server.run import listen, run  # noqa: PLC0415 - benchmarks need no extra
     from zeusrun.server.settings import ServerSettings  # noqa: PLC0415 - as above
 
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--port", type=int, default=8787)
     with made_up_database() as url:
-        settings = ServerSettings(database_url=url, port=parser.parse_args().port, demo=True)
-        listening = listen(settings)
+        listening = listen(ServerSettings(database_url=url, port=given.port, demo=True))
         print(
             f"A made-up history is on {listening.url}/\n"
             "  Nothing in it was measured. It is removed when the server stops.\n"

@@ -72,10 +72,10 @@ PARTS: Mapping[str, tuple[str, ...]] = {
 BUDGETS: Mapping[str, int] = {
     "adapt": 880,
     "analysis": 1_005,
-    "commands": 2_958,
+    "commands": 2_957,
     "elastic": 1_579,
     "export": 443,
-    "gpu and energy": 2_301,
+    "gpu and energy": 2_302,
     "history": 1_001,
     "hooks": 1_642,
     "hosts": 1_802,
@@ -85,16 +85,16 @@ BUDGETS: Mapping[str, int] = {
     "maintenance": 951,
     "metrics": 2_084,
     "other files": 363,
-    "policies": 3_133,
-    "report": 1_650,
+    "policies": 3_132,
+    "report": 1_649,
     "schedule": 1_030,
-    "server": 4_334,
+    "server": 4_338,
     "shared histories": 1_864,
-    "simulate": 1_253,
+    "simulate": 1_250,
     "slurm": 679,
     "sync": 1_012,
-    "values": 1_628,
-    "view": 2_114,
+    "values": 1_625,
+    "view": 2_105,
     "watch": 894,
     "worker": 1_181,
 }
@@ -132,7 +132,7 @@ class Loaded(NamedTuple):
 
 
 WALK_BUDGET = Walk(files=105, stops=396, returns=291)
-LOADED_BUDGET = Loaded(modules=199, lines=24_187)
+LOADED_BUDGET = Loaded(modules=199, lines=24_182)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

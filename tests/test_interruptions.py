@@ -28,7 +28,7 @@ def crashing(zeusrun, *args):
     return job(zeusrun, *given, objective=TIME_ALONE, launch={"max_restarts": 1})
 
 
-@pytest.mark.long  # three submits; test_by_hand adds up such a run, too
+@pytest.mark.long  # 6 s; bandit/test_proof.py has the rule
 def test_a_crash_that_goes_on_from_a_checkpoint_is_not_charged_to_the_batch_size(zeusrun):
     submitted = crashing(zeusrun)
     code, result, _ = zeusrun.submit(submitted)

@@ -71,7 +71,7 @@ def test_a_run_that_outlasts_its_prices_has_none_and_says_so_once(zeusrun):
     assert sum("its price is unknown" in text for text in trial["warnings"]) == 1
 
 
-@pytest.mark.long  # two submits; test_by_hand adds up such a run, too
+@pytest.mark.long  # two submits; launcher/test_recover.py has the rule
 def test_a_preempted_run_costs_what_all_its_parts_cost(zeusrun):
     given = ("--again", "--reaches", "4", "--epoch-s", "0.2")
     first = checkpoint_job(zeusrun, *given, price=FLAT)

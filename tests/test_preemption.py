@@ -93,7 +93,7 @@ def test_a_trial_may_be_preempted_again_and_again(zeusrun):
         assert (code, trial["status"], trial["preemptions"]) == (75, "PREEMPTED", part)
 
 
-@pytest.mark.long  # two submits; test_attempts has the rule
+@pytest.mark.long  # two submits; choice/test_attempts.py has the rule
 def test_a_preempted_trial_that_cannot_go_on_as_it_was_is_left_and_the_reason_told(zeusrun):
     preempt(zeusrun, job(zeusrun))
     changed = job(zeusrun, "--reaches", "1", objective={"target": 0.4})
@@ -103,7 +103,7 @@ def test_a_preempted_trial_that_cannot_go_on_as_it_was_is_left_and_the_reason_to
     assert [trial["status"] for trial in zeusrun.history()] == ["PREEMPTED", "REACHED"]
 
 
-@pytest.mark.long  # a submit; test_stopping and test_outcome have the rule
+@pytest.mark.long  # a submit; launcher/supervision/test_stopping.py has the rule
 def test_an_end_that_was_due_anyway_is_no_preemption(zeusrun):
     ends = job(zeusrun, "--epoch-s", "1", objective={"max_epochs": 2})
     child = zeusrun.start("submit", ends, "--quiet")
@@ -215,7 +215,7 @@ def test_a_dry_run_shows_the_trial_that_would_go_on(zeusrun):
     assert zeusrun.history()[0]["status"] == "PREEMPTED"
 
 
-@pytest.mark.long  # three submits; test_attempt has the rule
+@pytest.mark.long  # three submits; launcher/test_attempt.py has the rule
 def test_a_trial_that_cannot_be_started_again_keeps_what_it_took_and_may_go_on_later(zeusrun):
     workdir = zeusrun.folder / "32"
     workdir.mkdir()

@@ -189,7 +189,7 @@ def known(zeusrun):
     history.finish("job-1-1", done)
 
 
-@pytest.mark.long  # a submit; the unit tests have the rule
+@pytest.mark.long  # a submit; launcher/supervision/test_speed_check.py has the rule
 def test_a_speed_check_ends_before_an_epoch_if_the_length_of_an_epoch_is_known(
     zeusrun, run, known, monkeypatch
 ):
@@ -212,7 +212,7 @@ def test_without_energy_there_is_no_speed_check_and_the_training_goes_on(zeusrun
     assert len(policy.asked) == 1
 
 
-@pytest.mark.long  # two submits
+@pytest.mark.long  # two trials
 def test_the_speed_of_a_batch_size_is_checked_once_however_often_the_policy_asks(zeusrun, run):
     policy = Scripted(CHECK, OTHER, CHECK)
     recorder = Releases(zeusrun)

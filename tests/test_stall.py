@@ -37,11 +37,7 @@ def test_a_stall_is_told_with_the_place_of_every_rank_and_that_it_goes_on(zeusru
 @pytest.mark.parametrize(
     ("script", "ranks", "place"),
     [
-        pytest.param(  # 4 s; test_stalls has the rule
-            *("hangs_in_c.py", 1, "rank 0 is in hang, hangs_in_c.py:"),
-            marks=pytest.mark.long,
-            id="without torch",
-        ),
+        pytest.param("hangs_in_c.py", 1, "rank 0 is in hang, hangs_in_c.py:", id="without torch"),
         pytest.param(
             *("hangs_on_rank_1.py", 2, "rank 1 is in wait_for_the_stacks, hangs_on_rank_1.py:"),
             marks=pytest.mark.long,
@@ -90,7 +86,7 @@ def test_a_stall_without_a_restart_left_is_the_cause_of_the_failure(zeusrun):
     assert last.endswith("The ranks were killed; no restart is left (launch.max_restarts)")
 
 
-@pytest.mark.long  # 4 s of evaluations; test_stalls has the rule
+@pytest.mark.long  # 4 s of evaluations; launcher/supervision/test_stalls.py has the rule
 def test_an_evaluation_as_long_as_the_others_is_no_stall(zeusrun):
     job = zeusrun.job("evaluates_long.py", objective=TARGET, stall={"after_s": 0.4})
     code, result, seen = zeusrun.submit(job)

@@ -79,14 +79,14 @@ def test_the_next_submit_explores_below_the_default_and_says_why(zeusrun):
 
 
 @pytest.mark.parametrize(("policy", "arms"), [("fixed", [32, 32, 32]), ("grid", [32, 16, 64])])
-@pytest.mark.long  # a submit each; test_registry has the rule
+@pytest.mark.long  # three submits each; bandit/test_every_policy.py has the rules
 def test_the_job_file_names_the_policy(zeusrun, policy, arms):
     job = zeusrun.job(policy={"name": policy}, early_stop={"cost_factor": None})
     chosen = [only_trial(zeusrun.submit(job)[1])["global_batch_size"] for _ in arms]
     assert chosen == arms
 
 
-@pytest.mark.long  # three submits; test_choose has the rule
+@pytest.mark.long  # three submits; choice/test_choose.py has the rule
 def test_a_control_run_uses_the_default_in_every_nth_recurrence(zeusrun):
     job = zeusrun.job(policy={"name": "grid", "control": 2}, early_stop={"cost_factor": None})
     runs = [only_trial(zeusrun.submit(job)[1]) for _ in range(3)]
@@ -237,7 +237,7 @@ def test_a_script_that_reports_but_never_asks_for_its_batch_size_is_told(zeusrun
     assert [told in warning for warning in only_trial(result)["warnings"]] == [True]
 
 
-@pytest.mark.long  # two trainings that wait; test_outcome has the rule
+@pytest.mark.long  # two trainings that wait; launcher/supervision/test_outcome.py has the rule
 def test_a_run_that_times_out_after_its_target_has_reached_it(zeusrun):
     job = zeusrun.job(objective={"on_target": "continue", "max_epochs": 100_000}, timeout_s=4)
     code, result, _ = zeusrun.submit(job)

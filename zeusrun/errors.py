@@ -1,15 +1,16 @@
-"""The exit codes of zeusrun, the exceptions that carry them, and advice on system errors."""
+"""The exit codes of zeusrun, the exceptions that carry them, and advice for their messages."""
 
 from __future__ import annotations
 
 import contextlib
+import difflib
 import errno
 import re
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 SHORTAGES = {
@@ -153,3 +154,20 @@ def describe_shortage(error: BaseException) -> str | None:
         return None
     where = "" if error.filename is None else f"{error.filename}: "
     return f"{where}{error.strerror}; {SHORTAGES[error.errno]}"
+
+
+def did_you_mean(name: str, known: Sequence[str], rest: str = "") -> str:
+    """Return the end of a message, with the known name that is similar; empty if there is none.
+
+    ``rest`` is what stood after the name, and is repeated.
+    """
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {close[0] + rest!r}?" if close else ""
+
+
+def list_known(name: str, jobs: Sequence[str], run: str = "") -> str:
+    """Return which jobs there are, and which one was probably meant by a name that none has.
+
+    ``run`` is what stood after the name, such as ``-7-1``.
+    """
+    return f"known jobs: {', '.join(jobs) or 'none yet'}{did_you_mean(name, jobs, run)}"

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 # One path component, never "..", in characters that every file system and terminal can show.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -44,17 +39,3 @@ def is_job_pattern(text: str) -> bool:
 def is_covered(name: str, patterns: str) -> bool:
     """Whether one of several patterns, as in ``team-*, digits``, covers the name of a job."""
     return any(fnmatchcase(name, each) for each in patterns.split(", "))
-
-
-def list_known(name: str, jobs: Sequence[str], run: str = "") -> str:
-    """Return which jobs there are, and which one was probably meant by a name that none has.
-
-    ``run`` is what stood after the name, such as ``-7-1``.
-    """
-    return f"known jobs: {', '.join(jobs) or 'none yet'}{did_you_mean(name, jobs, run)}"
-
-
-def did_you_mean(name: str, known: Sequence[str], run: str = "") -> str:
-    """Return the end of a message, with the known name that is similar; empty if there is none."""
-    close = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean {close[0] + run!r}?" if close else ""

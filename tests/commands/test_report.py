@@ -171,6 +171,7 @@ def test_two_jobs_are_compared(cli, runs, record, zeusrun):
         (("-o", "n.md", "--format", "json"), "--format json does not fit the ending of n.md"),
         (("--compare", "job", "nosuch"), "'nosuch' is no job and no batch size; name two jobs"),
         (("--compare", "32", "32"), "both sides are the same"),
+        (("--compare", "32", "9" * 5000), "has no finished run of batch size 999"),
         (("--compare", "32", "99"), "job has no finished run of batch size 99; it has used 32, 64"),
         (("--compare", "32", "job"), "name two jobs, or two batch sizes of a job (64 256)"),
     ],

@@ -281,7 +281,7 @@ def test_a_run_that_fails_is_told_by_a_later_tick_and_a_good_one_is_not(zeusrun,
     assert "failed (exit code 3)" in shown
 
 
-@pytest.mark.long  # a submit that waits; test_admission has the rule
+@pytest.mark.long  # a submit that waits; launcher/queue/test_admission.py has the rule
 def test_forbid_skips_a_run_whose_job_runs_already(zeusrun, schedule):
     job = zeusrun.job("checkpoints.py", objective={"max_epochs": 1000})
     schedule("add", job, "@yearly")

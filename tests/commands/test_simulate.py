@@ -120,8 +120,8 @@ def test_a_cluster_trace_is_replayed(zeusrun, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((), "name a job: zeusrun simulate JOB; or recorded traces: --trace-dir DIR"),
-        (("--gpu", "v100"), "name a job: zeusrun simulate JOB; or recorded traces"),
+        ((), "name a job: zeusrun simulate JOB; or traces: --trace-dir DIR --gpu GPU"),
+        (("--gpu", "v100"), "name a job: zeusrun simulate JOB; or traces"),
         (("--policy", "zues", *TRACES), "unknown policy 'zues'; did you mean 'zeus'?"),
         (
             (*TRACES, "--in-flight", 2, "--cluster", "c.csv"),

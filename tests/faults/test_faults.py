@@ -62,7 +62,7 @@ def test_whatever_a_script_starts_while_the_watchdog_is_killed_nothing_is_left_b
 
 
 @pytest.mark.parametrize("crowd", [3, over_the_real_torchrun(20)])
-@pytest.mark.long  # six submits at once; test_processes has writers at once
+@pytest.mark.long  # three submits at once; history/test_processes.py has writers at once
 def test_submits_at_once_are_all_there_exactly_once(try_faults, crowd):
     tried = try_faults("--parallel", str(crowd), "--rounds", "1")
     assert tried == {f"{crowd} submits at once": 1}

@@ -303,7 +303,7 @@ def test_a_gpu_lost_in_mid_run_makes_energy_unknown_and_says_so(zeusrun, machine
     wait_for(is_repaired, what="the limit as it was found")
 
 
-@pytest.mark.long  # 5 s of training; test_monitor has the rule
+@pytest.mark.long  # 5 s of training; energy/test_monitor.py has the rule
 def test_a_foreign_process_on_the_gpu_marks_the_trial_as_shared(zeusrun, machine, submit):
     machine.set("foreign", os.getpid())
     _, result, said = submit(job(zeusrun, steps=200))

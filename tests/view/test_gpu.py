@@ -10,7 +10,7 @@ from rich.console import Console
 
 from zeusrun.maintenance.measure import DeviceEnergy, Measurement
 from zeusrun.trial import EnergySource
-from zeusrun.view.gpu import measurement_sheet, throttle_text
+from zeusrun.view.gpu import measurement_sheet, throttle_word
 from zeusrun.view.units import UNKNOWN
 
 MODEL, UUID = "NVIDIA H100 80GB HBM3", "GPU-5d5ba0d6-d33d-2b2c-524d-9e3d8d2b8a77"
@@ -27,11 +27,8 @@ def widest(text):
 
 
 def test_why_clocks_are_low_is_told_in_words_of_people():
-    assert throttle_text(None) == UNKNOWN
-    assert throttle_text([]) == "no"
-    assert throttle_text(["sw_power_cap"]) == "power"
-    assert throttle_text(["hw_thermal_slowdown", "sw_thermal_slowdown"]) == "heat"
-    assert throttle_text(["unknown_0x800"]) == "unknown 0x800"
+    assert throttle_word("sw_power_cap") == "power"
+    assert throttle_word("unknown_0x800") == "unknown 0x800"
 
 
 MEASURED = Measurement(

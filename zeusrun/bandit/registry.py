@@ -15,8 +15,7 @@ from zeusrun.bandit.baselines import Fixed, Grid
 from zeusrun.bandit.power import first_lever
 from zeusrun.bandit.problem import ArmBelief, merged_profile
 from zeusrun.bandit.zeus.policy import Zeus
-from zeusrun.errors import UsageError
-from zeusrun.job_name import did_you_mean
+from zeusrun.errors import UsageError, did_you_mean
 from zeusrun.plugins import blame, create_plugin, plugin_names
 from zeusrun.trial import Decision, Stage
 

@@ -120,7 +120,7 @@ def simulate(
     if overrides:
         raise UsageError("--set needs JOB: zeusrun simulate JOB --set objective.eta_knob=1")
     if trace_dir is None:
-        raise UsageError("name a job: zeusrun simulate JOB; or recorded traces: --trace-dir DIR")
+        raise UsageError("name a job: zeusrun simulate JOB; or traces: --trace-dir DIR --gpu GPU")
     if not cost_factor > 0:
         raise UsageError(f"--cost-factor {cost_factor:g}: must be above 0")
     if in_flight > 1 and cluster is not None:

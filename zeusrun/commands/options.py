@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 from typer import Argument, Option
 
-from zeusrun.errors import SHORTAGES, ExportError, HistoryError, UsageError
+from zeusrun.errors import SHORTAGES, ExportError, HistoryError, UsageError, list_known
 from zeusrun.files.home import trusted_home
 from zeusrun.files.private import replace_file
 from zeusrun.history import rules
 from zeusrun.history.base import NEWEST
 from zeusrun.history.registry import find_default, open_history, open_named, remember_choice
-from zeusrun.job_name import list_known
 from zeusrun.launcher.rundir.ownership import files_of, newest_here
 from zeusrun.launcher.schedulers import check_exists, is_job, read_jobs
 from zeusrun.plain_text import plain_text

@@ -19,6 +19,7 @@ from zeusrun.commands.compose import compose
 from zeusrun.errors import BusyError, ExitCode, HistoryError, ZeusrunError
 from zeusrun.history.base import NEWEST, UnavailableError
 from zeusrun.launcher.events import FoundLost, Noted, TrialEnded, Warned
+from zeusrun.launcher.power.control import held_by
 from zeusrun.launcher.processes.signals import CaughtSignals
 from zeusrun.launcher.queue.admission import admitted, check_not_ended
 from zeusrun.launcher.recurrence import submit as run_submit
@@ -196,7 +197,6 @@ def _remove_old_runs(
 def _describe_machine(home: Path) -> dict[str, Any]:
     """Return the GPUs and the schedules of this machine, as far as they can be read."""
     from zeusrun.gpu.snapshot import read_gpus  # noqa: PLC0415 - few submits report to a server
-    from zeusrun.launcher.power.control import held_by  # noqa: PLC0415 - as above
 
     facts: dict[str, Any] = {"version": __version__, "gpus": [], "schedules": []}
     with contextlib.suppress(ZeusrunError):

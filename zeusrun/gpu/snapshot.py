@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from zeusrun.energy.device import Device
 
-_HEALTH = ("utilization", "temperature_c", "throttle_reasons")
-
 
 def read_gpus(
     environment: Mapping[str, str], held_by: Callable[[str], str | None]
@@ -77,6 +75,8 @@ def read_gpu(
         "power_w": reading.power_w,
         "power_limit_w": reading.power_limit_w,
         "energy_source": device.energy_source.value,
-        **{name: getattr(health, name) for name in _HEALTH},
+        "utilization": health.utilization,
+        "temperature_c": health.temperature_c,
+        "throttle_reasons": health.throttle_reasons,
         "held_by": held_by(device.uuid),
     }

@@ -6,9 +6,9 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-from zeusrun.errors import UsageError
+from zeusrun.errors import UsageError, list_known
 from zeusrun.history.base import Conflict, UnknownTrialError
-from zeusrun.job_name import check_job_name, is_job_name, list_known
+from zeusrun.job_name import check_job_name, is_job_name
 from zeusrun.reasons import ReasonCode
 from zeusrun.trial import Trial, TrialStatus
 

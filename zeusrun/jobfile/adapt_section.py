@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
-from zeusrun.job_name import did_you_mean
+from zeusrun.errors import did_you_mean
 from zeusrun.jobfile.run_on_section import count_ranks
 from zeusrun.jobfile.section import Section
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Literal
 
-from zeusrun.job_name import did_you_mean
+from zeusrun.errors import did_you_mean
 from zeusrun.plugins import plugin_names
 
 if TYPE_CHECKING:

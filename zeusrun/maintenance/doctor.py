@@ -121,8 +121,8 @@ def _check_gpu(gpu: Device, what: str, home: Path) -> list[Check]:
     limit = "?" if reading.power_limit_w is None else f"{reading.power_limit_w:.0f}"
     maximum = "?" if gpu.max_power_w is None else f"{gpu.max_power_w:.0f}"
     found = f"{what}energy {gpu.energy_source.value}, limit {limit} of {maximum} W"
-    if (holder := held_by(home, gpu.uuid)) is not None:
-        found += f", held by {holder}"
+    if gpu.uuid not in abandoned_gpus(limits_directory(home)) and (run := held_by(home, gpu.uuid)):
+        found += f", held by {run}"
     return [Check("gpu", well=True, found=found)]
 
 

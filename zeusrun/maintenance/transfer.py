@@ -6,13 +6,13 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from zeusrun.errors import HistoryError, UsageError, writes_to
+from zeusrun.errors import HistoryError, UsageError, list_known, writes_to
 from zeusrun.files.home import runs_directory
 from zeusrun.files.private import make_folder
 from zeusrun.history import rules
 from zeusrun.history.registry import HISTORY_VARIABLE
 from zeusrun.history.tinydb.store import TinyDBHistory
-from zeusrun.job_name import check_job_name, list_known
+from zeusrun.job_name import check_job_name
 from zeusrun.launcher.rundir.layout import RunPaths, find_run
 from zeusrun.launcher.rundir.record import write_record
 

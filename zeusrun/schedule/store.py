@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from zeusrun.clock import timestamp
-from zeusrun.errors import ExitCode, HistoryError, UsageError, writes_to
+from zeusrun.errors import ExitCode, HistoryError, UsageError, did_you_mean, writes_to
 from zeusrun.files.lock import SafeLock
 from zeusrun.files.private import build_known, check_version, read_file, replace_file
-from zeusrun.job_name import check_job_name, did_you_mean
+from zeusrun.job_name import check_job_name
 from zeusrun.jobfile.validators import CatchUp, Overlap, StartBy, time_of_day
 from zeusrun.schedule.due import Cursor, PlannedStart, Rules, build_timetable
 

@@ -7,13 +7,12 @@
 from __future__ import annotations
 
 import csv
-import difflib
 import io
 import lzma
 import math
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
-from zeusrun.errors import UsageError
+from zeusrun.errors import UsageError, did_you_mean
 from zeusrun.simulate.engine import LearningCurve, Rate, SimulatedJob
 from zeusrun.target import meets_target
 
@@ -95,8 +94,8 @@ def parse_workload(text: str) -> Workload:
     name, *rest = text.split(":")
     if not rest:
         if name not in WORKLOADS:
-            hint = f"{did_you_mean(name, WORKLOADS)} Or describe it: {WORKLOAD_FORM}"
-            raise UsageError(f"unknown workload {name!r}; {hint}")
+            hint = f"{_hint(name, WORKLOADS)} Or describe it: {WORKLOAD_FORM}"
+            raise UsageError(f"unknown workload {name!r}{hint}")
         return WORKLOADS[name]
     mode: Literal["max", "min"] = "min" if rest[3:] == ["min"] else "max"
     try:
@@ -112,11 +111,9 @@ def parse_workload(text: str) -> Workload:
     return Workload(name, default, target, max_epochs, mode)
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return the hint for an unknown name: the nearest known one, or all of them."""
+def _hint(name: str, known: Iterable[str]) -> str:
     names = list(known)
-    close = difflib.get_close_matches(name, names, n=1)
-    return f"did you mean {close[0]!r}?" if close else f"there are {', '.join(names) or 'none'}."
+    return did_you_mean(name, names) or f"; there are {', '.join(names) or 'none'}."
 
 
 def gpus(directory: Path) -> list[str]:
@@ -166,8 +163,8 @@ def _build_job(
         if key.dataset == name
     }
     if not in_both:
-        hint = did_you_mean(name, dict.fromkeys(key.dataset for key in training))
-        raise UsageError(f"the training trace has no dataset {name!r}; {hint}")
+        hint = _hint(name, dict.fromkeys(key.dataset for key in training))
+        raise UsageError(f"the training trace has no dataset {name!r}{hint}")
     key, arms = max(in_both.items(), key=lambda item: len(item[1]))
     if not arms:
         raise UsageError(
@@ -268,9 +265,8 @@ def load_groups(path: Path, datasets: Iterable[str]) -> list[Group]:
             raise row.error(f"end_time {end_s:g} is before start_time {start_s:g}")
         runs.append(ClusterRun(start_s, end_s - start_s, row.positive("runtime_ratio")))
     if not groups:
-        hint = did_you_mean(min(others, default=""), wanted)
-        found = ", ".join(others) or "no rows"
-        raise UsageError(f"{path}: none of its datasets is simulated ({found}); {hint}")
+        hint, found = _hint(min(others, default=""), wanted), ", ".join(others) or "no rows"
+        raise UsageError(f"{path}: none of its datasets is simulated ({found}){hint}")
     read = [Group(name, dataset, tuple(sorted(runs))) for name, (dataset, runs) in groups.items()]
     return sorted(read, key=lambda group: (group.runs[0].start_s, group.name))
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Group
 from rich.text import Text
 
 from zeusrun.view import units
-from zeusrun.view.columns import Column
 from zeusrun.view.console import warning_lines
-from zeusrun.view.units import UNKNOWN, number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,24 +32,9 @@ _THROTTLE_WORDS = {
 }
 
 
-def model_text(gpu: Any) -> str:  # noqa: ANN401 - of this machine, or as another one reported
-    """Return the model of a GPU without its maker."""
-    return (gpu.model or UNKNOWN).removeprefix("NVIDIA ")
-
-
-def throttle_text(reasons: Sequence[str] | None) -> str:
-    """Return why clocks are low: ``heat, power``, or ``no``."""
-    if reasons is None:
-        return UNKNOWN
-    return ", ".join(dict.fromkeys(map(throttle_word, reasons))) or "no"
-
-
 def throttle_word(name: str) -> str:
     """Return NVML's name of a reason for low clocks in a common word."""
     return _THROTTLE_WORDS.get(name, name.replace("_", " "))
-
-
-INDEX = Column("GPU", lambda each: number(each.cuda_index))
 
 
 def measurement_sheet(argv: Sequence[str], measured: Measurement) -> RenderableType:

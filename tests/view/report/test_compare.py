@@ -118,8 +118,8 @@ JOBS = ["digits", "64", "nightly"]
     [
         (("digits", "nightly"), None),
         (("64", "digits"), None),
-        (("64", "128"), (64, 128)),
-        (("064", "128"), (64, 128)),
+        (("64", "128"), ("64", "128")),
+        (("064", "9" * 5000), ("64", "9" * 5000)),
     ],
 )
 def test_two_words_name_jobs_or_batch_sizes(sides, sizes):
@@ -135,7 +135,6 @@ def test_two_words_name_jobs_or_batch_sizes(sides, sizes):
         (("64", "2026.."), "'2026..' is no job and no batch size"),
         (("64", "-64"), "'-64' is no job and no batch size"),
         (("64", "٦٤"), "'٦٤' is no job and no batch size"),
-        (("64", "9" * 5000), "'9999"),
         (("128", "0128"), "both sides are the same; name two different batch sizes"),
         (("digits", "digits"), "both sides are the same; name two different jobs"),
     ],
@@ -148,4 +147,4 @@ def test_anything_else_is_one_sentence_that_names_the_wrong_part(sides, said):
 
 def test_a_run_whose_batch_size_adapted_is_of_none():
     trials = [run(1, 32), run(2, 64), run(3, 32, variant="noise-scale")]
-    assert of_size(trials, 32) == [trials[0]]
+    assert of_size(trials, "32") == [trials[0]]

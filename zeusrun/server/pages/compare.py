@@ -208,7 +208,7 @@ def compare_sizes(
     first, second = sorted(written, key=lambda size: size != default)
     sides = []
     for size in (first, second):
-        sides.append(of_size(alike, int(size)) if size.isdecimal() and len(size) < 19 else [])
+        sides.append(of_size(alike, size))
         if not sides[-1]:
             raise NotFoundError(
                 f"{view.job} has no run of batch size {units.shortened(size)} that has ended, "

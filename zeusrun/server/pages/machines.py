@@ -13,7 +13,7 @@ from zeusrun.schedule.store import UNDERWAY
 from zeusrun.server.pages.document import Links, Page
 from zeusrun.view import units
 from zeusrun.view.columns import HOST, LIMIT, Column
-from zeusrun.view.gpu import INDEX, model_text, throttle_text
+from zeusrun.view.gpu import throttle_word
 from zeusrun.view.report.headline import percent
 from zeusrun.view.report.markup import Html, join, moment, section, table, tag
 from zeusrun.view.units import UNKNOWN, plural
@@ -112,14 +112,21 @@ def _holder(gpu: GpuFacts, may_read: Callable[[str], bool]) -> str:
     return _LINKS.link_run(gpu.held_by) if gpu.held_by and may_read(gpu.held_by) else UNKNOWN
 
 
+def _throttled(reasons: Sequence[str] | None) -> str:
+    """Return why clocks are low: ``heat, power``, or ``no``."""
+    if reasons is None:
+        return UNKNOWN
+    return ", ".join(dict.fromkeys(map(throttle_word, reasons))) or "no"
+
+
 _GPU_COLUMNS = (
-    INDEX,
-    Column("model", model_text, left=True),
+    Column("GPU", lambda gpu: units.number(gpu.cuda_index)),
+    Column("model", lambda gpu: (gpu.model or UNKNOWN).removeprefix("NVIDIA "), left=True),
     Column("power", lambda gpu: units.power(gpu.power_w)),
     LIMIT,
     Column("load", lambda gpu: percent(gpu.utilization)),
     Column("temperature", lambda gpu: units.celsius(gpu.temperature_c)),
-    Column("throttled", lambda gpu: throttle_text(gpu.throttle_reasons), left=True),
+    Column("throttled", lambda gpu: _throttled(gpu.throttle_reasons), left=True),
     Column("energy by", lambda gpu: gpu.energy_source or UNKNOWN),
 )
 

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 _FEW = 3  # values: the median of fewer is their mean, and they show no spread
 _MOST_LOG = 20.0
-_DIGITS = 19  # of a batch size, and more than any has
 
 
 class Measure(NamedTuple):
@@ -215,8 +214,10 @@ def _amount(value: float, kind: str) -> str:
     return units.duration(value) if value >= 59.95 else energy_text(value).replace("J", "s")
 
 
-def find_sizes(sides: tuple[str, str], jobs: Collection[str]) -> tuple[int, int] | None:
+def find_sizes(sides: tuple[str, str], jobs: Collection[str]) -> tuple[str, str] | None:
     """Return the two batch sizes that two words name; ``None`` if they name two jobs.
+
+    They stay texts, which may have any number of digits.
 
     Raises:
         UsageError: If they name anything else, or the same twice.
@@ -229,17 +230,17 @@ def find_sizes(sides: tuple[str, str], jobs: Collection[str]) -> tuple[int, int]
             known = ", ".join(sorted(jobs)) or "none yet"
             how = "name two jobs, or two batch sizes of a job (64 256)"
             raise UsageError(f"{flag}: {why}; {how}; known jobs: {known}")
-        sizes = int(sides[0]), int(sides[1])
+        sizes = sides[0].lstrip("0"), sides[1].lstrip("0")
     if len({*(sizes or sides)}) == 1:
         what = "jobs" if sizes is None else "batch sizes"
         raise UsageError(f"{flag}: both sides are the same; name two different {what}")
     return sizes
 
 
-def of_size(trials: Sequence[Trial], size: int) -> list[Trial]:
+def of_size(trials: Sequence[Trial], size: str) -> list[Trial]:
     """Return the trials that have a batch size, and kept it."""
-    return [t for t in trials if t.global_batch_size == size and t.variant is None]
+    return [t for t in trials if str(t.global_batch_size) == size and t.variant is None]
 
 
 def _is_size(side: str) -> bool:
-    return side.isdecimal() and side.isascii() and len(side) < _DIGITS
+    return side.isdecimal() and side.isascii()
