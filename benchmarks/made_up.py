@@ -308,7 +308,7 @@ def _make_facts(job: str, now: datetime, rng: random.Random, *, busy: bool) -> d
 
 def _port(text: str) -> int:
     if not 0 <= int(text) < 1 << 16:
-        raise ValueError
+        raise argparse.ArgumentTypeError("a port is a number from 0 to 65535")
     return int(text)
 
 
