@@ -278,7 +278,7 @@ class SlurmCluster:
         """Return the state of a job in Slurm's word, such as ``RUNNING``."""
         return self.field(job_id, "JobState")
 
-    def wait_for(self, job_id, states, timeout_s=60.0) -> str:
+    def wait_for(self, job_id, states, timeout_s=300.0) -> str:
         """Wait until a job is in a state, or in one of several; return it."""
         wanted = {states} if isinstance(states, str) else set(states)
         deadline = time.monotonic() + timeout_s

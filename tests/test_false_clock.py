@@ -173,7 +173,7 @@ def test_a_deferred_start_whose_window_passes_while_the_machine_is_off_is_a_miss
     )
     machine.tick("2026-06-01T20:00:10Z")  # at once: nothing is known of its duration
     machine.tick("2026-06-02T20:00:10Z")
-    start_at = wait_for(lambda: machine.deferred("2026-06-02T20:01:00Z"), 60.0, "a deferral")
+    start_at = wait_for(lambda: machine.deferred("2026-06-02T20:01:00Z"), what="a deferral")
     assert start_at.startswith("2026-06-03T00:")
     machine.tick("2026-06-03T09:00:10Z")
     assert machine.ended("2026-06-03T10:00:00Z") == (

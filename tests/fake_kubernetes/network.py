@@ -34,6 +34,9 @@ class Network:
             raise RuntimeError("no bridge here")
         self._plugs: dict[str, list] = {}
         self._listening: list[socket.socket] = []
+        self._connections: list[socket.socket] = []
+        self._acceptors: list[threading.Thread] = []
+        self._pumps: list[threading.Thread] = []
 
     def plug(self, uid) -> list:
         """Return what ``container.join_network`` needs for a pod: its address stays the same."""
@@ -60,14 +63,21 @@ class Network:
 
     def forward(self, port) -> str:
         """Let pods reach a server on 127.0.0.1; return its URL for them."""
-        threading.Thread(target=self._accept, args=(self.listen(port), port), daemon=True).start()
+        self._acceptors.append(_start(self._accept, self.listen(port), port))
         return f"http://{HOST}:{port}"
 
     def close(self):
-        for each in self._listening:
-            with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-            each.close()
+        for opened, threads in (
+            (self._listening, self._acceptors),  # first: then nobody adds a connection
+            (self._connections, self._pumps),
+        ):
+            for each in opened:
+                with suppress(OSError):
+                    each.shutdown(socket.SHUT_RDWR)
+            for each in threads:
+                each.join()
+            for each in opened:
+                each.close()
         self._holder.communicate()
 
     def _accept(self, listener, port):
@@ -81,8 +91,15 @@ class Network:
             except OSError:
                 there.close()
                 continue
+            self._connections += (there, here)
             for pair in ((there, here), (here, there)):
-                threading.Thread(target=_pump, args=pair, daemon=True).start()
+                self._pumps.append(_start(_pump, *pair))
+
+
+def _start(target, *args) -> threading.Thread:
+    thread = threading.Thread(target=target, args=args, daemon=True)
+    thread.start()
+    return thread
 
 
 def _pump(source, target):
