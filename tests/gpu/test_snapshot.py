@@ -119,6 +119,14 @@ def test_doctor_lists_the_gpus_of_a_job_and_who_holds_their_limits(zeusrun, gpu_
     assert f"a dead run left the limit of {left} changed" in done.stdout
 
 
+def test_doctor_lists_a_gpu_whose_record_cannot_be_read(zeusrun, gpu_machine):
+    (zeusrun.home / "gpus").mkdir(parents=True, mode=0o700)
+    (zeusrun.home / "gpus" / f"{gpu_machine.uuid(0)}.json").write_text("{")
+    done = zeusrun("doctor", **gpu_machine.environment, COLUMNS="300")
+    assert done.stdout.count("energy counter, limit 400 of 400 W") == 2
+    assert "held by" not in done.stdout
+
+
 @pytest.mark.parametrize("value", ["0,{0}", "8", "garbage", "{0},{0}", "GPU-none", "0,all"])
 def test_a_variable_is_refused_by_doctor_as_by_a_submit(zeusrun, gpu_machine, value):
     environment = gpu_machine.environment | {

@@ -22,7 +22,7 @@ from zeusrun.errors import DeviceError, HistoryError, JobFileError, ZeusrunError
 from zeusrun.files.home import home_directory, limits_directory, notices_directory, trusted_home
 from zeusrun.files.lock import FileLock
 from zeusrun.gpu.nvml import gpus_of_job
-from zeusrun.gpu.power_limits.original_limits import LimitLock, abandoned_gpus
+from zeusrun.gpu.power_limits.original_limits import LimitLock, abandoned_gpus, is_held
 from zeusrun.history.http.address import is_loopback
 from zeusrun.history.http.client import TOKEN_FILE, TOKEN_VARIABLE, HttpHistory, read_token
 from zeusrun.history.registry import waiting_spools
@@ -121,7 +121,7 @@ def _check_gpu(gpu: Device, what: str, home: Path) -> list[Check]:
     limit = "?" if reading.power_limit_w is None else f"{reading.power_limit_w:.0f}"
     maximum = "?" if gpu.max_power_w is None else f"{gpu.max_power_w:.0f}"
     found = f"{what}energy {gpu.energy_source.value}, limit {limit} of {maximum} W"
-    if gpu.uuid not in abandoned_gpus(limits_directory(home)) and (run := held_by(home, gpu.uuid)):
+    if is_held(gpu.uuid, limits_directory(home)) and (run := held_by(home, gpu.uuid)):
         found += f", held by {run}"
     return [Check("gpu", well=True, found=found)]
 

@@ -139,6 +139,7 @@ def test_two_other_batch_sizes_are_compared_with_each_other(store):
         ("?job=job&size=32&size=9999", "job has no run of batch size 9999 that has ended"),
         ("?job=job&size=32&size=x%3Cscript%3E", "job has no run of batch size x&lt;script&gt;"),
         ("?job=job&size=32&size=" + "9" * 5000, "job has no run of batch size 99"),
+        ("?job=job&size=32&size=00", "job has no run of batch size 0 that has ended"),
         ("?job=job&size=32&size=%D9%A3%D9%A2", "job has no run of batch size ٣٢"),
     ],
 )

@@ -120,6 +120,7 @@ JOBS = ["digits", "64", "nightly"]
         (("64", "digits"), None),
         (("64", "128"), ("64", "128")),
         (("064", "9" * 5000), ("64", "9" * 5000)),
+        (("00", "64"), ("0", "64")),
     ],
 )
 def test_two_words_name_jobs_or_batch_sizes(sides, sizes):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
-import time
 from types import SimpleNamespace
 
 import pytest
 
+from tests.forks import torch_forks
 from tests.runs import wait_for
 from zeusrun.sidecar.board import Board, Generation
 from zeusrun.worker.elastic import member as member_module
@@ -267,25 +268,42 @@ def test_whether_the_main_thread_waits_is_seen_by_its_frames(file, expected):
     assert is_in_collective(names["frame"]) == expected
 
 
-def test_without_torchs_own_way_a_model_is_built_again_for_another_group(tmp_path, monkeypatch):
-    torch = pytest.importorskip("torch")
-    groups = pytest.importorskip("zeusrun.worker.elastic.groups")
-    cls = torch.nn.parallel.DistributedDataParallel
-    monkeypatch.delattr(cls, "_update_process_group")
-    groups.open_group(tmp_path / "1", 0, 1)
-    model = cls(torch.nn.Linear(2, 1), gradient_as_bucket_view=True)
-    model._zeusrun_arguments = {"gradient_as_bucket_view": True}
-    before = model.process_group
-    groups.close_group()
-    groups.open_group(tmp_path / "2", 0, 1)
+BUILT_AGAIN = """
+import os, sys
+from pathlib import Path
+import torch
+from zeusrun.worker.elastic import groups
+
+cls = torch.nn.parallel.DistributedDataParallel
+del cls._update_process_group
+groups.open_group(Path(sys.argv[1]) / "1", 0, 1)
+model = cls(torch.nn.Linear(2, 1), gradient_as_bucket_view=True)
+model._zeusrun_arguments = {"gradient_as_bucket_view": True}
+before = model.process_group
+groups.close_group()
+groups.open_group(Path(sys.argv[1]) / "2", 0, 1)
+groups.replace_group(model)
+assert model.process_group is not before
+model(torch.ones(3, 2)).sum().backward()
+assert model.gradient_as_bucket_view
+assert model.module.weight.grad.tolist() == [[3.0, 3.0]]
+groups.close_group()
+print("done", flush=True)
+os._exit(0)
+"""
+
+
+def test_without_torchs_own_way_a_model_is_built_again_for_another_group(tmp_path):
+    """In a child that frees no model.
+
+    torch 2.13 may wait for ever if a model is freed right after its last all-reduce: it then waits
+    for gloo's thread, which needs the interpreter's lock to free that all-reduce.
+    """
+    pytest.importorskip("torch")
+    with open(tmp_path / "log", "wb") as log:
+        child = torch_forks().start(BUILT_AGAIN, [str(tmp_path)], dict(os.environ), tmp_path, log)
     try:
-        groups.replace_group(model)
-        assert model.process_group is not before
-        model(torch.ones(3, 2)).sum().backward()
-        assert model.gradient_as_bucket_view
-        assert model.module.weight.grad.tolist() == [[3.0, 3.0]]
+        assert child.wait(300) == 0, (tmp_path / "log").read_text()
     finally:
-        groups.close_group()
-        # torch 2.13 waits for ever if the last reference to a group goes, with the lock of the
-        # interpreter, before its thread has dropped the last all-reduce, for which it needs that.
-        time.sleep(1)
+        child.kill()
+    assert (tmp_path / "log").read_text() == "done\n"

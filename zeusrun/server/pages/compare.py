@@ -275,7 +275,7 @@ def _notes(energy: Estimate | None, name: str, other: str, left_out: int) -> lis
 
 def choose_two(named: Sequence[str], what: str) -> Sequence[str]:
     """Return the two things that an address names; raises ``NotFoundError``."""
-    named = [each.lstrip("0") if each.isdecimal() else each for each in named]
+    named = [each.lstrip("0") or "0" if each.isdecimal() else each for each in named]
     if len(named) != 2 or named[0] == named[1]:
         count = len(set(named)) or "none"
         raise NotFoundError(f"Choose two {what} to compare; the address names {count}.")

@@ -230,7 +230,7 @@ def find_sizes(sides: tuple[str, str], jobs: Collection[str]) -> tuple[str, str]
             known = ", ".join(sorted(jobs)) or "none yet"
             how = "name two jobs, or two batch sizes of a job (64 256)"
             raise UsageError(f"{flag}: {why}; {how}; known jobs: {known}")
-        sizes = sides[0].lstrip("0"), sides[1].lstrip("0")
+        sizes = sides[0].lstrip("0") or "0", sides[1].lstrip("0") or "0"
     if len({*(sizes or sides)}) == 1:
         what = "jobs" if sizes is None else "batch sizes"
         raise UsageError(f"{flag}: both sides are the same; name two different {what}")
