@@ -157,7 +157,7 @@ def describe_shortage(error: BaseException) -> str | None:
 
 
 def did_you_mean(name: str, known: Sequence[str], rest: str = "") -> str:
-    """Return the end of a message, with the known name that is similar; empty if there is none.
+    """Return the end of a message, with a known name that is similar; empty if there is none.
 
     ``rest`` is what stood after the name, and is repeated.
     """

@@ -196,7 +196,7 @@ def _remove_old_runs(
 
 def _describe_machine(home: Path) -> dict[str, Any]:
     """Return the GPUs and the schedules of this machine, as far as they can be read."""
-    from zeusrun.gpu.snapshot import read_gpus  # noqa: PLC0415 - few submits report to a server
+    from zeusrun.gpu.facts import read_gpus  # noqa: PLC0415 - few submits report to a server
 
     facts: dict[str, Any] = {"version": __version__, "gpus": [], "schedules": []}
     with contextlib.suppress(ZeusrunError):

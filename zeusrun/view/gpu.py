@@ -1,4 +1,4 @@
-"""What is shown of GPUs, and the report of ``measure``."""
+"""Common words for what NVML says, and the report of ``measure``."""
 
 from __future__ import annotations
 

@@ -217,7 +217,7 @@ def _amount(value: float, kind: str) -> str:
 def find_sizes(sides: tuple[str, str], jobs: Collection[str]) -> tuple[str, str] | None:
     """Return the two batch sizes that two words name; ``None`` if they name two jobs.
 
-    They stay texts, which may have any number of digits.
+    Both are texts: ``int`` refuses a number with thousands of digits.
 
     Raises:
         UsageError: If they name anything else, or the same twice.

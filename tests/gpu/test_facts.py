@@ -11,14 +11,14 @@ import pytest
 
 from tests.gpu import fixtures
 from tests.gpu.simulated import SimulatedDevice
+from zeusrun.gpu.facts import read_gpu
 from zeusrun.gpu.power_limits.original_limits import LimitLock, LimitRecord, write_record
-from zeusrun.gpu.snapshot import read_gpu
 
 build_library, plain_library = fixtures.build_library, fixtures.plain_library
 gpu_machine, clock = fixtures.gpu_machine, fixtures.clock
 PROGRAM = """
 import json, os
-from zeusrun.gpu.snapshot import read_gpus
+from zeusrun.gpu.facts import read_gpus
 print(json.dumps(read_gpus(os.environ, lambda uuid: os.environ.get("HELD_BY"))))
 """
 
