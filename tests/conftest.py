@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import sys
+import tempfile
+from pathlib import Path
 
+import psutil
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -27,6 +31,8 @@ pytest_plugins = [
     "tests.kubernetes",
     "tests.slurm",
 ]
+
+MEMORY = Path("/dev/shm")
 
 # The short tier tries the same examples every time, so that it fails for a change and not by
 # chance; the long tier draws new ones (--hypothesis-profile). A busy machine is no failure.
@@ -50,10 +56,28 @@ def pytest_configure_node(node):
 def pytest_configure(config):
     """Undo what ``nohup`` and a shell's ``&`` ignore: nothing could interrupt a test."""
     has_workers = bool(getattr(config.option, "numprocesses", None))
+    keep_files_in_memory()
     heed_signals(has_workers=has_workers)
     forks.addresses.update(getattr(config, "workerinput", {}).get("forks", {}))
     if not has_workers:
         gc.disable()  # a third of the time a worker takes to collect; see the end of collection
+
+
+def keep_files_in_memory():
+    """Let temporary files lie in memory where there is plenty: a run takes a tenth less CPU.
+
+    Where ``TMPDIR`` is set it stays. A container's ``/dev/shm`` is small, and runs no program.
+    """
+    if "TMPDIR" in os.environ or not os.access(MEMORY, os.W_OK | os.X_OK):
+        return
+    room = os.statvfs(MEMORY)
+    free = min(room.f_bavail * room.f_frsize, psutil.virtual_memory().available)
+    if free < 4 * 2**30 or room.f_flag & os.ST_NOEXEC:
+        return
+    folder = MEMORY / f"zeusrun-tests-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    os.environ["TMPDIR"] = str(folder)
+    tempfile.tempdir = None  # pytest has asked already
 
 
 def heed_signals(*, has_workers):
