@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 import tempfile
-from pathlib import Path
 
 import psutil
 import pytest
@@ -32,7 +31,7 @@ pytest_plugins = [
     "tests.slurm",
 ]
 
-MEMORY = Path("/dev/shm")
+MEMORY = "/dev/shm"
 
 # The short tier tries the same examples every time, so that it fails for a change and not by
 # chance; the long tier draws new ones (--hypothesis-profile). A busy machine is no failure.
@@ -74,9 +73,7 @@ def keep_files_in_memory():
     free = min(room.f_bavail * room.f_frsize, psutil.virtual_memory().available)
     if free < 4 * 2**30 or room.f_flag & os.ST_NOEXEC:
         return
-    folder = MEMORY / f"zeusrun-tests-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    os.environ["TMPDIR"] = str(folder)
+    os.environ["TMPDIR"] = MEMORY
     tempfile.tempdir = None  # pytest has asked already
 
 
