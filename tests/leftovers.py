@@ -7,15 +7,16 @@ variable that one of them leaves shows much later, in another test, if it shows 
 from __future__ import annotations
 
 import _signal
+import contextlib
 import gc
 import os
 import signal
 import sys
 import threading
 import time
-import warnings
 from dataclasses import dataclass, field
 from multiprocessing import resource_tracker
+from pathlib import Path
 
 import psutil
 
@@ -39,7 +40,7 @@ shared_children: set[int] = set()
 
 
 class _Starts:
-    """Counts the processes that this one starts: looking for children takes 2 ms."""
+    """Counts the processes that this one starts: most tests start none."""
 
     count = 0
     looked = -1  # at what count ``children`` were looked for
@@ -53,13 +54,23 @@ class _Starts:
         """Return the children, looked for only if one has been started since."""
         if self.looked != self.count:
             count = self.count  # another thread may start one meanwhile
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                found = psutil.Process().children()
+            found = _child_pids() - shared_children - {resource_tracker._resource_tracker._pid}
             self.looked = count
-            shared = {*shared_children, resource_tracker._resource_tracker._pid}
-            self.children = frozenset(each for each in found if each.pid not in shared)
+            children = set()
+            for pid in found:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    children.add(psutil.Process(pid))
+            self.children = frozenset(children)
         return self.children
+
+
+def _child_pids() -> set[int]:
+    """Return the children of this process; psutil would read the state of every process."""
+    found = set()
+    for thread in os.listdir("/proc/self/task"):
+        with contextlib.suppress(FileNotFoundError):
+            found.update(map(int, Path(f"/proc/self/task/{thread}/children").read_text().split()))
+    return found
 
 
 _starts = _Starts()

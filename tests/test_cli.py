@@ -314,7 +314,7 @@ def test_a_shortage_is_no_bug(cli, monkeypatch, error, said):
     def fail():
         raise error
 
-    monkeypatch.setattr("zeusrun.cli.app", fail)
+    monkeypatch.setattr("zeusrun.cli._command", fail)
     code, _, err = cli("history")
     assert (code, err.startswith(said)) == (5, True)
 

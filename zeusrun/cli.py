@@ -197,6 +197,9 @@ def _root(
     pass
 
 
+_command = get_command(app)
+
+
 def main() -> NoReturn:
     """Run the command and exit: the one place that turns errors into messages and exit codes."""
     gc.set_threshold(_OBJECTS)
@@ -207,7 +210,7 @@ def main() -> NoReturn:
     _ignore_other_plugins()
     _show_warnings()
     try:
-        app()
+        _command()
     except ZeusrunError as error:
         _print_error(str(error))
         sys.exit(error.exit_code)
