@@ -95,10 +95,6 @@ EVERY_DAY = (
 SIMILAR = {"list": "history", "ls": "history", "run": "submit", "start": "submit", "stop": "cancel"}
 """What people type, and the verb that they mean; the letters alone would suggest another one."""
 
-# Objects that a command creates at start-up live until it exits. With Python's default threshold
-# of 700, the garbage collector would scan them again and again: a tenth of the start-up time.
-_OBJECTS = 200_000
-
 _new_app = functools.partial(
     typer.Typer, rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False
 )
@@ -202,7 +198,9 @@ _command = get_command(app)
 
 def main() -> NoReturn:
     """Run the command and exit: the one place that turns errors into messages and exit codes."""
-    gc.set_threshold(_OBJECTS)
+    # What a command creates at start-up lives until it exits. With Python's threshold of 700, the
+    # garbage collector would scan it again and again: a tenth of the start-up time.
+    gc.set_threshold(200_000)
     atexit.register(gc.freeze)  # the process ends: what it held needs no collecting
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
