@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.factories import shebang
 from tests.schedule.model import AT
+from tests.schedule.ticks import tick
 from zeusrun.errors import LaunchError, UsageError
 from zeusrun.schedule import crontab as crontabs
 from zeusrun.schedule.crontab import (
@@ -26,7 +27,6 @@ from zeusrun.schedule.crontab import (
     uninstall,
     write_crontab,
 )
-from zeusrun.schedule.tick import tick
 
 HOME = Path("/home/me/zeusrun")
 COMMAND = build_command("/venv/bin/python", HOME)

@@ -11,15 +11,15 @@ import pytest
 
 from tests.factories import REACHED, begin, build_trial, write_job
 from tests.schedule.model import AT, DAY_S
+from tests.schedule.ticks import fire, tick
 from zeusrun.commands.schedule import pause
 from zeusrun.errors import UsageError
 from zeusrun.history.registry import open_history
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.schedule.deferral import check_outlook, decide_start
 from zeusrun.schedule.due import ON_TIME_S, Cursor, PlannedStart, Rules, Timetable, find_due
-from zeusrun.schedule.occurrence import fire
 from zeusrun.schedule.store import Occurrence, Schedules
-from zeusrun.schedule.tick import _has_ended, _show_start, tick
+from zeusrun.schedule.tick import _has_ended, _show_start
 
 HOUR_S = 3600.0
 NIGHTLY = Timetable("0 2 * * *", "UTC")

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -15,13 +16,15 @@ from pathlib import Path
 import pytest
 
 from tests.schedule.model import AT, DAY_S
+from tests.schedule.ticks import fire, tick
 from zeusrun.errors import BusyError, HistoryError, JobFileError, UsageError
 from zeusrun.files.lock import FileLock
 from zeusrun.files.private import open_log
+from zeusrun.schedule import tick as ticks
 from zeusrun.schedule.due import Cursor, PlannedStart, Rules, Timetable
-from zeusrun.schedule.occurrence import fire, start_occurrence
-from zeusrun.schedule.store import Occurrence, decode_schedule
-from zeusrun.schedule.tick import run_daemon, start_due, tick
+from zeusrun.schedule.occurrence import start_occurrence, take, taken
+from zeusrun.schedule.store import Occurrence, Schedules, decode_schedule
+from zeusrun.schedule.tick import run_daemon, start_due
 
 
 def look(schedules, now):
@@ -100,8 +103,8 @@ def test_what_is_due_is_started_once_and_kept(schedules, nightly):
     assert tick(schedules, AT + 61).due == ()
     (firing,) = schedules.read("digits").firings
     assert (firing.occurrence, firing.result, firing.exit_code) == (AT, "ended", 0)
-    assert tick(schedules, AT + DAY_S).due[0][1] == AT + DAY_S
     assert list(schedules.directory.glob("*@*")) == []
+    assert tick(schedules, AT + DAY_S).due[0][1] == AT + DAY_S
 
 
 def test_an_occurrence_whose_process_never_came_up_is_started_by_the_next_tick(schedules, nightly):
@@ -191,7 +194,9 @@ def test_a_run_whose_zeusrun_was_killed_is_lost_and_told(schedules, nightly, tmp
         "from zeusrun.schedule.store import Schedules; from zeusrun.schedule import occurrence\n"
         f"occurrence.read_clock = lambda: {AT}\n"
         "def run(schedule, begun): print('runs', flush=True); time.sleep(600)\n"
-        f"occurrence.fire(Schedules(Path(sys.argv[1])), 'digits', {AT}, run)\n"
+        "schedules = Schedules(Path(sys.argv[1]))\n"
+        f"lock = occurrence.take(schedules, 'digits', {AT})\n"
+        f"occurrence.fire(schedules, 'digits', {AT}, lock, run)\n"
     )
     child = subprocess.Popen([sys.executable, "-c", program, tmp_path], stdout=subprocess.PIPE)
     with child:
@@ -251,9 +256,11 @@ def test_the_command_names_the_interpreter_the_job_and_the_occurrence(
     started = []
     programs = "zeusrun.launcher.processes.programs"
     monkeypatch.setattr(f"{programs}.start_detached", lambda argv, *_: started.append(argv))
-    start_occurrence(schedules, nightly(), AT)
-    (command,) = started
-    assert command == ["/python", "-m", "zeusrun", "schedule", "fire", "digits", f"{AT:.3f}"]
+    schedule = nightly()
+    with take(schedules, "digits", AT) as lock:
+        start_occurrence(schedules, schedule, AT, lock)
+        fire = ["schedule", "fire", "digits", f"{AT:.3f}", str(lock.fileno())]
+    assert started == [["/python", "-m", "zeusrun", *fire]]
 
 
 def test_a_clock_that_was_wrong_for_a_while_runs_nothing_twice(schedules, nightly):
@@ -433,33 +440,46 @@ def test_a_job_without_a_schedule_is_told_which_have_one(schedules, nightly):
 
 def test_a_process_that_has_not_begun_is_not_started_again_while_it_lives(schedules, nightly):
     nightly(rules=Rules(Timetable("0 2 * * *", "UTC"), catch_up="once"))
-    begun = {("digits", AT)}
-    found = [
-        tick(schedules, AT + 60 * minute, begun if minute else set()).due for minute in range(2)
-    ]
-    assert [[occurrence for _, occurrence in due] for due in found] == [[AT], []]
-    assert [occurrence for _, occurrence in tick(schedules, AT + 120).due] == [AT]  # it has died
+    kept = []  # as a process keeps what it inherits
+    ticks.tick(schedules, AT, lambda *due: kept.append(os.dup(due[-1].fileno())))
+    assert [tick(schedules, AT + 60 * minute).due for minute in range(1, 10)] == [()] * 9
+    assert schedules.read("digits").cursor.tries == 1
+    os.close(*kept)
+    assert [occurrence for _, occurrence in tick(schedules, AT + 600).due] == [AT]  # it has died
 
 
-def test_the_daemon_tells_what_it_has_begun(schedules, nightly, monkeypatch):
-    due, seen = nightly(cursor=Cursor(AT, AT)), []
+def test_of_ticks_at_once_one_starts_the_occurrence(schedules, nightly, tmp_path):
+    slow = tmp_path / "python"  # it takes long to import
+    slow.write_text(f"#!/bin/sh\necho >> {tmp_path}/started\nread _ < {tmp_path}/go\n")
+    slow.chmod(0o700)
+    os.mkfifo(tmp_path / "go")
+    nightly(rules=Rules(Timetable("0 2 * * *", "UTC"), catch_up="once"), python=str(slow))
+    told, processes = [], []
+    for minute in range(3):  # and more follow while it imports
+        with ThreadPoolExecutor(6) as pool:
+            now = AT + 60 * minute
+            begun = [pool.submit(start_due, schedules, now, told.append) for _ in range(6)]
+            processes += [process for each in begun for _, process in each.result()]
+    assert (told, schedules.read("digits").cursor.tries) == ([], 1)
+    (process,) = processes
+    (tmp_path / "go").write_text("\n")
+    assert process.wait() == 0
+    assert (tmp_path / "started").read_text() == "\n"
 
-    class Lives:
-        def poll(self):
-            return None if len(seen) < 2 else 0
 
-    def start(_schedules, _now, _show, begun):
-        seen.append(set(begun))
-        return [(due, Lives())] if len(seen) == 1 else []
+def test_only_a_tick_can_fire(cli, zeusrun):
+    Schedules(zeusrun.home).directory.mkdir(parents=True)
+    code, _, err = cli("schedule", "fire", "digits", AT, 0)
+    assert (code, "digits has no schedule" in err) == (2, True)
 
-    def end_after_the_second():
-        if len(seen) == 2:
-            signal.raise_signal(signal.SIGTERM)
 
-    monkeypatch.setattr("zeusrun.schedule.tick.start_due", start)
-    monkeypatch.setattr("zeusrun.schedule.tick.PERIOD_S", 1e-9)
-    run_daemon(schedules, lambda _: None, end_after_the_second)
-    assert seen == [set(), {("digits", AT)}]
+def test_what_inherits_no_lock_of_the_occurrence_does_not_fire(schedules, nightly):
+    nightly()
+    with FileLock(schedules.directory / f"digits@{AT + DAY_S:.3f}.lock") as other:
+        other.acquire()
+        for descriptor in (other.fileno(), 0, -1, 99_999, 1 << 99):
+            with pytest.raises(UsageError, match="run-now` runs a job now"):
+                taken(schedules, "digits", AT, descriptor)
 
 
 class Decides:

@@ -29,6 +29,7 @@ from zeusrun.launcher.rundir.ownership import files_of
 from zeusrun.reasons import ReasonCode
 from zeusrun.schedule.deferral import decide_start
 from zeusrun.schedule.occurrence import fire as run_occurrence
+from zeusrun.schedule.occurrence import taken
 from zeusrun.schedule.store import Schedules
 from zeusrun.view.export import print_json
 from zeusrun.view.tables import plan_sheet
@@ -204,8 +205,8 @@ def _warn_of_timeout(stopped: Trial, spec: JobSpec) -> str | None:
     )
 
 
-def fire(job: str, occurrence: float) -> None:
-    """Run an occurrence that a tick found due."""
+def fire(job: str, occurrence: float, lock: int) -> None:
+    """Run an occurrence that a tick found due; ``lock`` is the descriptor of its lock."""
 
     def run(schedule: Schedule, begun: Callable[[], None]) -> int:
         spec = load_spec(Path(schedule.job_file))
@@ -233,7 +234,9 @@ def fire(job: str, occurrence: float) -> None:
     def plan(schedule: Schedule, now: float) -> PlannedStart:
         return decide_start(schedule, occurrence, now, home, os.environ)
 
-    raise typer.Exit(run_occurrence(Schedules(home), job, occurrence, run, plan))
+    schedules = Schedules(home)
+    held = taken(schedules, job, occurrence, lock)
+    raise typer.Exit(run_occurrence(schedules, job, occurrence, held, run, plan=plan))
 
 
 def _show_plan(submission: Submission, *, as_json: bool) -> None:

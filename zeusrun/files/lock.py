@@ -48,6 +48,17 @@ class FileLock:
             time.sleep(_PERIOD_S)
         return True
 
+    def inherit(self, descriptor: int) -> None:
+        """Hold the lock of which the process that started this one has given a descriptor.
+
+        Raises:
+            OSError: If it is not a descriptor of the file.
+        """
+        if not os.path.samestat(os.fstat(descriptor), self.path.stat()):
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF), os.fspath(self.path))
+        os.set_inheritable(descriptor, False)
+        self._descriptor = descriptor
+
     def fileno(self) -> int:
         """Return the descriptor, for a process that inherits the lock.
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from zeusrun.clock import read_clock, timestamp
-from zeusrun.errors import BusyError, ExitCode, LaunchError, ZeusrunError, advice_on
+from zeusrun.errors import BusyError, ExitCode, LaunchError, UsageError, ZeusrunError, advice_on
 from zeusrun.files.lock import FileLock
 from zeusrun.files.private import open_log
 from zeusrun.launcher.processes.signals import CaughtSignals
@@ -22,19 +22,24 @@ if TYPE_CHECKING:
     from zeusrun.launcher.processes.programs import Detached
     from zeusrun.schedule.store import Schedule, Schedules
 
-_LOCK_WAIT_S = 1.0  # a tick that checks whether the process lives holds the lock for a moment
 _MAX_DEATHS = 2  # of processes that decide a start; after that, it starts without a decision
 
 
-def start_occurrence(schedules: Schedules, schedule: Schedule, occurrence: float) -> Detached:
-    """Start a due occurrence with its output in the job's log, or raise a ``LaunchError``."""
+def start_occurrence(
+    schedules: Schedules, schedule: Schedule, occurrence: float, lock: FileLock
+) -> Detached:
+    """Start a due occurrence with its output in the job's log, or raise a ``LaunchError``.
+
+    The process inherits the lock of the occurrence, which ``take`` returned.
+    """
     from zeusrun.launcher.processes.programs import start_detached  # noqa: PLC0415 - most ticks start nothing
 
     try:
         with open(open_log(schedules.log(schedule.job)), "ab") as log:  # noqa: PTH123 - a descriptor
             verb = [schedule.python, "-m", "zeusrun", "schedule", "fire"]
-            argv = [*verb, schedule.job, f"{occurrence:.3f}"]
-            return start_detached(argv, environment_of(schedules, schedule), log.fileno())
+            argv = [*verb, schedule.job, f"{occurrence:.3f}", str(lock.fileno())]
+            environment = environment_of(schedules, schedule)
+            return start_detached(argv, environment, log.fileno(), [lock.fileno()])
     except OSError as error:
         add = f"`zeusrun schedule add {shlex.quote(schedule.job_file)}`"
         advice = advice_on(error, f"{add} with a zeusrun that works sets it up again")
@@ -52,10 +57,12 @@ def fire(
     schedules: Schedules,
     job: str,
     occurrence: float,
+    lock: FileLock,
     run: Callable[[Schedule, Callable[[], None]], int],
+    *,
     plan: Callable[[Schedule, float], PlannedStart] | None = None,
 ) -> int:
-    """Run an occurrence, unless another process has begun it; record and return its exit code.
+    """Run an occurrence, unless it has begun; record and return its exit code.
 
     If it may be deferred, decide its start first. If that is not within the next minute, store it
     and return: the tick starts another process then.
@@ -64,14 +71,12 @@ def fire(
         schedules: Schedules of the user.
         job: Name of the job.
         occurrence: The occurrence that a tick has found due, in Unix seconds.
+        lock: That of the occurrence, held; it is released.
         run: Runs the job; calls its second argument when it begins; returns the exit code. A
             ``BusyError`` of it means that the occurrence was skipped.
         plan: Decides at a time, in Unix seconds, when an occurrence that may be deferred starts;
             ``None``: at once.
     """
-    lock = schedules.lock(_lock_name(job, occurrence))
-    if not lock.acquire(_LOCK_WAIT_S):
-        return ExitCode.BUSY
     try:
         # If this process dies before the claim, the next tick starts another one.
         wait_s = _begins_at(schedules, job, occurrence, plan) - read_clock()
@@ -164,15 +169,39 @@ def _run(
     return code
 
 
+def take(schedules: Schedules, job: str, occurrence: float) -> FileLock | None:
+    """Return the lock of an occurrence, held; ``None`` if a process has it, or nobody can know."""
+    lock = FileLock(schedules.directory / _lock_name(job, occurrence))
+    with contextlib.suppress(OSError):
+        if lock.acquire():
+            return lock
+    return None
+
+
+def taken(schedules: Schedules, job: str, occurrence: float, descriptor: int) -> FileLock:
+    """Return the lock of an occurrence that this process has inherited as a descriptor.
+
+    Raises:
+        UsageError: If it has inherited none.
+    """
+    lock = FileLock(schedules.directory / _lock_name(job, occurrence))
+    try:
+        lock.inherit(descriptor)
+    except (OSError, OverflowError):
+        schedules.read(job)  # raises if it was removed meanwhile
+        raise UsageError(
+            "`zeusrun schedule fire` is for a tick alone; `zeusrun schedule run-now` runs a job now"
+        ) from None
+    return lock
+
+
 def is_dead(schedules: Schedules, job: str, occurrence: float) -> bool:
     """Whether the process of an occurrence has ended; if so, remove its lock file."""
-    with FileLock(schedules.directory / _lock_name(job, occurrence)) as lock:
-        try:
-            if not lock.acquire():
-                return False
-            lock.path.unlink(missing_ok=True)
-        except OSError:
-            return False  # if the lock cannot be checked, assume that the process is alive
+    lock = take(schedules, job, occurrence)
+    if lock is None:
+        return False
+    with lock, contextlib.suppress(OSError):
+        lock.path.unlink(missing_ok=True)
     return True
 
 

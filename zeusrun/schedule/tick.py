@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import signal
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -15,12 +15,13 @@ from zeusrun.errors import BusyError, ExitCode, LaunchError, ZeusrunError
 from zeusrun.files.private import write_file
 from zeusrun.launcher.processes.signals import CaughtSignals
 from zeusrun.schedule.due import PERIOD_S, find_due
-from zeusrun.schedule.occurrence import is_dead, start_occurrence
+from zeusrun.schedule.occurrence import is_dead, start_occurrence, take
 from zeusrun.schedule.store import UNDERWAY, Occurrence
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Sequence
 
+    from zeusrun.files.lock import FileLock
     from zeusrun.launcher.processes.programs import Detached
     from zeusrun.schedule.store import Schedule, Schedules
 
@@ -44,8 +45,7 @@ def run_daemon(
         with CaughtSignals() as signals:
             while not signals.received:
                 now = read_clock()
-                begun = {(each.job, each.cursor.pending) for each, _ in running}
-                for schedule, process in start_due(schedules, now, show, begun):
+                for schedule, process in start_due(schedules, now, show):
                     _show_start(schedules, schedule, now, show)
                     running.append((schedule, process))
                 then()
@@ -94,76 +94,70 @@ def _has_ended(
 
 
 def start_due(
-    schedules: Schedules,
-    now: float,
-    show: Callable[[str], None],
-    begun: Collection[tuple[str, float | None]] = (),
+    schedules: Schedules, now: float, show: Callable[[str], None]
 ) -> list[tuple[Schedule, Detached]]:
-    """Start what is due, each in a process of its own; return the processes.
+    """Start what is due, each in a process of its own; return the processes."""
+    started: list[tuple[Schedule, Detached]] = []
 
-    ``begun``: jobs and occurrences whose processes run. A process may need more than a minute
-    before it takes the lock of its occurrence.
-    """
-    ticked = tick(schedules, now, begun)
-    started = []
-    for schedule, occurrence in ticked.due:
+    def start(schedule: Schedule, occurrence: float, lock: FileLock) -> None:
         try:
-            started.append((schedule, start_occurrence(schedules, schedule, occurrence)))
+            started.append((schedule, start_occurrence(schedules, schedule, occurrence, lock)))
         except LaunchError as error:  # the other jobs still run
             with contextlib.suppress(ZeusrunError):
-                schedules.update(schedule.job, partial(_uncount_try, occurrence))
+                schedules.update(schedule.job, partial(_count_try, occurrence, -1))
             for text in _once_a_day(schedules, str(error), now):
                 show(text)
-    for text in ticked.messages:
+
+    for text in tick(schedules, now, start):
         show(text)
     return started
 
 
-def _uncount_try(occurrence: float, schedule: Schedule) -> Schedule:
-    """Return a schedule without the last try, because no process could be started."""
+def _count_try(occurrence: float, tries: int, schedule: Schedule) -> Schedule:
+    """Return a schedule with more tries to start its occurrence; with fewer if none was started."""
     cursor = schedule.cursor
     if cursor.pending != occurrence:
         return schedule
-    return replace(schedule, cursor=replace(cursor, tries=max(0, cursor.tries - 1)))
-
-
-@dataclass(frozen=True)
-class Ticked:
-    """What a tick found."""
-
-    due: tuple[tuple[Schedule, float], ...]  # to start, each with its occurrence
-    messages: tuple[str, ...]  # for the user: cron mails them; the next tick does not repeat them
+    return replace(schedule, cursor=replace(cursor, tries=max(0, cursor.tries + tries)))
 
 
 def tick(
-    schedules: Schedules, now: float, begun: Collection[tuple[str, float | None]] = ()
-) -> Ticked:
-    """Decide what is due at a Unix second; the decisions are on disk when this returns."""
+    schedules: Schedules, now: float, start: Callable[[Schedule, float, FileLock], None]
+) -> list[str]:
+    """Decide what is due at a Unix second, and start it.
+
+    ``start`` gets a schedule, its occurrence and the lock of that, for the process to inherit: a
+    tick at the same time finds it taken. The decision is on disk by then.
+
+    Returns:
+        Sentences for the user: cron mails them; the next tick does not repeat them.
+    """
     with contextlib.suppress(OSError):  # the folder is missing while nothing is scheduled
         write_file(schedules.heartbeat, b"")
-    due: list[tuple[Schedule, float]] = []
     messages: list[str] = []
     for job in schedules.jobs():
         try:
-            with schedules.hold(job) as found:
-                if found is None:
-                    continue  # it has just been removed
-                dead = partial(_is_dead, schedules, job, begun)
-                schedule, occurrence, ended = _decide(found, now, dead)
-                if schedule != found:
-                    schedules.write(schedule)
-            if occurrence is not None:  # the decision is on disk
-                due.append((schedule, occurrence))
+            with contextlib.ExitStack() as taken:
+                with schedules.hold(job) as found:
+                    if found is None:
+                        continue  # it has just been removed
+                    dead = partial(is_dead, schedules, job)
+                    schedule, due, ended = _decide(found, now, dead)
+                    given_up = found.cursor.pending
+                    if given_up is not None and given_up != schedule.cursor.pending:
+                        dead(given_up)  # removes the lock that no process took
+                    lock = None if due is None else take(schedules, job, due)
+                    if due is not None and lock is not None:
+                        taken.enter_context(lock)
+                        schedule = _count_try(due, 1, schedule)
+                    if schedule != found:
+                        schedules.write(schedule)
+                if due is not None and lock is not None:
+                    start(schedule, due, lock)
             messages += _describe_endings(schedules, schedule, ended)
         except ZeusrunError as error:
             messages += _once_a_day(schedules, str(error), now)
-    return Ticked(tuple(due), tuple(messages))
-
-
-def _is_dead(
-    schedules: Schedules, job: str, begun: Collection[tuple[str, float | None]], occurrence: float
-) -> bool:
-    return (job, occurrence) not in begun and is_dead(schedules, job, occurrence)
+    return messages
 
 
 def _once_a_day(schedules: Schedules, text: str, now: float) -> list[str]:
@@ -183,11 +177,11 @@ def _once_a_day(schedules: Schedules, text: str, now: float) -> list[str]:
 def _decide(
     schedule: Schedule, now: float, is_dead: Callable[[float], bool]
 ) -> tuple[Schedule, float | None, list[Occurrence]]:
-    """Return the schedule after a tick, what to start a process for, and what to report. Pure.
+    """Return the schedule after a tick, what needs a process, and what to report. Pure.
 
-    ``is_dead`` says whether the process of an occurrence has ended.
+    ``is_dead`` says whether the process of an occurrence that has begun has ended.
     """
-    at, start = timestamp(now), None
+    at, due = timestamp(now), None
     for each in schedule.firings:
         if each.result in UNDERWAY and is_dead(each.occurrence):
             schedule = schedule.note(replace(each, result="lost", at=at, why="its zeusrun died"))
@@ -203,13 +197,12 @@ def _decide(
         for occurrence in sorted(missed.keys() - decided):
             why = missed[occurrence]
             schedule = schedule.note(Occurrence(occurrence, "missed", at, why=why))
-        pending, soon = cursor.pending, cursor.begins_at(schedule.rules, now) < now + PERIOD_S
-        if pending is not None and soon and is_dead(pending):
-            start, cursor = pending, replace(cursor, tries=cursor.tries + 1)
+        if cursor.begins_at(schedule.rules, now) < now + PERIOD_S:
+            due = cursor.pending
         schedule = replace(schedule, cursor=cursor)
     ended = [e for e in schedule.firings if not e.told and e.result not in UNDERWAY]
     told = (replace(e, told=e.result not in UNDERWAY) for e in schedule.firings)
-    return replace(schedule, firings=tuple(told)), start, ended
+    return replace(schedule, firings=tuple(told)), due, ended
 
 
 def _describe_endings(

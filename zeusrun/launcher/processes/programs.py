@@ -29,8 +29,13 @@ Detached = subprocess.Popen[bytes]
 """A process that outlives this one."""
 
 
-def start_detached(argv: Sequence[str], environment: Mapping[str, str], log: int) -> Detached:
-    """Start a command that outlives this process; its output goes to the descriptor ``log``."""
+def start_detached(
+    argv: Sequence[str], environment: Mapping[str, str], log: int, inherited: Sequence[int] = ()
+) -> Detached:
+    """Start a command that outlives this process; its output goes to the descriptor ``log``.
+
+    It also gets the descriptors ``inherited``.
+    """
     return subprocess.Popen(  # noqa: S603 - an argument vector, never a shell
         argv,
         env=dict(environment),
@@ -39,6 +44,7 @@ def start_detached(argv: Sequence[str], environment: Mapping[str, str], log: int
         stdout=log,
         stderr=log,
         start_new_session=True,
+        pass_fds=inherited,
     )
 
 
