@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -147,6 +149,7 @@ def crontab(tmp_path, monkeypatch):
     )
     script.chmod(0o755)
     monkeypatch.setenv("PATH", f"{script.parent}:/usr/bin:/bin")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # its lock is the user's
     return spool
 
 
@@ -175,6 +178,44 @@ def test_in_the_second_in_which_cron_reads_nothing_is_changed(crontab, monkeypat
     monkeypatch.setattr("zeusrun.schedule.crontab.read_clock", lambda: 6_000_000_030.0)
     remove_entry(HOME)
     assert waited == [1.5, 0.0]
+
+
+def test_entries_that_several_homes_add_at_once_are_all_there(crontab):
+    homes = [Path(f"/home/me/{number}") for number in range(8)]
+    with ThreadPoolExecutor(len(homes)) as pool:
+        list(pool.map(lambda home: add_entry(home, COMMAND), homes))
+    assert all(marker(home) in crontab.read_bytes() for home in homes)
+    with ThreadPoolExecutor(len(homes)) as pool:
+        list(pool.map(remove_entry, homes))
+    assert not crontab.exists()
+
+
+@pytest.mark.parametrize("overwrites", [1, 4, 9])
+def test_what_another_editor_overwrites_is_written_again(crontab, monkeypatch, overwrites):
+    left = iter(range(overwrites))
+
+    def write_late(text):
+        write_crontab(text)
+        if next(left, None) is not None:
+            crontab.write_bytes(b"# another one's\n")
+
+    monkeypatch.setattr(crontabs, "write_crontab", write_late)
+    monkeypatch.setattr("zeusrun.schedule.crontab.read_clock", lambda: 6_000_000_030.0)
+    if overwrites < 5:
+        add_entry(HOME, COMMAND)
+        assert crontab.read_bytes() == install(b"# another one's\n", HOME, COMMAND)
+    else:
+        with pytest.raises(
+            LaunchError, match="the crontab keeps no change: another program writes it"
+        ):
+            add_entry(HOME, COMMAND)
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may open every file")
+def test_a_lock_of_another_user_in_the_way_is_no_reason_to_fail(crontab, tmp_path):
+    (tmp_path / f"zeusrun-crontab-{os.getuid()}.lock").touch(mode=0)
+    add_entry(HOME, COMMAND)
+    assert marker(HOME) in crontab.read_bytes()
 
 
 def test_a_crontab_that_refuses_is_told_in_its_own_words(crontab):

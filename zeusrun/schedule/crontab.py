@@ -6,26 +6,31 @@ The library python-crontab would rewrite them. All functions that run crontab(1)
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
+import tempfile
 import time
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
 
 from zeusrun.clock import read_clock
 from zeusrun.errors import LaunchError, UsageError
+from zeusrun.files.lock import FileLock
 from zeusrun.launcher.processes.programs import run_briefly
 from zeusrun.plain_text import has_control_character
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
     from zeusrun.schedule.store import Schedules
 
 _CRON_READS_S = 2.0
+_LOCK_WAIT_S = 30.0  # a holder waits for cron at most
+_TRIES = 5
 _LATE_S = 180.0
 _DAEMONS = {"cron", "crond", "fcron", "anacron", "busybox"}
 _OTHERWISE = "or run `zeusrun schedule daemon`"
@@ -100,13 +105,24 @@ def remove_entry(home: Path) -> None:
 def _edit(change: Callable[[bytes], bytes]) -> None:
     """Change the crontab, if that changes anything.
 
+    crontab(1) replaces the whole: of two editors at once, one's lines would be lost. zeusrun's wait
+    for each other, whatever their homes; of others, reading it back tells.
+
     cron reads changed crontabs as a minute begins, and recognises a change by its second. It never
     sees a change that is made in the second in which it reads. So wait until that second is over.
     """
-    before = read_crontab()
-    if change(before) != before:
-        time.sleep(max(_CRON_READS_S - read_clock() % 60.0, 0.0))
-        write_crontab(change(read_crontab()))
+    with FileLock(Path(tempfile.gettempdir()) / f"zeusrun-crontab-{os.getuid()}.lock") as lock:
+        with contextlib.suppress(OSError):  # without a lock, too, it is read back
+            lock.acquire(_LOCK_WAIT_S)
+        tries = 0
+        while change(before := read_crontab()) != before:
+            if tries == _TRIES:
+                raise LaunchError(
+                    "the crontab keeps no change: something else writes it; try again"
+                )
+            time.sleep(max(_CRON_READS_S - read_clock() % 60.0, 0.0))
+            write_crontab(change(read_crontab()))
+            tries += 1
 
 
 def read_crontab() -> bytes:
