@@ -117,9 +117,7 @@ def _edit(change: Callable[[bytes], bytes]) -> None:
         tries = 0
         while change(before := read_crontab()) != before:
             if tries == _TRIES:
-                raise LaunchError(
-                    "the crontab keeps no change: something else writes it; try again"
-                )
+                raise LaunchError("the crontab keeps no change: another program writes it")
             time.sleep(max(_CRON_READS_S - read_clock() % 60.0, 0.0))
             write_crontab(change(read_crontab()))
             tries += 1
