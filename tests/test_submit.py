@@ -684,6 +684,25 @@ def test_a_disk_filled_by_the_training_does_not_keep_its_outcome_from_history(ze
     assert [t["status"] for t in zeusrun.history()] == ["REACHED"]
 
 
+def test_a_training_that_prints_goes_on_while_the_disk_is_full(zeusrun, small_disk):
+    code, result, seen = zeusrun.submit(zeusrun.job("prints_on_a_full_disk.py"))
+    assert (code, only_trial(result)["status"]) == (0, "REACHED"), seen
+    log = (zeusrun.run_dir() / "logs" / "rank0.log").read_text()
+    assert re.search(r"zeusrun: \d+ bytes are missing here: the disk was full\n", log)
+    assert log.endswith("there is space again\n")
+
+
+def test_a_training_that_cannot_save_because_the_disk_is_full_says_so_and_is_not_tried_again(
+    zeusrun, small_disk
+):
+    job = zeusrun.job("prints_on_a_full_disk.py", args=["--saves"])
+    code, result, seen = zeusrun.submit(job)
+    trial = only_trial(result)
+    assert (code, trial["status"], trial["reason_code"]) == (3, "FAILED", "disk_full"), seen
+    assert "No space left on device" in trial["reason"]
+    assert "free some space on that disk" in trial["reason"]
+
+
 @pytest.mark.long  # three submits, one over 119 dead trials
 def test_a_disk_too_full_for_the_history_keeps_the_outcome_for_the_next_submit(zeusrun, small_disk):
     _, result, _ = zeusrun.submit(zeusrun.job())

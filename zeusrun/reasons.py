@@ -28,6 +28,7 @@ class ReasonCode(str, Enum):
     OUT_OF_MEMORY = "out_of_memory"
     USAGE_ERROR = "usage_error"  # exit code 2, for wrong arguments
     CANNOT_IMPORT = "cannot_import"  # the script, a module or a package
+    DISK_FULL = "disk_full"  # that of the run directory, or another one of the script
     STALLED = "stalled"
     HOST_LOST = "host_lost"  # one of several
     RUN_DELETED = "run_deleted"  # the script deleted its run directory

@@ -37,7 +37,7 @@ def why_no_other(
         shown = len({*alike}) > 1 or decision.global_batch_size in alike
         if len(alike) > 1 and shown:
             return f"the same error again, so there is no other attempt: {last.reason}"
-        again = {ReasonCode.CANNOT_IMPORT}
+        again = {ReasonCode.CANNOT_IMPORT, ReasonCode.DISK_FULL}
         if decision.global_batch_size == last.global_batch_size:  # else its arguments may be valid
             again.add(ReasonCode.USAGE_ERROR)
         if last.reason_code in again:

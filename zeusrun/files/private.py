@@ -30,6 +30,9 @@ _FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NO_FILE = {errno.ELOOP, errno.ENXIO}  # a link, a socket
 _LOG_BYTES = 1 << 20
 
+NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+"""With these errors, a file cannot grow."""
+
 
 def open_for_writing(path: Path | str, flags: int) -> int:
     """Open a file with flags for ``os.open``; if this creates it, its mode is 0600."""

@@ -14,9 +14,9 @@ import signal
 import sys
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TextIO
 
-from zeusrun.files.private import open_for_writing
+from zeusrun.files.private import NO_SPACE, open_for_writing
 from zeusrun.sidecar.events import Ended, Started, append_event
 from zeusrun.sidecar.orders import ENDING, LEAVE_SIGNAL, PREFIX_COLUMNS, STACK_SIGNAL
 from zeusrun.sidecar.step_clock import StepClock
@@ -113,6 +113,8 @@ def _begin() -> _Rank:
     log = os.path.join(run_dir, "logs", f"rank{number}")  # noqa: PTH118
     with _going_on("this rank has no log of its own"):
         _redirect_output(f"{log}.log")
+    for stream in (sys.stdout, sys.stderr):
+        _drop_what_does_not_fit(stream)
     if sys.argv[1] == "--plain":
         sys.stdout.flush()
         os.execv(sys.executable, [sys.executable, "-u", *sys.argv[2:]])  # noqa: S606 - that is --plain
@@ -144,6 +146,27 @@ def _redirect_output(path: str) -> None:
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     os.close(descriptor)
+
+
+def _drop_what_does_not_fit(stream: TextIO) -> None:
+    """Let a script go on that prints to a full disk: what does not fit is not in the log."""
+    file: Any = stream.buffer
+    write, dropped = file.write, 0
+
+    def write_or_drop(content: bytes, /) -> int:
+        nonlocal dropped
+        try:
+            if dropped:
+                write(b"zeusrun: %d bytes are missing here: the disk was full\n" % dropped)
+                dropped = 0
+            return int(write(content))
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
+            dropped += len(content)
+            return len(content)
+
+    file.write = write_or_drop  # of the object: its class stays what scripts expect
 
 
 def _keep_terminal() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import re
 import signal
@@ -9,7 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zeusrun.files.private import read_file
+from zeusrun.errors import SHORTAGES
+from zeusrun.files.private import NO_SPACE, read_file, write_file
 from zeusrun.launcher.rundir.logs import read_end
 from zeusrun.plugins import find_damaged_packages
 from zeusrun.reasons import ReasonCode
@@ -43,6 +46,8 @@ _USAGE = 2  # the exit code of argparse and click for wrong arguments
 _BROKEN = re.compile(
     r"(?:^|: )(?:(?:Import|ModuleNotFound|Syntax|Indentation|Tab)Error\b|No module named )"
 )
+_FULL = re.compile(rf"\[Errno ({errno.ENOSPC}|{errno.EDQUOT})\]")
+_PROBE_BYTES = 1 << 16  # more than what a disk may have free beside one that is full
 # What torch.multiprocessing raises in the parent; the text ends with the child's traceback.
 _OF_SPAWNED = "ProcessRaisedException"
 _RAISED = re.compile(r"(?:\w+\.){0,20}(\w+)(?:: ?(.*))?")
@@ -154,8 +159,25 @@ def run_deleted(paths: RunPaths) -> Failure | None:
     return None
 
 
+def full_disk(paths: RunPaths) -> Failure | None:
+    """Return the failure of a training whose run directory takes no more, else ``None``."""
+    probe = paths.run_dir / "probe.tmp"
+    try:
+        write_file(probe, b" " * _PROBE_BYTES)
+    except OSError as error:
+        if error.errno in NO_SPACE:
+            text = f"{paths.run_dir}: {error.strerror}; {SHORTAGES[error.errno]}"
+            return Failure(None, text, ReasonCode.DISK_FULL, cause=str(error.strerror))
+    finally:
+        with contextlib.suppress(OSError):
+            probe.unlink(missing_ok=True)
+    return None
+
+
 def _code_of(message_text: str, otherwise: ReasonCode = ReasonCode.CRASHED) -> ReasonCode:
     """Return what an error is by what Python says: ``ImportError: cannot import name``."""
+    if _FULL.search(message_text):
+        return ReasonCode.DISK_FULL
     return ReasonCode.CANNOT_IMPORT if _BROKEN.search(message_text) else otherwise
 
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 # What may be tried once more. A signal to torchrun was sent on purpose.
 _CRASHES = {
     *(ReasonCode.CRASHED, ReasonCode.CANNOT_IMPORT),
-    *(ReasonCode.USAGE_ERROR, ReasonCode.STALLED),
+    *(ReasonCode.USAGE_ERROR, ReasonCode.STALLED, ReasonCode.DISK_FULL),
 }
 
 

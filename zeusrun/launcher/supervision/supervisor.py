@@ -20,6 +20,7 @@ from zeusrun.launcher.processes.command import placeholder_values
 from zeusrun.launcher.processes.torchrun import StopLevel
 from zeusrun.launcher.remarks import describe_schedule, find_remarks
 from zeusrun.launcher.rundir.failure import (
+    full_disk,
     lost_host,
     read_failure,
     run_deleted,
@@ -331,7 +332,8 @@ def conclude(run: Supervised) -> Outcome:
         failure=lost_host(run.ranks.lost)
         or run_deleted(paths)
         or run.stalls.failure
-        or read_failure(paths, restarts, run.ranks.oom_kills(), run.begun.mask),
+        or read_failure(paths, restarts, run.ranks.oom_kills(), run.begun.mask)
+        or full_disk(paths),
         meter=run.meter,
         shared=run.shared,
         hosts=run.submission.host_shares,
