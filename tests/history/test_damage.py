@@ -8,6 +8,7 @@ import re
 import pytest
 
 from tests.contracts.history import REACHED, begin, build_trial
+from tests.history.tables import read_plain, write_plain
 from zeusrun.errors import ExitCode, HistoryError
 from zeusrun.history.tinydb.store import TinyDBHistory
 
@@ -156,6 +157,7 @@ def test_damage_in_one_job_leaves_the_others_alone(history, path):
 
 
 def test_a_field_no_reader_knows_that_cannot_be_rewritten_is_damage(history, path):
+    write_plain(path, read_plain(path))
     content = path.read_bytes().replace(b'"steps":84', b'"steps":84,"later":1e999')
     path.write_bytes(content)
     assert len(history.trials("digits")) == 2

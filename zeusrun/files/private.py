@@ -101,8 +101,8 @@ def make_folder(path: Path) -> None:
         return
 
 
-# What link(2) returns on file systems without hard links, or if there are too many.
-_CANNOT_LINK = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+# What link(2) returns on file systems without hard links, between two, or if there are too many.
+_CANNOT_LINK = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
 
 
 def temporary_path(path: Path) -> Path:
@@ -147,7 +147,7 @@ def replace_file(
 
 def keep_link(path: Path, target: Path) -> None:
     """Keep the present content of a file, if there is one, under a second name."""
-    spare = path.with_name(path.name + ".bak.tmp")
+    spare = target.with_name(target.name + ".tmp")
     try:
         spare.unlink(missing_ok=True)
         try:

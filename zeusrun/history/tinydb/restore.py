@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import os
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from zeusrun.files.private import keep_link
@@ -13,7 +16,6 @@ from zeusrun.history.tinydb import storage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
     from zeusrun.trial import Trial
 
@@ -31,53 +33,40 @@ def restore(path: Path, job: str, found: Iterable[Trial], volume_trials: int) ->
         HistoryError: If a later version wrote a file, or the disk refuses. The history is then
             unchanged, or restored already.
     """
-    problems: list[str] = []
-    damaged: list[Path] = []
+    old, copy_path = _Old(job), storage.copy_path(path)
     with storage.explained("read", path):
         stored = storage.stored_volumes(path)
-        missing = not path.exists() and (storage.copy_path(path).exists() or bool(stored))
+        missing = not os.path.lexists(path) and (copy_path.exists() or bool(stored))
     if missing:
-        problems.append(f"{path} is missing")
-
-    def read(file: Path, data: bytes | None) -> tuple[storage.Tables, list[Record]] | None:
-        try:
-            tables = storage.read_tables(file, data)
-            storage.read_header(tables)
-            storage.encode_tables(tables)  # what could not be written again is damaged
-            records = list(tables["trials"].values())
-            return tables, list(zip(storage.decode_trials(records, job), records, strict=True))
-        except storage.DamagedError as damage:
-            problems.append(f"{file} was damaged: {damage}")
-            damaged.append(file)
-            return None
-
-    records: list[Record] = []
+        old.problems.append(f"{path} is missing")
     tables, copy, written_at = storage.empty_tables(), None, None
-    for name, file in (("present", path), ("bak", storage.copy_path(path))):
-        data = storage.read_bytes(file)
-        if data is not None and (content := read(file, data)) is not None:
-            (tables, records), copy, written_at = content, name, _written_at(file)
+    sources: list[list[Record]] = []
+    for name, file in (("present", path), ("bak", copy_path)):
+        content = old.read(file, may_be_missing=True)
+        if content is not None:
+            sources.append(content[1])
+        if content is not None and copy is None:
+            tables, copy, written_at = content[0], name, _written_at(file)
+        if content is not None and file not in old.damaged:
             break
     volumes, following, changes = storage.read_header(tables)
-    sources = [records]
     # The newest volumes first: a history that was restored before lists those.
-    for number in sorted({*stored, *(volume.number for volume in volumes)}, reverse=True):
-        file = storage.volume_path(path, number)
-        if (content := read(file, storage.read_bytes(file))) is not None:
-            sources.append(content[1])
+    numbers = sorted({*stored, *(volume.number for volume in volumes)}, reverse=True)
+    read = (old.read(storage.volume_path(path, number)) for number in numbers)
+    sources += [content[1] for content in read if content is not None]
     known = {trial.trial: trial for trial, _ in merge(sources)}
-    merged = merge([*sources, _usable(found, job, problems)])
+    merged = merge([*sources, _usable(found, job, old.problems)])
     tables["trials"] = {str(n): record for n, (_, record) in enumerate(merged, start=1)}
     # New volumes get new numbers, because the files that are kept list the old ones.
     storage.set_header(
         tables, storage.Header([], max([following, *(number + 1 for number in stored)]), changes)
     )
     storage.renew_basis(tables)
-    aside = _keep(path, "corrupt" if path in damaged else "replaced")
+    aside = _keep(path, "corrupt" if path in old.damaged else "replaced")
     storage.write_main(path, tables, volume_trials, kept=None)
     with storage.explained("set aside", path):
-        for file in damaged:
-            if file != path and file.exists():
+        for file in old.damaged:
+            if file != path and os.path.lexists(file):
                 file.rename(_unused_name(file, "corrupt"))
     return Restoration(
         copy=copy,
@@ -86,9 +75,42 @@ def restore(path: Path, job: str, found: Iterable[Trial], volume_trials: int) ->
         found=tuple(trial.trial for trial, _ in merged if known.get(trial.trial) != trial),
         unfinished=tuple(trial.trial for trial, _ in merged if not trial.status.finished),
         aside=aside,
-        lost=None if damaged or missing else (),
-        problems=tuple(problems),
+        lost=None if old.damaged or missing else (),
+        problems=tuple(old.problems),
     )
+
+
+@dataclass
+class _Old:
+    """The files of a history as they are found, and what is wrong with them."""
+
+    job: str
+    problems: list[str] = field(default_factory=list)
+    damaged: list[Path] = field(default_factory=list)
+
+    def read(
+        self, file: Path, *, may_be_missing: bool = False
+    ) -> tuple[storage.Tables, list[Record]] | None:
+        """Return the tables of a file and its trials, less those that have changed."""
+        changed: storage.Changed = []
+        try:
+            data = storage.read_bytes(file)
+            if data is None and may_be_missing:
+                return None
+            tables = storage.read_tables(file, data, changed)
+            storage.read_header(tables)
+            storage.encode_tables(tables)  # what could not be written again is damaged
+            records = list(tables["trials"].values())
+            content = list(zip(storage.decode_trials(records, self.job), records, strict=True))
+        except storage.DamagedError as damage:
+            self.problems.append(f"{file} was damaged: {damage}")
+            self.damaged.append(file)
+            return None
+        if changed:
+            what = "record" if len(changed) == 1 else "records"
+            self.problems.append(f"{file}: {what} {', '.join(changed)} not as written, left out")
+            self.damaged.append(file)
+        return tables, content
 
 
 def merge(sources: Iterable[Iterable[Record]]) -> list[Record]:
@@ -128,10 +150,13 @@ def _written_at(file: Path) -> str:
 def _keep(path: Path, why: str) -> Path | None:
     """Keep the main file under another name until it is replaced; ``None`` if there is none."""
     with storage.explained("set aside", path):
-        if not path.exists():
+        if not os.path.lexists(path) or storage.is_dangling(path):
             return None
         target = _unused_name(path, why)
-        keep_link(path, target)
+        if path.is_file():
+            keep_link(Path(os.path.realpath(path)), target)
+        else:  # what is no file makes room for one
+            path.rename(target)
     return target
 
 

@@ -1,7 +1,8 @@
 """The files of a job's history: their names, their content, and how they are read and written.
 
-A file contains the tables ``meta`` and ``trials`` as JSON. A reader ignores and keeps fields and
-tables that it does not know; ``files/private.py`` says what needs a new version.
+A file contains the tables ``meta`` and ``trials`` as JSON, a record a line, each with a checksum: a
+disk may return another bit than was written. A reader ignores and keeps fields and tables that it
+does not know; ``files/private.py`` says what needs a new version.
 
 The main file contains the newest trials and those that can still change. Volumes contain the oldest
 ones, so that a write stays fast. The header of the main file lists its volumes; others were left by
@@ -11,26 +12,35 @@ a killed writer or a restored history, and are not read. Record numbers order al
 from __future__ import annotations
 
 import json
+import os
 import re
 import secrets
 import shlex
+import zlib
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias, TypeGuard
 
 from zeusrun.errors import HistoryError, home_advice
 from zeusrun.files.lock import SafeLock
-from zeusrun.files.private import check_version, make_folder, replace_file, sync_directory
+from zeusrun.files.private import (
+    check_version,
+    make_folder,
+    open_for_reading,
+    replace_file,
+    sync_directory,
+)
 from zeusrun.trial import Trial, TrialStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
-    from pathlib import Path
 
 VERSION = 1
 
 Tables: TypeAlias = dict[str, dict[str, Any]]
 
+_SUM = b',"crc":'  # the last field of a record; within a text, JSON would escape the quotes
 _RECORD_NUMBER = re.compile(r"0|[1-9][0-9]{0,17}")
 
 # The main file contains up to two volumes' worth of finished trials. A submit reads and writes it
@@ -39,6 +49,10 @@ VOLUME_TRIALS = 100
 
 _DISPATCHED = TrialStatus.DISPATCHED.value
 _CAN_CHANGE = {_DISPATCHED, TrialStatus.PREEMPTED.value}
+
+
+Changed: TypeAlias = list[str]
+"""Numbers of records that are not as they were written."""
 
 
 class DamagedError(Exception):
@@ -169,12 +183,27 @@ def locked(path: Path, timeout_s: float) -> AbstractContextManager[None]:
 
 
 def read_bytes(path: Path) -> bytes | None:
-    """Return the content of a file; ``None`` if there is none."""
+    """Return the content of a file, or of the file that a link names; ``None`` if there is none.
+
+    Raises:
+        DamagedError: If something else is in its place.
+        HistoryError: If the disk refuses.
+    """
     with explained("read", path):
         try:
-            return path.read_bytes()
-        except FileNotFoundError:
-            return None
+            with open(open_for_reading(os.path.realpath(path)), "rb") as file:  # noqa: PTH123 - a descriptor
+                return file.read()
+        except FileNotFoundError:  # also for what is no file
+            if not os.path.lexists(path) or is_dangling(path):
+                return None
+        except IsADirectoryError:
+            pass
+    raise DamagedError("it is no file")
+
+
+def is_dangling(path: Path) -> bool:
+    """Whether it is a link to a file that is not there, and could be."""
+    return path.is_symlink() and not os.path.lexists(os.path.realpath(path))
 
 
 def empty_tables() -> Tables:
@@ -185,17 +214,48 @@ def empty_tables() -> Tables:
 def encode_tables(tables: Tables) -> bytes:
     """Return the content of a file; ``DamagedError`` if that is impossible."""
     try:
-        # Without indentation, so that json uses its C encoder.
-        text = json.dumps(tables, allow_nan=False, separators=(",", ":"))
+        texts = (f"{_encode(name)}:{_encode_table(table)}" for name, table in tables.items())
+        return ("{\n" + ",\n".join(texts) + "}\n").encode()
     except ValueError as error:
         raise DamagedError(str(error)) from error
-    return text.encode() + b"\n"
 
 
-def read_tables(path: Path, data: bytes | None) -> Tables:
+def _encode_table(table: Mapping[str, Mapping[str, Any]]) -> str:
+    if not _has_records(table):  # a later version has made it
+        return _encode(table)
+    records = (f'"{number}":{_encode(record)[:-1]}' for number, record in table.items())
+    lines = (f'{each},"crc":{zlib.crc32(each.encode())}}}' for each in records)
+    return "{\n" + ",\n".join(lines) + "}"
+
+
+def _encode(value: object) -> str:
+    # Without indentation, so that json uses its C encoder.
+    return json.dumps(value, allow_nan=False, separators=(",", ":"))
+
+
+def find_changed(data: bytes) -> list[tuple[str, str]]:
+    """Return table and number of each record that is not as it was written.
+
+    A file that another program has written in its own form has no lines to check.
+    """
+    changed, table = [], ""
+    for line in data.split(b"\n"):
+        if not line.startswith(b'"'):
+            continue
+        head, has_sum, rest = line.rpartition(_SUM)
+        name = line.split(b'"')[1].decode(errors="replace")
+        if not has_sum:
+            table = name
+        elif rest.rstrip(b",}") != b"%d" % zlib.crc32(head):
+            changed.append((table, name))
+    return changed
+
+
+def read_tables(path: Path, data: bytes | None, changed: Changed | None = None) -> Tables:
     """Decode the content of a main file, a copy or a volume, which ``path`` names in errors.
 
-    It checks that trials are JSON objects, and no more.
+    It checks that trials are JSON objects and as they were written, and no more. If a list
+    ``changed`` is given, it gets the trials that are not; they are left out.
 
     Raises:
         DamagedError: If it is missing, or not the content of a history.
@@ -220,7 +280,24 @@ def read_tables(path: Path, data: bytes | None) -> Tables:
     except ValueError as error:
         raise DamagedError("its header names no version") from error
     _records(tables, "trials")
+    _check_sums(tables, data, changed)
     return tables
+
+
+def _check_sums(tables: Tables, data: bytes, changed: Changed | None) -> None:
+    """Check what ``data`` says of the tables that it contains, and remove the sums from them."""
+    for name, number in find_changed(data):
+        if changed is None or name != "trials":
+            raise DamagedError(f"record {number} of {name!r} is not as it was written")
+        changed.append(number)
+        tables[name].pop(number, None)
+    for table in filter(_has_records, tables.values()):
+        for record in table.values():
+            record.pop("crc", None)
+
+
+def _has_records(table: object) -> TypeGuard[dict[str, dict[str, Any]]]:
+    return isinstance(table, dict) and all(type(item) is dict for item in table.values())
 
 
 def decode_trials(records: Iterable[Mapping[str, Any]], job: str) -> list[Trial]:
@@ -244,7 +321,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 def _records(tables: dict[str, Any], name: str) -> list[dict[str, Any]]:
     table = tables.get(name)
-    if not isinstance(table, dict) or not all(type(item) is dict for item in table.values()):
+    if not _has_records(table):
         raise DamagedError(f"it has no table {name!r} of records")
     for number in table:
         # TinyDB turns the keys into numbers; "1" and "01" would become one record.
@@ -274,7 +351,7 @@ def write_main(path: Path, tables: Tables, volume_trials: int, *, kept: Path | N
     with explained("write", path):
         for number, volume in volumes.items():  # on disk before the main file without their trials
             write_volume(path, number, volume)
-        replace_file(path, content, kept=kept)
+        replace_file(Path(os.path.realpath(path)), content, kept=kept)
 
 
 def write_volume(path: Path, number: int, content: bytes) -> None:
