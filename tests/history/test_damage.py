@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import random
 import re
+import shutil
+import socket
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -164,3 +170,112 @@ def test_a_field_no_reader_knows_that_cannot_be_rewritten_is_damage(history, pat
     refusal(begin, history)
     assert path.read_bytes() == content
     assert history.restore("digits", []).aside.read_bytes() == content
+
+
+def test_a_flipped_bit_never_goes_unnoticed(history, path):
+    whole, content = history.trials("digits"), path.read_bytes()
+    rng = random.Random(1)
+    for _ in range(600):
+        flipped = bytearray(content)
+        flipped[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+        path.write_bytes(flipped)
+        try:
+            assert TinyDBHistory(path.parent).trials("digits") == whole  # white space, "crc"
+        except HistoryError as error:
+            assert "is damaged: " in str(error)
+            assert "repair --restore digits" in str(error)
+
+
+def test_a_changed_record_is_taken_from_the_copy_or_the_run_directory_and_the_others_stay(
+    history, path
+):
+    third = begin(history)
+    before = history.trials("digits")
+    content = path.read_bytes()
+    changed = content.replace(b'"trial":"digits-1-1"', b'"trial":"digits-9-1"', 1)
+    changed = changed.replace(b'"trial":"digits-3-1"', b'"trial":"digits-8-1"', 1)
+    path.write_bytes(changed)
+    refusal(history.trials, "digits")
+    done = history.restore("digits", [third])
+    assert history.trials("digits") == before
+    assert (done.copy, done.found) == ("present", ("digits-3-1",))
+    assert "records 1, 3 not as written, left out" in done.problems[0]
+    assert done.aside.read_bytes() == changed
+
+
+def in_the_way(path, kind):
+    path.unlink()
+    if kind == "directory":
+        path.mkdir()
+        (path / "x").touch()
+    elif kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "circle":
+        path.symlink_to(path.name)
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(str(path))
+    else:
+        path.symlink_to(os.devnull)
+
+
+KINDS = ["directory", "pipe", "circle", "socket", "device"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_in_the_way_of_a_history_is_told_set_aside_and_restored(history, path, kind):
+    begin(history)  # so that the copy has both
+    whole = history.trials("digits")[:2]
+    in_the_way(path, kind)
+    for act in (lambda: history.trials("digits"), lambda: begin(history)):
+        with pytest.raises(HistoryError, match="is damaged: it is no file; `zeusrun repair"):
+            act()
+    done = history.restore("digits", [])
+    assert history.trials("digits") == whole
+    assert (done.copy, path.is_file(), path.is_symlink()) == ("bak", True, False)
+    if kind == "directory":
+        assert (done.aside / "x").exists()
+    else:
+        assert os.path.lexists(done.aside)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_in_the_way_of_the_copy_is_set_aside_with_it(history, path, kind):
+    copy = path.with_name("digits.json.bak")
+    in_the_way(copy, kind)
+    path.write_bytes(b"{")
+    done = history.restore("digits", [build_trial(1)])
+    assert (done.copy, history.trials("digits")) == (None, [build_trial(1)])
+    begin(history)
+    assert copy.is_file()
+
+
+@pytest.mark.parametrize("dangling", [False, True])
+def test_a_history_that_is_a_link_stays_one(history, path, tmp_path, dangling):
+    there = tmp_path / "elsewhere" / "digits.json"
+    there.parent.mkdir()
+    path.rename(there)
+    path.symlink_to(there)
+    if dangling:
+        there.unlink()
+        path.with_name("digits.json.bak").unlink()
+    begin(history)
+    assert path.is_symlink()
+    assert there.is_file()
+    assert len(TinyDBHistory(path.parent).trials("digits")) == (1 if dangling else 3)
+    assert sorted(each.name for each in there.parent.iterdir()) == ["digits.json"]
+
+
+def test_a_link_to_another_disk_keeps_the_state_before_the_last_write(history, path):
+    disks = [disk for disk in ("/dev/shm", "/var/tmp") if os.path.isdir(disk)]
+    others = [disk for disk in disks if os.stat(disk).st_dev != os.stat(path).st_dev]
+    if not others:
+        pytest.skip("there is one disk here")
+    with tempfile.TemporaryDirectory(dir=others[0]) as folder:
+        there = Path(folder) / "digits.json"
+        shutil.move(path, there)
+        path.symlink_to(there)
+        before = there.read_bytes()
+        begin(history)
+        assert path.with_name("digits.json.bak").read_bytes() == before
+        path.unlink()

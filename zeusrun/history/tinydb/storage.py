@@ -273,6 +273,7 @@ def read_tables(path: Path, data: bytes | None, changed: Changed | None = None) 
         raise DamagedError(f"it is not JSON: {error}") from error
     if not isinstance(tables, dict):
         raise DamagedError("it contains no tables")
+    _check_sums(tables, data, changed)
     headers = [each for each in _records(tables, "meta") if "version" in each]
     try:
         for header in headers or [{}]:
@@ -280,17 +281,17 @@ def read_tables(path: Path, data: bytes | None, changed: Changed | None = None) 
     except ValueError as error:
         raise DamagedError("its header names no version") from error
     _records(tables, "trials")
-    _check_sums(tables, data, changed)
     return tables
 
 
 def _check_sums(tables: Tables, data: bytes, changed: Changed | None) -> None:
     """Check what ``data`` says of the tables that it contains, and remove the sums from them."""
     for name, number in find_changed(data):
-        if changed is None or name != "trials":
+        table = tables.get(name)
+        if changed is None or name != "trials" or not _has_records(table):
             raise DamagedError(f"record {number} of {name!r} is not as it was written")
         changed.append(number)
-        tables[name].pop(number, None)
+        table.pop(number, None)
     for table in filter(_has_records, tables.values()):
         for record in table.values():
             record.pop("crc", None)
