@@ -329,7 +329,8 @@ def test_several_nodes_are_cancelled_and_a_failing_rank_ends_them(submits):
         (folder / "fails.py").write_text(fails)
     code, result, seen = submits.zeusrun.submit(submits.job(script="fails.py", nodes=2))
     assert (code, only_trial(result)["status"]) == (3, "FAILED"), seen
-    assert len(submits.cluster.pods()) == 2
+    # One attempt; a controller deletes pods of a failed job that have not ended.
+    assert len(submits.cluster.pods()) in {1, 2}
 
 
 @pytest.mark.long
