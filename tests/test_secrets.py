@@ -589,6 +589,7 @@ def test_a_reason_that_quotes_what_the_script_gave_holds_no_secret(secretive, ze
     assert "it reported ***." in result["trials"][0]["reason"]
     assert "it has ***." in seen
     assert TOKEN not in seen + zeusrun("history", "--json").stdout
+    assert records_with(TOKEN, everything_written(zeusrun.home)) == set()
 
 
 def test_a_dry_run_shows_names_and_no_values(zeusrun, secretive):

@@ -471,7 +471,7 @@ def test_logs_f_ends_with_ctrl_c_and_without_a_traceback(followed):
     assert "Traceback" not in out
 
 
-def test_status_shows_what_runs_with_live_numbers_though_a_server_does_not_respond(
+def test_status_shows_what_runs_with_live_numbers_and_fails_if_a_server_does_not_respond(
     zeusrun, running
 ):
     assert "nothing runs now" in zeusrun("status").stdout
@@ -491,7 +491,7 @@ def test_status_shows_what_runs_with_live_numbers_though_a_server_does_not_respo
     done = zeusrun("status", "--json")
     assert [each["trial"] for each in json.loads(done.stdout)] == ["job-1-1"]
     assert (done.returncode, done.stderr) == (
-        0,
+        6,
         (
             f"zeusrun: the server {url} (from the job file of other) does not respond: Connection "
             "refused; what runs of other is not shown. Start that server, or give the job another "

@@ -83,6 +83,7 @@ def status(job: options.AnyJob = None, *, as_json: options.AsJson = False) -> No
         if isinstance(damage, UnavailableError):
             advice = ". Start that server, or give the job another 'history' and submit it"
         options.tell(f"{damage}; what runs of {missing} is not shown{advice}")
+        raise typer.Exit(damage.exit_code)
 
 
 def _deferred(home: Path, job: str | None) -> list[Schedule]:

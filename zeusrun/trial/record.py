@@ -193,6 +193,7 @@ class Trial(_Taken, _Dispatched):
         if not outcome.status.finished:
             raise ValueError(f"an outcome of {self.trial} cannot be {outcome.status.value}")
         values = {f.name: getattr(outcome, f.name) for f in fields(outcome)}
+        values["finished_at"] = max(outcome.finished_at, self.started_at)  # the clock was set back
         stay = {name for name in ("power_limit_w", "hosts") if not values[name]}
         ended = replace(self, **{name: values[name] for name in values.keys() - stay})
         is_cancelled = (self.status, ended.status) == (TrialStatus.PREEMPTED, TrialStatus.CANCELLED)

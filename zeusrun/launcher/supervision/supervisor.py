@@ -303,6 +303,8 @@ def _describe_live(run: Supervised, progress: Progress) -> Live:
         warnings=tuple(mask.text(storable_text(text)) for text in run.messages.warnings),
         stalls=run.found_stalls,
     )
+    summary = TrainingSummary.of(progress)
+    named = tuple((mask.text(name), *seen) for name, *seen in summary.metrics)
     so_far = trial.finish(join_parts(trial, price_outcome(trial, outcome, run.submission.tariffs)))
     return Live(
         replace(so_far, status=TrialStatus.DISPATCHED, reason=None, finished_at=None),
@@ -311,7 +313,7 @@ def _describe_live(run: Supervised, progress: Progress) -> Live:
         outcome.finished_at,
         progress.power_w,
         run.stopping.preempted,
-        TrainingSummary.of(progress),
+        replace(summary, metrics=named),
     )
 
 
