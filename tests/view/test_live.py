@@ -161,14 +161,14 @@ def test_the_panel_of_a_run_that_is_ending_promises_no_more_time(state):
 
 def test_before_training_the_panel_says_that_it_is_starting_and_knows_nothing_else():
     text = render(panel_of(trial(), LAUNCHED))
-    assert "waits for torchrun and its rendezvous · 0.0 s" in text
+    assert "waits for torchrun to import torch and start the ranks · 0.0 s" in text
     assert f"{UNKNOWN} · {UNKNOWN} · cost {UNKNOWN}" in text
 
 
 @pytest.mark.parametrize(
     ("events", "usual_s", "text"),
     [
-        ((), None, "waits for torchrun and its rendezvous · 4.0 s"),
+        ((), None, "waits for torchrun to import torch and start the ranks · 4.0 s"),
         (
             (started(101.0),),
             9.0,
@@ -229,7 +229,7 @@ def test_a_log_has_one_line_about_a_start_up_that_takes_long():
         view.show(Advanced(STATES["first report"]))
     lines = [line for line in screen.file.getvalue().splitlines() if "start-up" in line]
     assert lines == [
-        "  start-up: waits for torchrun and its rendezvous · 21.0 s, about 19.0 s left"
+        "  start-up: waits for torchrun to import torch and start the ranks · 21.0 s, about 19.0 s left"
     ]
 
 

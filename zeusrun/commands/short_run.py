@@ -47,7 +47,10 @@ if TYPE_CHECKING:
     from zeusrun.trial import Trial
 
 TRY_S = 120
-"""Seconds that a run may take whose number of epochs cannot be set."""
+"""Seconds that a run may train whose number of epochs cannot be set."""
+
+START_S = 900
+"""Seconds until its first step or result; a script may need minutes to import and to read data."""
 
 _MAX_PRINTED_BYTES = 256 << 10
 _FEW = 4  # lines, which show no rule
@@ -75,6 +78,15 @@ class Tried(NamedTuple):
     def reason(self) -> str:
         """Why it ended, for people."""
         return plain_text(self.trial.reason or "it was stopped")
+
+    @property
+    def idle(self) -> str | None:
+        """Why there is nothing to see of it; ``None`` if it has trained."""
+        if self.progress.steps or self.progress.ranks.spawned:
+            return None
+        if self.code == ExitCode.TIMED_OUT:
+            return f"It was stopped after {START_S + TRY_S} s, before its first optimizer step."
+        return "The run made no optimizer step: see its output above."
 
     @property
     def is_whole(self) -> bool:
@@ -147,7 +159,7 @@ def overrides(guess: Guess, epochs: int = 1) -> list[str]:
         "early_stop.cost_factor=null",
         "power_limit.mode=observe",
         "stall.action=off",
-        *([] if guess.max_epochs and epochs == 1 else [f"timeout_s={TRY_S}"]),
+        *([] if guess.max_epochs and epochs == 1 else [f"timeout_s={START_S + TRY_S}"]),
     ]
 
 
@@ -160,6 +172,8 @@ class _Watch:
         self._looks = self._before = 0
         self._at_step: int | None = None  # when the first evaluation after training was seen
         self._trained = False
+        self._begun_t: float | None = None  # when there was something to see
+        self.trained_s = 0.0  # since then
 
     def take_lines(self, lines: Iterable[str]) -> None:
         """Take in what rank 0 printed."""
@@ -187,6 +201,9 @@ class _Watch:
         if progress.steps is None and self.log is not None:
             # The step clock is read before the log, so the look before this one is certain.
             self._untrained, self._bytes = self._bytes, _size(self.log)
+        if self._begun_t is None and (progress.steps is not None or looks):
+            self._begun_t = progress.now_t
+        self.trained_s = 0.0 if self._begun_t is None else progress.now_t - self._begun_t
         if not self._trained:
             self._trained, self._before = progress.steps is not None, looks
         elif self._at_step is None and looks > self._before:
@@ -217,9 +234,11 @@ def run_shortly(spec: JobSpec, *, whole: bool, size: int | None = None) -> Tried
                 enough = watch.take(progress)
                 if size is not None:
                     enough |= bool(progress.observed) or (progress.steps or 0) >= _REHEARSED
+                what = "it has evaluated an epoch" if size is None else "enough steps are made"
+                if not enough and watch.trained_s > TRY_S:
+                    enough, what = True, f"it has trained for {TRY_S} s"
                 if enough and not (whole or stopped or signals.received):
                     stopped = True
-                    what = "it has evaluated an epoch" if size is None else "enough steps are made"
                     view.show(Noted(f"stopping: {what}"))
                     signals.received.append(signal.SIGINT)  # as if the user pressed Ctrl-C
             elif isinstance(event, Printed):  # warnings would be about the overrides

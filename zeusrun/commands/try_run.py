@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from zeusrun.commands.options import console, tell
-from zeusrun.commands.short_run import TRY_S, overrides, run_shortly
+from zeusrun.commands.short_run import START_S, TRY_S, overrides, run_shortly
 from zeusrun.errors import ExitCode, UsageError
 from zeusrun.files.private import replace_file
 from zeusrun.jobfile.guess.draft import reveal
@@ -119,7 +119,7 @@ def _show(sight: TrainingSummary, tried: Tried, guess: Guess, path: Path) -> Non
 def _run(guess: Guess, path: Path) -> tuple[Tried, int]:
     """Run the job for a single epoch, or as it is if that is too short; return its epochs, too."""
     epochs = guess.max_epochs
-    how = f"until it trains on after an evaluation, at most {TRY_S} s"
+    how = f"until it trains on after an evaluation, or has trained for {TRY_S} s"
     if epochs is not None:
         how = f"one epoch ({epochs.written} 1)"
     typer.echo(f"Running it once: {how}. This run is not recorded in the history.")
@@ -133,7 +133,7 @@ def _run(guess: Guess, path: Path) -> tuple[Tried, int]:
     own = f"{epochs.written} {epochs.value:g}"
     tell(
         f"the run failed: {tried.reason}. zeusrun had set {epochs.written} 1: running it with "
-        f"{own}, and stopping it after an epoch, or after {TRY_S} s"
+        f"{own}, and stopping it after an epoch, or after {TRY_S} s of training"
     )
     longer = [*overrides(guess, int(epochs.value)), *reveal(guess)]
     return run_shortly(load_spec(path, longer), whole=False), int(epochs.value)
@@ -145,9 +145,8 @@ def _describe(
     """Return the objective for the job file, if it is known, and the lines for people."""
     progress = tried.progress
     if proposal is None:
-        stepped = progress.steps or progress.ranks.spawned
-        idle = "" if stepped else "The run made no optimizer step: see its output above. "
-        return None, [idle + _NOTHING_SEEN, *_describe_likely(tried)]
+        nothing = " ".join(filter(None, [tried.idle, _NOTHING_SEEN]))
+        return None, [nothing, *_describe_likely(tried)]
     chosen = [*describe_choice(proposal, progress.seen)]
     if proposal.mode is None:
         return None, [*chosen, _ask_for_mode(proposal, path)]
@@ -268,7 +267,7 @@ def _rehearse(guess: Guess, path: Path, epochs: int, first: Tried) -> tuple[int 
     other = default // 2 if halves else 2 * default
     typer.echo(f"Rehearsing batch size {other} for a few steps:")
     sizes = f"batch_size.candidates=[{min(default, other)}, {max(default, other)}]"
-    rehearsal = [*overrides(guess, epochs), *reveal(guess), sizes, f"timeout_s={TRY_S}"]
+    rehearsal = [*overrides(guess, epochs), *reveal(guess), sizes, f"timeout_s={START_S + TRY_S}"]
     tried = run_shortly(load_spec(path, rehearsal), whole=False, size=other)
     if tried.ended:
         return tried.code, True
@@ -283,7 +282,8 @@ def _rehearse(guess: Guess, path: Path, epochs: int, first: Tried) -> tuple[int 
         tell(f"warning: {path}: {why}")
         return None, False
     else:
-        typer.echo(f"Whether batch size {other} arrives cannot be seen: no loader shows it.")
+        why = tried.idle or "No loader shows it."
+        typer.echo(f"Whether batch size {other} arrives cannot be seen. {why}")
     return None, True
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from zeusrun.metrics.rows import SourceContext
 
-    Parse: TypeAlias = Callable[[bytes], tuple[int, Mapping[str, object]] | None]
+    Parse: TypeAlias = Callable[[bytes], Sequence[tuple[int, Mapping[str, object]]]]
 
 _PAUSE = 100  # times the duration of a search, so that searching takes 1 % of the time
 _LAST_BYTES = 64
@@ -95,16 +95,25 @@ def _end(path: str, old: os.stat_result) -> bytes:
 
 
 class _Table:
-    """Parses the lines of a table. The first is the header, which may come again, and change."""
+    """Parses the lines of a table. The first is the header, which may come again, and change.
+
+    Comments may precede it. If numbers follow, the last comment was the header, as numpy writes it.
+    """
 
     def __init__(self, rows: Rows) -> None:
         self._header: list[str] = []
+        self._comment = ""
         self._delimiter, self._rows = ",", rows
 
-    def __call__(self, line: bytes) -> tuple[int, Mapping[str, str]] | None:
+    def __call__(self, line: bytes) -> Sequence[tuple[int, Mapping[str, str]]]:
         text = line.decode("utf-8-sig", errors="replace")
+        if text.startswith("#"):
+            self._comment = text.lstrip("# ")
+            return []
         if not self._header:
             self._delimiter = max(",;\t", key=text.count)
+            if self._comment and number_of(text.split(self._delimiter)[0]) is not None:
+                self._take_header([cell.strip() for cell in self._comment.split(self._delimiter)])
         try:
             cells = next(csv.reader([text], delimiter=self._delimiter))
         except csv.Error as error:
@@ -112,12 +121,15 @@ class _Table:
         cells = [cell.strip() for cell in cells]
         if not self._header or self._is_header(cells):
             self._take_header(cells)
-            return None
+            return []
         if len(cells) != len(self._header):
-            raise ValueError(f"has {len(cells)} cells, but the header has {len(self._header)}")
+            header = self._delimiter.join(self._header)
+            raise ValueError(
+                f"has {len(cells)} cells, but the header has {len(self._header)} ({header:.60})"
+            )
         pairs = zip(self._header, cells, strict=True)
         row = {name: cell for name, cell in pairs if name and cell}
-        return hash(frozenset(row.items())), row
+        return [(hash(frozenset(row.items())), row)]
 
     def _is_header(self, cells: Sequence[str]) -> bool:
         """Whether a row has the names of the header: all that are no numbers, or nothing else."""
@@ -147,16 +159,24 @@ def _unique(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
     return row
 
 
-def _parse_object(line: bytes) -> tuple[int, Mapping[str, object]]:
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique)
+
+
+def _parse_objects(line: bytes) -> Sequence[tuple[int, Mapping[str, object]]]:
+    """Return the objects of a line: two processes, or a missing line break, make several."""
+    text, at, rows = line.decode("utf-8-sig", errors="replace"), 0, []
     try:
-        row = json.loads(line, object_pairs_hook=_unique)
+        while at < len(text):
+            row, end = _DECODER.raw_decode(text, at)
+            rows.append((row, text[at:end]))
+            at = len(text) - len(text[end:].lstrip())
     except KeyError as error:
         raise ValueError(f"has the key {error} twice") from None
     except (ValueError, RecursionError) as error:
         raise ValueError("is not JSON") from error
-    if not isinstance(row, dict):
-        raise ValueError("is not a JSON object")  # noqa: TRY004 - one error type for bad lines
-    return hash(line), dict(_flatten(row))
+    if not all(isinstance(row, dict) for row, _ in rows):
+        raise ValueError("is not a JSON object")
+    return [(hash(text), dict(_flatten(row))) for row, text in rows]
 
 
 def _flatten(row: Mapping[str, object], before: str = "") -> Iterator[tuple[str, object]]:
@@ -172,7 +192,7 @@ class LineFile(RowSource):
     """Reads the newest file of a trial, even if the trial rewrites or deletes it.
 
     ``create_parser`` returns a function that gets the lines of a file from its start. For each, it
-    returns a row and a hash that identifies it; ``None`` for a header. It raises ``ValueError``.
+    returns its rows, with a hash that identifies each; none for a header. It raises ``ValueError``.
     """
 
     def __init__(
@@ -226,20 +246,18 @@ class LineFile(RowSource):
         began, self._offset = self._offset, self._offset + len(line) + 1
         line = line.replace(b"\0", b"").strip(b"\r\n ")
         try:
-            found = self._parse(line) if line else None
+            found = self._parse(line) if line else []
         except ValueError as error:
             self._rows.warn("line", f"a line of {self._path} {error}; such lines are ignored")
             return
-        if found is None:
-            return
-        mark, row = found
-        before = self._position < self._old_rows
-        new = self._is_new(mark)
-        if began < self._old_bytes:
-            self._old_rows = self._position
-        elif new or not before:
-            self._old_rows = min(self._old_rows, self._position)
-            self._rows.take(row, self._tail.modified_s or 0.0, emit=new)
+        for mark, row in found:
+            before = self._position < self._old_rows
+            new = self._is_new(mark)
+            if began < self._old_bytes:
+                self._old_rows = self._position
+            elif new or not before:
+                self._old_rows = min(self._old_rows, self._position)
+                self._rows.take(row, self._tail.modified_s or 0.0, emit=new)
 
     def _is_new(self, mark: int) -> bool:
         """Whether the next row of the file differs from the previous row at this place."""
@@ -256,4 +274,4 @@ def open_source(run: SourceContext) -> LineFile:
     """Open the file that ``metrics.path`` names. Blank cells and ``null`` are no values."""
     if run.section.source == "csv":
         return LineFile(run, "column", _Table)
-    return LineFile(run, "key", lambda _: _parse_object)
+    return LineFile(run, "key", lambda _: _parse_objects)

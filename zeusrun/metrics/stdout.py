@@ -39,7 +39,7 @@ _REST = re.compile(r"\d|\.\d|,(?:\d{3}\b|\d+(?![\d.]))|[eE][-+]?\d")
 _HEAD = re.compile(r"\d[.,]?$|(?:^|[\s=:(\[])[-\u2212]$")
 _MAX_KEPT, _SHOWN_LETTERS = 50, 120
 _MAX_CHUNKS = 4  # 1 MB at a time, so that supervision never waits long
-_MAX_LINE = 4096  # characters; a metric stands at the start of a line
+_MAX_LINE = 1 << 16  # characters; docs/metrics.md names it
 _ON_LAST_RANK = "megatron"  # it prints on the last rank
 _MAX_S = 1.0  # of CPU for a chunk of 256 KB, which takes about 0.02 s
 
@@ -118,19 +118,25 @@ class PrintedLines(RowSource):
     def _take(
         self, line: bytes, patterns: list[re.Pattern[str]], written_s: float, at: int | None
     ) -> None:
-        for part in split_states(line):
-            row: dict[str, str] = {}
+        for whole in split_states(line):
+            part, row = whole[:_MAX_LINE], dict[str, str]()
+            if part != whole:
+                self._rows.warn(
+                    "long",
+                    f"a line of rank 0 has {len(whole):,} characters; only the first {_MAX_LINE:,} "
+                    "of a line are searched",
+                )
             for pattern in patterns:
                 self._tried = pattern.pattern
-                if match := pattern.search(part[:_MAX_LINE]):
+                if match := pattern.search(part):
                     row |= self._read(match)
             if row:
                 self._matched = True
                 self._rows.take(row, written_s, log_bytes=at)
-            elif not self._matched and _DIGIT.search(part[:_MAX_LINE]):
+            elif not self._matched and _DIGIT.search(part):
                 traced = _TRACED.match(part) is not None
                 if not (traced or self._traced):  # the line after a place is its code
-                    self._unmatched.append(part[:_MAX_LINE])
+                    self._unmatched.append(part)
                 self._traced = traced and part.lstrip().startswith("File ")
 
     def _read(self, match: re.Match[str]) -> dict[str, str]:

@@ -286,7 +286,7 @@ def starting_text(run: events.TrialStarts, progress: Progress) -> str:
     if not run.instrumented:
         waits = "waits for the script's first report"
     elif not begun:
-        waits = "waits for torchrun and its rendezvous"
+        waits = "waits for torchrun to import torch and start the ranks"
     elif begun < count:
         waits = f"waits for the ranks, {begun} of {count} have begun"
     elif not progress.loading:  # a script without a data loader may be training already

@@ -304,7 +304,7 @@ def _describe_live(run: Supervised, progress: Progress) -> Live:
         stalls=run.found_stalls,
     )
     summary = TrainingSummary.of(progress)
-    named = tuple((mask.text(name), *seen) for name, *seen in summary.metrics)
+    named = tuple((mask.text(name), source, seen) for name, source, seen in summary.metrics)
     so_far = trial.finish(join_parts(trial, price_outcome(trial, outcome, run.submission.tariffs)))
     return Live(
         replace(so_far, status=TrialStatus.DISPATCHED, reason=None, finished_at=None),
