@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 NO_METRIC = re.compile(
     r"(runtime|per_sec|_time|^time|samples|steps?$|^epoch|learning_rate|^lr\b|lr-|grad_norm|flos)"
 )
+_OF_THE_WHOLE = {*EVALUATIONS, "total", "loss", "elbo", "nelbo", "avg", "average", "mean"}
 _HARDER = Context(prec=2, rounding=ROUND_FLOOR)
 
 
@@ -42,12 +43,14 @@ def propose(
 
     What the script monitors itself precedes all others, with the mode that it says. A metric of an
     evaluation precedes one of training, an accuracy precedes a loss, unless it is still 0, and a
-    loss precedes a name that says nothing; of those that are left, the ``likely`` name precedes.
+    loss precedes a name that says nothing; of those that are left, the ``likely`` name precedes,
+    and a whole loss precedes its parts.
     """
     modes = {key: monitor[1] if key[0] == monitor[0] else None for key in seen}
     modes = {key: mode or likely_mode(key[0]) for key, mode in modes.items()}
 
     def rank(key: tuple[str, str]) -> tuple[bool, ...]:
+        words = set(re.findall("[a-z]+", key[0].lower()))
         evaluates = names_an_evaluation({key[0]: 0.0})
         high = likely_mode(key[0]) == "max"
         return (
@@ -60,6 +63,8 @@ def propose(
             seen[key].parts > 1,  # a mean of AUCs is not quite the AUC
             not evaluates,
             key[0] != likely,
+            not words & {"loss", "elbo", "nelbo"},
+            bool(words - _OF_THE_WHOLE),
         )
 
     usable = [
