@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from tests.factories import build_trial
-from zeusrun.commands import try_run
+from zeusrun.commands import short_run, try_run
 from zeusrun.commands.short_run import Tried
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.jobfile.yaml_reader import read_job_file
@@ -330,6 +330,44 @@ LOOP = """
         {epoch}
         time.sleep(0.3)
 """
+IMPORTS_LONG = """
+import sys, time
+{before}
+from zeusrun.sidecar.step_clock import StepClock
+import os
+clock = StepClock(os.path.join(os.environ["ZEUSRUN_RUN_DIR"], "clock", "rank0"))
+for step in range({steps}):
+    clock.tick()
+    time.sleep(0.05)
+print("val accuracy: 0.5", flush=True)
+time.sleep({after})
+"""
+
+
+def test_imports_do_not_count_as_the_training_of_a_try(cli, zeusrun, script, monkeypatch):
+    monkeypatch.setattr(short_run, "TRY_S", 2)
+    script("train.py", IMPORTS_LONG.format(before="time.sleep(4)", steps=3, after=0))
+    _, out, err = cli("init", "--try", "--", "python", "train.py")
+    assert "val_accuracy" in out, out + err
+    assert "has trained for 2 s" not in out
+
+
+def test_a_try_that_trains_on_is_stopped_and_says_so(cli, zeusrun, script, monkeypatch):
+    monkeypatch.setattr(short_run, "TRY_S", 1)
+    script("train.py", IMPORTS_LONG.format(before="", steps=2000, after=0))
+    _, out, _ = cli("init", "--try", "--", "python", "train.py")
+    assert "stopping: it has trained for 1 s" in out
+
+
+def test_a_try_that_is_stopped_before_its_first_step_says_so(cli, zeusrun, script, monkeypatch):
+    monkeypatch.setattr(short_run, "TRY_S", 0.5)
+    monkeypatch.setattr(short_run, "START_S", 0.5)
+    script("train.py", "import time; time.sleep(600)")
+    _, out, _ = cli("init", "--try", "--", "python", "train.py")
+    assert "It was stopped after 1 s, before its first optimizer step." in out
+    assert "see its output above" not in out
+
+
 ONCE = ("init", "--try", "--", "python", "train.py", "--batch-size", 8)
 
 

@@ -266,3 +266,27 @@ def test_a_byte_order_mark_is_no_part_of_the_first_name(tmp_path):
         (2, {"accuracy": 0.5}),
     ]
     assert list(source.warnings) == []
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "# seed 1, of 3\nepoch,accuracy\n",
+        "# seed 1, of 3\n# epoch,accuracy\n",  # numpy.savetxt
+        "#epoch,accuracy\n",
+        "#\n\n# made by train.py\nepoch,accuracy\n",
+        "\ufeff# made by train.py\nepoch,accuracy\n",
+    ],
+)
+def test_comments_before_a_header_are_none(tmp_path, before):
+    source = open_source(tmp_path, source="csv", path="log.csv")
+    append(tmp_path / "log.csv", before + "1,0.5\n# the second\n2,0.75\n")
+    assert values_of(source, final=True) == [(1, 0.5), (2, 0.75)]
+    assert list(source.warnings) == []
+
+
+def test_a_line_that_does_not_fit_the_header_is_told_with_it(tmp_path):
+    source = open_source(tmp_path, source="csv", path="log.csv")
+    append(tmp_path / "log.csv", "made by train.py\nepoch,accuracy\n1,0.5\n")
+    assert values_of(source, final=True) == []
+    assert "has 2 cells, but the header has 1 (made by train.py)" in "".join(source.warnings)

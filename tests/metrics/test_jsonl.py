@@ -71,3 +71,20 @@ def test_a_file_of_a_continued_run_has_no_half_line_of_before(tmp_path):
     source = open_source(tmp_path, source="jsonl", path="log.jsonl")
     append(tmp_path / "log.jsonl", 'racy": 0.9}\n{"accuracy": 0.25}\n')
     assert values_of(source) == [(1, 0.25)]
+
+
+@pytest.mark.parametrize("between", ["", " ", "\t "])
+def test_several_objects_on_a_line_are_several_rows(tmp_path, between):
+    source = open_source(tmp_path, source="jsonl", path="log.jsonl")
+    rows = [json.dumps({"epoch": n, "accuracy": n / 10}) for n in (1, 2, 3)]
+    append(tmp_path / "log.jsonl", f"{rows[0]}\n{rows[1]}{between}{rows[2]}\n")
+    assert values_of(source, final=True) == [(1, 0.1), (2, 0.2), (3, 0.3)]
+    assert list(source.warnings) == []
+
+
+def test_a_line_that_ends_within_an_object_is_told(tmp_path):
+    source = open_source(tmp_path, source="jsonl", path="log.jsonl")
+    append(tmp_path / "log.jsonl", '{"epoch": 1, "accuracy": 0.1}{"epoch"\n')
+    append(tmp_path / "log.jsonl", '{"epoch": 2, "accuracy": 0.2}\n')
+    assert values_of(source, final=True) == [(2, 0.2)]
+    assert "is not JSON" in "".join(source.warnings)

@@ -292,3 +292,14 @@ def test_a_pattern_that_takes_for_ever_is_named_and_no_longer_used(tmp_path, mon
     assert repr(slow) in warning
     assert "no more lines are read in this run" in warning
     assert signal.getsignal(signal.SIGVTALRM) is signal.SIG_DFL
+
+
+@pytest.mark.parametrize(("before", "found"), [(60_000, [(1, 0.5)]), (70_000, [])])
+def test_a_line_is_read_up_to_a_limit_that_is_told(tmp_path, before, found):
+    source = open_source(
+        tmp_path, source="stdout", pattern="acc (?P<accuracy>\\S+)", name="accuracy"
+    )
+    append(log(tmp_path), "." * before + " acc 0.5\n")
+    assert values_of(source, final=True) == found
+    told = "a line of rank 0 has 70,008 characters; only the first 65,536 of a line are searched"
+    assert (told in source.warnings) == (not found)

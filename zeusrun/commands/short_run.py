@@ -85,7 +85,7 @@ class Tried(NamedTuple):
         if self.progress.steps or self.progress.ranks.spawned:
             return None
         if self.code == ExitCode.TIMED_OUT:
-            return f"It was stopped after {START_S + TRY_S} s, before its first optimizer step."
+            return f"It was stopped after {START_S + TRY_S:g} s, before its first optimizer step."
         return "The run made no optimizer step: see its output above."
 
     @property
