@@ -2,8 +2,9 @@
 
 ``python benchmarks/faults.py`` tries all: 200 random kills, 200 kills of the watchdog of a script
 that forks, 50 parallel submits 5 times, a minute of all verbs mixed, every fault of every system
-call of a write. Name some of ``--kills``, ``--watchdog-kills``, ``--parallel``, ``--mix``, ``--io``
-to try those alone. Target: nothing lost, nothing there twice,
+call of a write, and nights: ticks at once, homes that change the crontab at once, flipped bits,
+what is in the way of a history, a disk that fills up. Name some of ``--kills``, ``--watchdog-kills``,
+``--parallel``, ``--mix``, ``--io``, ``--nights`` to try those alone. Target: nothing lost, nothing there twice,
 nothing left behind. Exits with 1 otherwise, keeps the homes of what failed, and says how to try it
 again. Needs gcc; GPUs are fakes (``tests/gpu/fake_nvml.c``), all else is real.
 """
@@ -25,6 +26,7 @@ from faults_forks import run_watchdog_kills
 from faults_home import KINDS, ROOT, Experiment, build_library
 from faults_io import run_write_faults
 from faults_kills import run_kills
+from faults_nights import run_nights
 from faults_scene import PHASES
 from faults_submits import run_disks, run_submit_faults
 from timing import describe_machine
@@ -32,7 +34,14 @@ from timing import describe_machine
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-_ALL = {"kills": 200, "watchdog_kills": 200, "parallel": 50, "mix": 60.0, "io": True}
+_ALL = {
+    "kills": 200,
+    "watchdog_kills": 200,
+    "parallel": 50,
+    "mix": 60.0,
+    "io": True,
+    "nights": True,
+}
 _MOST_TOLD = 20
 
 
@@ -64,6 +73,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5, help="how often they are (5)")
     parser.add_argument("--mix", type=float, help="seconds of all verbs mixed (60)")
     parser.add_argument("--io", action="store_true", help="faults of the disk")
+    parser.add_argument("--nights", action="store_true", help="ticks, crontabs, bits, files, disks")
     parser.add_argument("--io-past", help="only writes to the kind of history with this name")
     parser.add_argument("--io-submits", type=int, default=24, help="whole submits among them (24)")
     parser.add_argument("--jobs", type=int, default=2, help="experiments at a time (2)")
@@ -94,6 +104,8 @@ def run_all(arguments: argparse.Namespace, folder: Path) -> Iterator[Experiment]
     if arguments.parallel:
         crowds = _made(folder / "crowds")
         yield from run_parallel(crowds, arguments.parallel, arguments.rounds)
+    if arguments.nights:
+        yield from run_nights(_made(folder / "nights"), seed)
     if arguments.mix:
         yield run_mix(_made(folder / "mixed"), seed, arguments.mix)
 

@@ -135,14 +135,14 @@ def run_disks(folder: Path) -> Iterator[Experiment]:
     ):
         home = Home(folder / fault.replace(" ", "-"))
         home.path.mkdir(parents=True)
-        with _small_disk(home.path) as mounted:
+        with small_disk(home.path) as mounted:
             if mounted:
                 yield _on_spoilt_disk(home, fault, spoil, mend)
     yield _beside_stopped_writer(Home(folder / "stopped"))
 
 
 @contextmanager
-def _small_disk(directory: Path) -> Iterator[bool]:
+def small_disk(directory: Path) -> Iterator[bool]:
     """Mount a small disk over a directory; yields whether that was permitted."""
     size = f"size={_DISK_MB}m,mode=700"  # by default everybody may write to a tmpfs
     mount = ["mount", "-t", "tmpfs", "-o", size, "tmpfs", str(directory)]

@@ -73,6 +73,11 @@ def test_all_verbs_at_random_leave_a_true_history(try_faults):
     assert try_faults("--mix", "2") == {"all verbs mixed, 2 s": 1}
 
 
+@pytest.mark.long  # it waits for a minute to begin
+def test_nights_lose_nothing(try_faults):
+    assert sum(try_faults("--nights").values()) >= 8
+
+
 @pytest.mark.long  # a process for each fault
 def test_a_fault_of_any_system_call_of_a_write_loses_nothing(try_faults):
     tried = try_faults("--io", "--io-past", "in use", "--io-submits", "0")
