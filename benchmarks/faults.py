@@ -3,10 +3,10 @@
 ``python benchmarks/faults.py`` tries all: 200 random kills, 200 kills of the watchdog of a script
 that forks, 50 parallel submits 5 times, a minute of all verbs mixed, every fault of every system
 call of a write, and nights: ticks at once, homes that change the crontab at once, flipped bits,
-what is in the way of a history, a disk that fills up. Name some of ``--kills``, ``--watchdog-kills``,
-``--parallel``, ``--mix``, ``--io``, ``--nights`` to try those alone. Target: nothing lost, nothing there twice,
-nothing left behind. Exits with 1 otherwise, keeps the homes of what failed, and says how to try it
-again. Needs gcc; GPUs are fakes (``tests/gpu/fake_nvml.c``), all else is real.
+what is in the way of a history, a disk that fills up. Name some of ``--kills``,
+``--watchdog-kills``, ``--parallel``, ``--mix``, ``--io``, ``--nights`` to try those alone. Target:
+nothing lost, nothing there twice, nothing left behind. Exits with 1 otherwise, keeps the homes of
+what failed, and says how to try it again. Needs gcc; GPUs are fakes (``tests/gpu/fake_nvml.c``), all else is real.
 """
 
 from __future__ import annotations
