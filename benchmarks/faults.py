@@ -6,7 +6,8 @@ call of a write, and nights: ticks at once, homes that change the crontab at onc
 what is in the way of a history, a disk that fills up. Name some of ``--kills``,
 ``--watchdog-kills``, ``--parallel``, ``--mix``, ``--io``, ``--nights`` to try those alone. Target:
 nothing lost, nothing there twice, nothing left behind. Exits with 1 otherwise, keeps the homes of
-what failed, and says how to try it again. Needs gcc; GPUs are fakes (``tests/gpu/fake_nvml.c``), all else is real.
+what failed, and says how to try it again. Needs gcc; GPUs are fakes (``tests/gpu/fake_nvml.c``),
+all else is real.
 """
 
 from __future__ import annotations
