@@ -21,6 +21,8 @@ from zeusrun.history.tinydb.store import TinyDBHistory
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from zeusrun.trial import Trial
+
 _AGAIN = "--nights"
 _TICKS = 6
 _HOMES = 6
@@ -115,7 +117,7 @@ def _homes_at_once(folder: Path) -> Experiment:
 
 def _flipped_bits(home: Home, seed: int) -> Experiment:
     """Flip single bits of a history: each must be noticed or harmless, and can be mended."""
-    whole, findings, noticed = write_earlier(home, _EARLIER), [], 0
+    whole, findings, noticed = _write_past(home), [], 0
     path, content = home.history_file, home.history_file.read_bytes()
     rng = random.Random(seed)  # noqa: S311 - bits, not secrets
     for _ in range(_FLIPS):
@@ -134,7 +136,16 @@ def _flipped_bits(home: Home, seed: int) -> Experiment:
     return Experiment(fault, fault, _AGAIN, tuple(findings), home.folder, facts)
 
 
-def _restored(home: Home, name: str, whole: list[object]) -> list[Finding]:
+def _write_past(home: Home) -> list[Trial]:
+    """Write trials that have ended, in the history and in their run directories."""
+    trials = write_earlier(home, _EARLIER)
+    for trial in trials:
+        record = json.dumps({"version": 1, **trial.to_json()})
+        Path(trial.run_dir, "trial.json").write_text(record)
+    return trials
+
+
+def _restored(home: Home, name: str, whole: list[Trial]) -> list[Finding]:
     """Restore a history; return what is wrong then."""
     code = home.run(name, "repair", "--restore", JOB)
     if code != 0:
@@ -164,7 +175,7 @@ _IN_THE_WAY: dict[str, Callable[[Path], None]] = {
 
 def _strange_file(home: Home, kind: str, put: Callable[[Path], None]) -> Experiment:
     """Put something else in the place of a history: it is told at once, and mended."""
-    whole = write_earlier(home, _EARLIER)
+    whole = _write_past(home)
     home.history_file.unlink()
     put(home.history_file)
     findings = []

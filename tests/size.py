@@ -72,31 +72,31 @@ PARTS: Mapping[str, tuple[str, ...]] = {
 BUDGETS: Mapping[str, int] = {
     "adapt": 880,
     "analysis": 1_005,
-    "commands": 2_957,
+    "commands": 2_977,
     "elastic": 1_579,
     "export": 443,
     "gpu and energy": 2_302,
-    "history": 1_001,
+    "history": 1_073,
     "hooks": 1_642,
     "hosts": 1_802,
     "jobfile": 3_218,
     "kubernetes": 923,
-    "launcher": 5_891,
+    "launcher": 5_917,
     "maintenance": 951,
-    "metrics": 2_084,
+    "metrics": 2_106,
     "other files": 363,
     "policies": 3_132,
     "report": 1_649,
-    "schedule": 1_030,
+    "schedule": 1_050,
     "server": 4_338,
     "shared histories": 1_864,
     "simulate": 1_250,
     "slurm": 679,
     "sync": 1_012,
-    "values": 1_625,
+    "values": 1_634,
     "view": 2_105,
     "watch": 894,
-    "worker": 1_181,
+    "worker": 1_199,
 }
 """Lines of code that a part may have; the whole is their sum."""
 _OTHERS = (".css", ".html", ".js", ".yaml")  # lines that are not empty
@@ -132,7 +132,7 @@ class Loaded(NamedTuple):
 
 
 WALK_BUDGET = Walk(files=105, stops=396, returns=291)
-LOADED_BUDGET = Loaded(modules=199, lines=24_182)
+LOADED_BUDGET = Loaded(modules=199, lines=24_317)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

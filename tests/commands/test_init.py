@@ -346,7 +346,7 @@ time.sleep({after})
 
 def test_imports_do_not_count_as_the_training_of_a_try(cli, zeusrun, script, monkeypatch):
     monkeypatch.setattr(short_run, "TRY_S", 2)
-    script("train.py", IMPORTS_LONG.format(before="time.sleep(4)", steps=3, after=0))
+    script(IMPORTS_LONG.format(before="time.sleep(4)", steps=3, after=0))
     _, out, err = cli("init", "--try", "--", "python", "train.py")
     assert "val_accuracy" in out, out + err
     assert "has trained for 2 s" not in out
@@ -354,7 +354,7 @@ def test_imports_do_not_count_as_the_training_of_a_try(cli, zeusrun, script, mon
 
 def test_a_try_that_trains_on_is_stopped_and_says_so(cli, zeusrun, script, monkeypatch):
     monkeypatch.setattr(short_run, "TRY_S", 1)
-    script("train.py", IMPORTS_LONG.format(before="", steps=2000, after=0))
+    script(IMPORTS_LONG.format(before="", steps=2000, after=0))
     _, out, _ = cli("init", "--try", "--", "python", "train.py")
     assert "stopping: it has trained for 1 s" in out
 
@@ -362,7 +362,7 @@ def test_a_try_that_trains_on_is_stopped_and_says_so(cli, zeusrun, script, monke
 def test_a_try_that_is_stopped_before_its_first_step_says_so(cli, zeusrun, script, monkeypatch):
     monkeypatch.setattr(short_run, "TRY_S", 0.5)
     monkeypatch.setattr(short_run, "START_S", 0.5)
-    script("train.py", "import time; time.sleep(600)")
+    script("import time; time.sleep(600)")
     _, out, _ = cli("init", "--try", "--", "python", "train.py")
     assert "It was stopped after 1 s, before its first optimizer step." in out
     assert "see its output above" not in out
