@@ -184,6 +184,13 @@ def test_a_finished_trial_never_changes_unless_it_was_lost(status):
         finished.finish(other)
 
 
+def test_no_trial_ends_before_it_began_though_the_clock_was_set_back():
+    early = dataclasses.replace(DONE, finished_at="2000-01-01T00:00:00.000+00:00")
+    ended = trial().finish(early)
+    assert ended.finished_at == trial().started_at
+    assert ended.finish(early) == ended
+
+
 def test_a_trial_cannot_be_finished_as_dispatched():
     with pytest.raises(ValueError, match="cannot be DISPATCHED"):
         trial().finish(dataclasses.replace(DONE, status=TrialStatus.DISPATCHED))

@@ -281,6 +281,10 @@ def test_a_corrupt_history_hides_no_healthy_one(cli, record, zeusrun):
     assert code == 6
     assert "other" in out
     assert "job.json" in err
+    code, out, err = cli("status")
+    assert (code, out) == (6, "")
+    assert "job.json is damaged" in err
+    assert "what runs of job is not shown" in err
 
 
 def test_show_understands_the_run_that_the_table_shows_unless_two_jobs_have_it(cli, record):
