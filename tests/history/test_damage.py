@@ -279,3 +279,12 @@ def test_a_link_to_another_disk_keeps_the_state_before_the_last_write(history, p
         begin(history)
         assert path.with_name("digits.json.bak").read_bytes() == before
         path.unlink()
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "directory"])
+def test_what_is_in_the_way_of_the_turns_is_replaced(history, path, kind):
+    turns = path.with_name("digits.json.turns")
+    turns.touch()
+    in_the_way(turns, kind)
+    assert history.ask_turn("digits").number == 1
+    assert turns.is_file()

@@ -113,7 +113,7 @@ def _begin() -> _Rank:
     log = os.path.join(run_dir, "logs", f"rank{number}")  # noqa: PTH118
     with _going_on("this rank has no log of its own"):
         _redirect_output(f"{log}.log")
-    for stream in (sys.stdout, sys.stderr):
+    for stream in filter(None, (sys.stdout, sys.stderr)):
         _drop_what_does_not_fit(stream)
     if sys.argv[1] == "--plain":
         sys.stdout.flush()
@@ -153,18 +153,19 @@ def _drop_what_does_not_fit(stream: TextIO) -> None:
     file: Any = stream.buffer
     write, dropped = file.write, 0
 
-    def write_or_drop(content: bytes, /) -> int:
+    def write_or_drop(content: bytes, /) -> int | None:
         nonlocal dropped
         try:
             if dropped:
                 write(b"zeusrun: %d bytes are missing here: the disk was full\n" % dropped)
                 dropped = 0
-            return int(write(content))
+            return write(content)  # type: ignore[no-any-return]
         except OSError as error:
             if error.errno not in NO_SPACE:
                 raise
-            dropped += len(content)
-            return len(content)
+            size = memoryview(content).nbytes
+            dropped += size
+            return size
 
     file.write = write_or_drop  # of the object: its class stays what scripts expect
 

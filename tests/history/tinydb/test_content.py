@@ -19,6 +19,7 @@ from zeusrun.history.tinydb.storage import (
     decode_trials,
     empty_tables,
     encode_tables,
+    find_changed,
     read_tables,
 )
 from zeusrun.trial import PowerPoint
@@ -126,3 +127,17 @@ def test_a_newer_version_is_not_damage(version):
         HistoryError, match=rf"newer zeusrun \(format {version}; this one knows 1\)"
     ):
         read_tables(PATH, b'{"meta": {"1": {"version": %d}}}' % version)
+
+
+def test_tables_of_any_keys_and_records_are_written_and_read():
+    tables = {
+        **empty_tables(),
+        "notes": {'a"b\n': {}, "2": {"text": '{"x",\\"crc\\":1} ä \ud800 ,"crc":', "n": 1e-300}},
+        "list": [1, {"crc": 2}],
+        "none": {},
+    }
+    tables["trials"] = {"1": {}, "2": {"nested": {"crc": 5}, "crc ": 1 << 70}}
+    content = encode_tables(tables)
+    assert find_changed(content) == []
+    assert read_tables(PATH, content) == tables
+    assert encode_tables(read_tables(PATH, content)) == content

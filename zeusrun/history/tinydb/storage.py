@@ -223,8 +223,12 @@ def encode_tables(tables: Tables) -> bytes:
 def _encode_table(table: Mapping[str, Mapping[str, Any]]) -> str:
     if not _has_records(table):  # a later version has made it
         return _encode(table)
-    records = (f'"{number}":{_encode(record)[:-1]}' for number, record in table.items())
-    lines = (f'{each},"crc":{zlib.crc32(each.encode())}}}' for each in records)
+    lines = []
+    for number, record in table.items():
+        text = f"{_encode(str(number))}:{_encode(record)}"
+        if record:
+            text = f'{text[:-1]},"crc":{zlib.crc32(text[:-1].encode())}}}'
+        lines.append(text)
     return "{\n" + ",\n".join(lines) + "}"
 
 
@@ -244,9 +248,9 @@ def find_changed(data: bytes) -> list[tuple[str, str]]:
             continue
         head, has_sum, rest = line.rpartition(_SUM)
         name = line.split(b'"')[1].decode(errors="replace")
-        if not has_sum:
+        if line.endswith(b":{"):
             table = name
-        elif rest.rstrip(b",}") != b"%d" % zlib.crc32(head):
+        elif has_sum and rest.rstrip(b",}") != b"%d" % zlib.crc32(head):
             changed.append((table, name))
     return changed
 

@@ -181,7 +181,11 @@ class TinyDBHistory(History):
         return self._directory / f"{job}.json"
 
     def _read_turns(self, job: str) -> Turns:
-        return Turns(storage.read_bytes(storage.turns_path(self._path(job))), read_clock())
+        try:
+            content = storage.read_bytes(storage.turns_path(self._path(job)))
+        except storage.DamagedError:  # no file: the next write replaces it
+            content = None
+        return Turns(content, read_clock())
 
     @contextmanager
     def _changed_turns(self, job: str) -> Iterator[Turns]:
