@@ -72,11 +72,11 @@ PARTS: Mapping[str, tuple[str, ...]] = {
 BUDGETS: Mapping[str, int] = {
     "adapt": 880,
     "analysis": 1_005,
-    "commands": 2_977,
+    "commands": 2_976,
     "elastic": 1_579,
     "export": 443,
     "gpu and energy": 2_302,
-    "history": 1_073,
+    "history": 1_081,
     "hooks": 1_642,
     "hosts": 1_802,
     "jobfile": 3_218,
@@ -96,7 +96,7 @@ BUDGETS: Mapping[str, int] = {
     "values": 1_634,
     "view": 2_105,
     "watch": 894,
-    "worker": 1_199,
+    "worker": 1_200,
 }
 """Lines of code that a part may have; the whole is their sum."""
 _OTHERS = (".css", ".html", ".js", ".yaml")  # lines that are not empty
@@ -132,7 +132,7 @@ class Loaded(NamedTuple):
 
 
 WALK_BUDGET = Walk(files=105, stops=396, returns=291)
-LOADED_BUDGET = Loaded(modules=199, lines=24_317)
+LOADED_BUDGET = Loaded(modules=199, lines=24_325)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

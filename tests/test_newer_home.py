@@ -12,6 +12,7 @@ from zeusrun.errors import DeviceError, HistoryError
 from zeusrun.gpu.power_limits.original_limits import LimitRecord, read_record, write_record
 from zeusrun.history.shared.copy import LocalCopy
 from zeusrun.history.shared.spool import Spool
+from zeusrun.history.tinydb.storage import encode_tables, read_tables
 from zeusrun.launcher.queue.tickets import Tickets
 from zeusrun.notify.notices import deliver_all
 
@@ -48,8 +49,10 @@ def home(zeusrun):
 def test_a_file_of_a_newer_zeusrun_is_refused_with_6_and_stays(zeusrun, home, file, verb):
     path = home / file
     if file.startswith("history"):
-        text = path.read_text().replace('"version":1', '"version":2')
-        path.write_text(text)
+        tables = read_tables(path, path.read_bytes())
+        tables["meta"]["1"]["version"] = 2
+        path.write_bytes(encode_tables(tables))
+        text = path.read_text()
     else:
         text = make_newer(path)
     words = [str(zeusrun.job()) if word == "JOB" else word for word in verb]

@@ -384,6 +384,12 @@ ALLOWED = (
         shown_by="test_the_output_of_a_rank_is_in_its_log",
     ),
     Allowed(
+        "What a rank prints while that file cannot grow, on a full disk or beyond `RLIMIT_FSIZE`, "
+        "is dropped; a line says so once there is space.",
+        "A training that only prints should go on.",
+        shown_by="test_what_does_not_fit_into_the_log_is_dropped",
+    ),
+    Allowed(
         "Standard input is empty, unless zeusrun starts a single rank and was itself started "
         "in a terminal. Then it is that terminal: `stty size`, `input()` and `breakpoint()` "
         "work, and `os.get_terminal_size()` and `shutil.get_terminal_size()` return its size, "

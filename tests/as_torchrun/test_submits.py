@@ -162,6 +162,24 @@ def test_the_output_of_a_rank_is_in_its_log(zeusrun):
     assert (zeusrun.run_dir() / "logs" / "rank0.log").read_text() == "a line False\n"
 
 
+PRINTS_TOO_MUCH = """
+import resource, zeusrun
+resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))
+for number in range(3000):
+    print(f"{number:0100}")
+zeusrun.current().report(epoch=1, accuracy=1.0)
+"""
+
+
+def test_what_does_not_fit_into_the_log_is_dropped(zeusrun):
+    (zeusrun.folder / "prints.py").write_text(PRINTS_TOO_MUCH)
+    code, _, told = zeusrun.submit(zeusrun.job(str(zeusrun.folder / "prints.py")))
+    assert code == 0, told
+    log = (zeusrun.run_dir() / "logs" / "rank0.log").read_bytes()
+    assert log.startswith(f"{0:0100}\n{1:0100}\n".encode())
+    assert len(log) == 1 << 16
+
+
 def test_a_rank_reads_no_input(zeusrun):
     (zeusrun.folder / "reads.py").write_text("import sys; print(repr(sys.stdin.read()))\n")
     child = subprocess.run(

@@ -82,8 +82,7 @@ def status(job: options.AnyJob = None, *, as_json: options.AsJson = False) -> No
         missing, advice = ", ".join(name for name in names if name not in by_job), ""
         if isinstance(damage, UnavailableError):
             advice = ". Start that server, or give the job another 'history' and submit it"
-        options.tell(f"{damage}; what runs of {missing} is not shown{advice}")
-        raise typer.Exit(damage.exit_code)
+        raise HistoryError(f"{damage}; what runs of {missing} is not shown{advice}") from damage
 
 
 def _deferred(home: Path, job: str | None) -> list[Schedule]:
