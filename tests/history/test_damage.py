@@ -199,7 +199,7 @@ def test_a_changed_record_is_taken_from_the_copy_or_the_run_directory_and_the_ot
     done = history.restore("digits", [third])
     assert history.trials("digits") == before
     assert (done.copy, done.found) == ("present", ("digits-3-1",))
-    assert "records 1, 3 not as written, left out" in done.problems[0]
+    assert "records 1, 3 changed since written, left out" in done.problems[0]
     assert done.aside.read_bytes() == changed
 
 
@@ -228,7 +228,9 @@ def test_what_is_in_the_way_of_a_history_is_told_set_aside_and_restored(history,
     whole = history.trials("digits")[:2]
     in_the_way(path, kind)
     for act in (lambda: history.trials("digits"), lambda: begin(history)):
-        with pytest.raises(HistoryError, match="is damaged: it is no file; `zeusrun repair"):
+        with pytest.raises(
+            HistoryError, match="damaged: it is not a regular file; `zeusrun repair"
+        ):
             act()
     done = history.restore("digits", [])
     assert history.trials("digits") == whole

@@ -61,6 +61,8 @@ def seen(source, **values):
         (seen("stdout", kl=0.3, recon=2.0, total_loss=2.31), ("total_loss", "min", 2.0)),
         (seen("stdout", kl_loss=0.3, recon_loss=2.0, loss=2.31), ("loss", "min", 2.0)),
         (seen("stdout", avg_loss=2.31, mse=0.4), ("avg_loss", "min", 2.0)),
+        (seen("stdout", kl_loss=0.3, running_loss=2.31), ("running_loss", "min", 2.0)),
+        (seen("stdout", valKL=0.3, valLoss=2.31), ("valLoss", "min", 2.0)),
         ({}, None),
         (seen("transformers", epoch=1.0, eval_runtime=3.0), None),
     ],

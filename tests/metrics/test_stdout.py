@@ -294,12 +294,15 @@ def test_a_pattern_that_takes_for_ever_is_named_and_no_longer_used(tmp_path, mon
     assert signal.getsignal(signal.SIGVTALRM) is signal.SIG_DFL
 
 
-@pytest.mark.parametrize(("before", "found"), [(60_000, [(1, 0.5)]), (70_000, [])])
-def test_a_line_is_read_up_to_a_limit_that_is_told(tmp_path, before, found):
+@pytest.mark.parametrize(
+    ("before", "after", "found"),
+    [(4000, 0, [(1, 0.5)]), (9000, 4000, [(1, 0.5)]), (4080, 9000, [(1, 0.5)]), (9000, 9000, [])],
+)
+def test_both_ends_of_a_long_line_are_read_and_that_is_told(tmp_path, before, after, found):
     source = open_source(
         tmp_path, source="stdout", pattern="acc (?P<accuracy>\\S+)", name="accuracy"
     )
-    append(log(tmp_path), "." * before + " acc 0.5\n")
+    append(log(tmp_path), "." * before + " acc 0.5 " + "." * after + "\n")
     assert values_of(source, final=True) == found
-    told = "a line of rank 0 has 70,008 characters; only the first 65,536 of a line are searched"
-    assert (told in "".join(source.warnings)) == (not found)
+    told = "characters; only the first and the last 4,096 of a line are searched"
+    assert (told in "".join(source.warnings)) == (before + after > 4096)

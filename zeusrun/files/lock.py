@@ -85,6 +85,9 @@ class FileLock:
         if self._descriptor is not None:
             return True
         descriptor = open_for_writing(self.path, os.O_RDWR | os.O_CREAT)
+        if descriptor < 3:  # a process that inherits it would get its streams there
+            low, descriptor = descriptor, fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3)
+            os.close(low)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # Its holder may have removed the file in between, with its whole folder.

@@ -7,6 +7,7 @@ import csv
 import glob
 import json
 import os
+import re
 import stat
 import time
 from array import array
@@ -97,28 +98,28 @@ def _end(path: str, old: os.stat_result) -> bytes:
 class _Table:
     """Parses the lines of a table. The first is the header, which may come again, and change.
 
-    Comments may precede it. If numbers follow, the last comment was the header, as numpy writes it.
+    Comments may precede it. The last that fits a row of numbers was the header, as numpy writes it.
     """
 
     def __init__(self, rows: Rows) -> None:
         self._header: list[str] = []
-        self._comment = ""
+        self._comments: list[str] = []
         self._delimiter, self._rows = ",", rows
 
     def __call__(self, line: bytes) -> Sequence[tuple[int, Mapping[str, str]]]:
         text = line.decode("utf-8-sig", errors="replace")
-        if text.startswith("#"):
-            self._comment = text.lstrip("# ")
+        if text.startswith("#") and len(self._split(text)) != len(self._header):
+            self._comments.append(text.lstrip("# "))
             return []
         if not self._header:
             self._delimiter = max(",;\t", key=text.count)
-            if self._comment and number_of(text.split(self._delimiter)[0]) is not None:
-                self._take_header([cell.strip() for cell in self._comment.split(self._delimiter)])
-        try:
-            cells = next(csv.reader([text], delimiter=self._delimiter))
-        except csv.Error as error:
-            raise ValueError(f"is not a row of a table: {error}") from error
-        cells = [cell.strip() for cell in cells]
+        cells = self._split(text)
+        if len(cells) != len(self._header) and any(number_of(cell) is not None for cell in cells):
+            fits = [
+                each for each in map(self._split, self._comments) if len(each) == len(cells) > 1
+            ]
+            if fits:
+                self._take_header(fits[-1])
         if not self._header or self._is_header(cells):
             self._take_header(cells)
             return []
@@ -130,6 +131,12 @@ class _Table:
         pairs = zip(self._header, cells, strict=True)
         row = {name: cell for name, cell in pairs if name and cell}
         return [(hash(frozenset(row.items())), row)]
+
+    def _split(self, text: str) -> list[str]:
+        try:
+            return [cell.strip() for cell in next(csv.reader([text], delimiter=self._delimiter))]
+        except csv.Error as error:
+            raise ValueError(f"is not a row of a table: {error}") from error
 
     def _is_header(self, cells: Sequence[str]) -> bool:
         """Whether a row has the names of the header: all that are no numbers, or nothing else."""
@@ -159,17 +166,18 @@ def _unique(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
     return row
 
 
+_SPACE = re.compile(r"\s*")
 _DECODER = json.JSONDecoder(object_pairs_hook=_unique)
 
 
 def _parse_objects(line: bytes) -> Sequence[tuple[int, Mapping[str, object]]]:
     """Return the objects of a line: two processes, or a missing line break, make several."""
-    text, at, rows = line.decode("utf-8-sig", errors="replace"), 0, []
+    text, at, rows = line.decode("utf-8-sig", errors="replace").strip(), 0, []
     try:
         while at < len(text):
             row, end = _DECODER.raw_decode(text, at)
             rows.append((row, text[at:end]))
-            at = len(text) - len(text[end:].lstrip())
+            at = _SPACE.match(text, end).end()  # type: ignore[union-attr] # it may be empty
     except KeyError as error:
         raise ValueError(f"has the key {error} twice") from None
     except (ValueError, RecursionError) as error:

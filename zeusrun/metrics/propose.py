@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 NO_METRIC = re.compile(
     r"(runtime|per_sec|_time|^time|samples|steps?$|^epoch|learning_rate|^lr\b|lr-|grad_norm|flos)"
 )
-_OF_THE_WHOLE = {*EVALUATIONS, "total", "loss", "elbo", "nelbo", "avg", "average", "mean"}
+_OF_THE_WHOLE = {
+    *(*EVALUATIONS, "train", "training", "loss", "elbo", "nelbo"),
+    *("total", "overall", "final", "avg", "average", "mean", "running", "epoch"),
+}
 _HARDER = Context(prec=2, rounding=ROUND_FLOOR)
 
 
@@ -50,7 +53,7 @@ def propose(
     modes = {key: mode or likely_mode(key[0]) for key, mode in modes.items()}
 
     def rank(key: tuple[str, str]) -> tuple[bool, ...]:
-        words = set(re.findall("[a-z]+", key[0].lower()))
+        words = set(re.findall("[a-z]+", re.sub("([a-z])([A-Z])", r"\1_\2", key[0]).lower()))
         evaluates = names_an_evaluation({key[0]: 0.0})
         high = likely_mode(key[0]) == "max"
         return (

@@ -39,7 +39,7 @@ _REST = re.compile(r"\d|\.\d|,(?:\d{3}\b|\d+(?![\d.]))|[eE][-+]?\d")
 _HEAD = re.compile(r"\d[.,]?$|(?:^|[\s=:(\[])[-\u2212]$")
 _MAX_KEPT, _SHOWN_LETTERS = 50, 120
 _MAX_CHUNKS = 4  # 1 MB at a time, so that supervision never waits long
-_MAX_LINE = 1 << 16  # characters; docs/metrics.md names it
+_MAX_LINE = 4096  # characters at each end; docs/metrics.md names it
 _ON_LAST_RANK = "megatron"  # it prints on the last rank
 _MAX_S = 1.0  # of CPU for a chunk of 256 KB, which takes about 0.02 s
 
@@ -119,16 +119,17 @@ class PrintedLines(RowSource):
         self, line: bytes, patterns: list[re.Pattern[str]], written_s: float, at: int | None
     ) -> None:
         for whole in split_states(line):
-            part, row = whole[:_MAX_LINE], dict[str, str]()
+            part, row, last = whole[:_MAX_LINE], dict[str, str](), ""
             if part != whole:
+                _, _, last = whole[-_MAX_LINE:].partition(" ")  # no part of a number
                 self._rows.warn(
                     "long",
-                    f"a line of rank 0 has {len(whole):,} characters; only the first {_MAX_LINE:,} "
-                    "of a line are searched",
+                    f"a line of rank 0 has {len(whole):,} characters; only the first and the last "
+                    f"{_MAX_LINE:,} of a line are searched",
                 )
             for pattern in patterns:
                 self._tried = pattern.pattern
-                if match := pattern.search(part):
+                if match := pattern.search(part) or (pattern.search(last) if last else None):
                     row |= self._read(match)
             if row:
                 self._matched = True

@@ -111,8 +111,10 @@ def _edit(change: Callable[[bytes], bytes]) -> None:
     cron reads changed crontabs as a minute begins, and recognises a change by its second. It never
     sees a change that is made in the second in which it reads. So wait until that second is over.
     """
-    with FileLock(Path(tempfile.gettempdir()) / f"zeusrun-crontab-{os.getuid()}.lock") as lock:
+    with contextlib.ExitStack() as held:
         with contextlib.suppress(OSError):  # without a lock, too, it is read back
+            name = f"zeusrun-crontab-{os.getuid()}.lock"
+            lock = held.enter_context(FileLock(Path(tempfile.gettempdir(), name)))
             lock.acquire(_LOCK_WAIT_S)
         tries = 0
         while change(before := read_crontab()) != before:

@@ -40,6 +40,8 @@ def start_occurrence(
             argv = [*verb, schedule.job, f"{occurrence:.3f}", str(lock.fileno())]
             environment = environment_of(schedules, schedule)
             return start_detached(argv, environment, log.fileno(), [lock.fileno()])
+    except ValueError as error:  # a variable that no process can have
+        raise LaunchError(f"{schedule.job} cannot be started: {error}; add it again") from error
     except OSError as error:
         add = f"`zeusrun schedule add {shlex.quote(schedule.job_file)}`"
         advice = advice_on(error, f"{add} with a zeusrun that works sets it up again")

@@ -157,7 +157,7 @@ def _drop_what_does_not_fit(stream: TextIO) -> None:
         nonlocal dropped
         try:
             if dropped:
-                write(b"zeusrun: %d bytes are missing here: the disk was full\n" % dropped)
+                write(b"\nzeusrun: %d bytes or more are missing: the disk was full\n" % dropped)
                 dropped = 0
             return write(content)  # type: ignore[no-any-return]
         except OSError as error:

@@ -36,7 +36,8 @@ def restore(path: Path, job: str, found: Iterable[Trial], volume_trials: int) ->
     old, copy_path = _Old(job), storage.copy_path(path)
     with storage.explained("read", path):
         stored = storage.stored_volumes(path)
-        missing = not os.path.lexists(path) and (copy_path.exists() or bool(stored))
+        absent = not os.path.lexists(path) or storage.is_dangling(path)
+        missing = absent and (copy_path.exists() or bool(stored))
     if missing:
         old.problems.append(f"{path} is missing")
     tables, copy, written_at = storage.empty_tables(), None, None
@@ -53,7 +54,8 @@ def restore(path: Path, job: str, found: Iterable[Trial], volume_trials: int) ->
     # The newest volumes first: a history that was restored before lists those.
     numbers = sorted({*stored, *(volume.number for volume in volumes)}, reverse=True)
     read = (old.read(storage.volume_path(path, number)) for number in numbers)
-    sources += [content[1] for content in read if content is not None]
+    # Volumes precede the copy: it may be older than they are.
+    sources[1:1] = [content[1] for content in read if content is not None]
     known = {trial.trial: trial for trial, _ in merge(sources)}
     merged = merge([*sources, _usable(found, job, old.problems)])
     tables["trials"] = {str(n): record for n, (_, record) in enumerate(merged, start=1)}
@@ -108,7 +110,9 @@ class _Old:
             return None
         if changed:
             what = "record" if len(changed) == 1 else "records"
-            self.problems.append(f"{file}: {what} {', '.join(changed)} not as written, left out")
+            self.problems.append(
+                f"{file}: {what} {', '.join(changed)} changed since written, left out"
+            )
             self.damaged.append(file)
         return tables, content
 
@@ -164,4 +168,4 @@ def _unused_name(path: Path, why: str) -> Path:
     stamp = f"{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}"
     names = itertools.chain([stamp], (f"{stamp}-{number}" for number in itertools.count(2)))
     targets = (path.with_name(f"{path.name}.{why}-{name}") for name in names)
-    return next(target for target in targets if not target.exists())
+    return next(target for target in targets if not os.path.lexists(target))

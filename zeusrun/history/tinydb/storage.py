@@ -190,15 +190,18 @@ def read_bytes(path: Path) -> bytes | None:
         HistoryError: If the disk refuses.
     """
     with explained("read", path):
-        try:
-            with open(open_for_reading(os.path.realpath(path)), "rb") as file:  # noqa: PTH123 - a descriptor
-                return file.read()
-        except FileNotFoundError:  # also for what is no file
-            if not os.path.lexists(path) or is_dangling(path):
-                return None
-        except IsADirectoryError:
-            pass
-    raise DamagedError("it is no file")
+        while True:
+            try:
+                with open(open_for_reading(os.path.realpath(path)), "rb") as file:  # noqa: PTH123 - a descriptor
+                    return file.read()
+            except FileNotFoundError:  # also for what is no regular file
+                if not os.path.lexists(path) or is_dangling(path):
+                    return None
+                if not path.is_file():  # else it has come just now
+                    break
+            except (IsADirectoryError, NotADirectoryError):
+                break
+    raise DamagedError("it is not a regular file")
 
 
 def is_dangling(path: Path) -> bool:
@@ -214,14 +217,18 @@ def empty_tables() -> Tables:
 def encode_tables(tables: Tables) -> bytes:
     """Return the content of a file; ``DamagedError`` if that is impossible."""
     try:
-        texts = (f"{_encode(name)}:{_encode_table(table)}" for name, table in tables.items())
+        # A space precedes what a later version has made: its lines have no sums.
+        texts = (
+            f"{'' if _has_records(table) else ' '}{_encode(name)}:{_encode_table(table)}"
+            for name, table in tables.items()
+        )
         return ("{\n" + ",\n".join(texts) + "}\n").encode()
     except ValueError as error:
         raise DamagedError(str(error)) from error
 
 
 def _encode_table(table: Mapping[str, Mapping[str, Any]]) -> str:
-    if not _has_records(table):  # a later version has made it
+    if not _has_records(table):
         return _encode(table)
     lines = []
     for number, record in table.items():
@@ -243,7 +250,7 @@ def find_changed(data: bytes) -> list[tuple[str, str]]:
     A file that another program has written in its own form has no lines to check.
     """
     changed, table = [], ""
-    for line in data.split(b"\n"):
+    for line in data.splitlines():
         if not line.startswith(b'"'):
             continue
         head, has_sum, rest = line.rpartition(_SUM)
@@ -293,7 +300,7 @@ def _check_sums(tables: Tables, data: bytes, changed: Changed | None) -> None:
     for name, number in find_changed(data):
         table = tables.get(name)
         if changed is None or name != "trials" or not _has_records(table):
-            raise DamagedError(f"record {number} of {name!r} is not as it was written")
+            raise DamagedError(f"record {number} of {name!r} has changed since it was written")
         changed.append(number)
         table.pop(number, None)
     for table in filter(_has_records, tables.values()):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import os
 import re
 import signal
 from dataclasses import dataclass, replace
@@ -46,7 +47,10 @@ _USAGE = 2  # the exit code of argparse and click for wrong arguments
 _BROKEN = re.compile(
     r"(?:^|: )(?:(?:Import|ModuleNotFound|Syntax|Indentation|Tab)Error\b|No module named )"
 )
-_FULL = re.compile(rf"\[Errno ({errno.ENOSPC}|{errno.EDQUOT})\]")
+_FULL = re.compile(
+    f"{os.strerror(errno.ENOSPC)}|{os.strerror(errno.EDQUOT)}|StorageFull|errno = {errno.ENOSPC}\\b"
+)
+_CANNOT_SAVE = re.compile(r"inline_container|PytorchStreamWriter|file write failed|\[Errno 27\]")
 _PROBE_BYTES = 1 << 16  # more than what a disk may have free beside one that is full
 # What torch.multiprocessing raises in the parent; the text ends with the child's traceback.
 _OF_SPAWNED = "ProcessRaisedException"
@@ -159,6 +163,15 @@ def run_deleted(paths: RunPaths) -> Failure | None:
     return None
 
 
+def blame_disk(paths: RunPaths, failure: Failure | None) -> Failure | None:
+    """Return a failure, or that of a full disk if there is none, or it is of a file."""
+    if failure is None:
+        return full_disk(paths)
+    saves = failure.code is ReasonCode.CRASHED and _CANNOT_SAVE.search(failure.reason)
+    full = saves and full_disk(paths)
+    return replace(failure, code=ReasonCode.DISK_FULL, advice=full.advice) if full else failure
+
+
 def full_disk(paths: RunPaths) -> Failure | None:
     """Return the failure of a training whose run directory takes no more, else ``None``."""
     probe = paths.run_dir / "probe.tmp"
@@ -166,8 +179,9 @@ def full_disk(paths: RunPaths) -> Failure | None:
         write_file(probe, b" " * _PROBE_BYTES)
     except OSError as error:
         if error.errno in NO_SPACE:
-            text = f"{paths.run_dir}: {error.strerror}; {SHORTAGES[error.errno]}"
-            return Failure(None, text, ReasonCode.DISK_FULL, cause=str(error.strerror))
+            text, advice = f"{paths.run_dir}: {error.strerror}", SHORTAGES[error.errno]
+            cause = str(error.strerror)
+            return Failure(None, text, ReasonCode.DISK_FULL, cause, advice=advice)
     finally:
         with contextlib.suppress(OSError):
             probe.unlink(missing_ok=True)

@@ -20,7 +20,7 @@ from zeusrun.launcher.processes.command import placeholder_values
 from zeusrun.launcher.processes.torchrun import StopLevel
 from zeusrun.launcher.remarks import describe_schedule, find_remarks
 from zeusrun.launcher.rundir.failure import (
-    full_disk,
+    blame_disk,
     lost_host,
     read_failure,
     run_deleted,
@@ -326,6 +326,7 @@ def conclude(run: Supervised) -> Outcome:
     if (text := run.neighbours.conclude()) is not None:
         messages.warn(text)
     restarts = run.progress.ranks.generation
+    failure = read_failure(paths, restarts, run.ranks.oom_kills(), run.begun.mask)
     outcome = build_outcome(
         trial,
         progress=run.progress,
@@ -334,8 +335,7 @@ def conclude(run: Supervised) -> Outcome:
         failure=lost_host(run.ranks.lost)
         or run_deleted(paths)
         or run.stalls.failure
-        or read_failure(paths, restarts, run.ranks.oom_kills(), run.begun.mask)
-        or full_disk(paths),
+        or (blame_disk(paths, failure) if exit_.code else failure),
         meter=run.meter,
         shared=run.shared,
         hosts=run.submission.host_shares,
