@@ -76,24 +76,24 @@ BUDGETS: Mapping[str, int] = {
     "elastic": 1_579,
     "export": 443,
     "gpu and energy": 2_302,
-    "history": 1_081,
+    "history": 1_090,
     "hooks": 1_642,
     "hosts": 1_802,
     "jobfile": 3_218,
     "kubernetes": 923,
-    "launcher": 5_917,
+    "launcher": 5_928,
     "maintenance": 951,
-    "metrics": 2_106,
+    "metrics": 2_117,
     "other files": 363,
     "policies": 3_132,
     "report": 1_649,
-    "schedule": 1_050,
+    "schedule": 1_054,
     "server": 4_338,
     "shared histories": 1_864,
     "simulate": 1_250,
     "slurm": 679,
     "sync": 1_012,
-    "values": 1_634,
+    "values": 1_637,
     "view": 2_105,
     "watch": 894,
     "worker": 1_200,
@@ -131,8 +131,8 @@ class Loaded(NamedTuple):
     lines: int
 
 
-WALK_BUDGET = Walk(files=105, stops=396, returns=291)
-LOADED_BUDGET = Loaded(modules=199, lines=24_325)
+WALK_BUDGET = Walk(files=105, stops=395, returns=290)
+LOADED_BUDGET = Loaded(modules=199, lines=24_354)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

@@ -166,3 +166,15 @@ def test_a_lock_that_a_disk_does_not_grant_names_the_disk(tmp_path, monkeypatch,
     folder = tmp_path / "history"
     with pytest.raises(HistoryError, match=f"^{folder} cannot be written: {os.strerror(code)}; "):
         SafeLock(folder / "job.json.lock").acquire()
+
+
+def test_a_lock_is_no_standard_stream_though_those_are_closed(tmp_path):
+    """A process that inherits it would find its own stream in its place."""
+    program = (
+        "import os, sys; from pathlib import Path; from zeusrun.files.lock import FileLock\n"
+        "for number in range(3): os.close(number)\n"
+        "lock = FileLock(Path(sys.argv[1])); lock.acquire()\n"
+        "os._exit(lock.fileno())"
+    )
+    done = subprocess.run([sys.executable, "-c", program, tmp_path / "lock"], check=False)
+    assert done.returncode >= 3

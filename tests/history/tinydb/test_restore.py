@@ -368,3 +368,43 @@ def check_restored_or_restorable(directory, damaged):
     assert history.trials("digits") == TRIALS[:7]
     begin(history)
     assert not list(Path(directory).rglob("*.tmp"))
+
+
+def test_a_volume_precedes_the_copy_whose_marks_are_older(tmp_path, path):
+    TinyDBHistory(tmp_path, volume_trials=1000).add(TRIALS)
+    history = TinyDBHistory(tmp_path, volume_trials=2)
+    history.forget("digits-1-1", forgotten=True)  # this write seals the oldest into volumes
+    path.write_bytes(path.read_bytes().replace(b'"digits-9-1"', b'"digits-8-1"', 1))
+    report = history.restore("digits", TRIALS)
+    assert "changed since written" in report.problems[0]
+    assert [trial.forgotten for trial in history.trials("digits")] == [True] + [False] * 8
+
+
+def test_a_link_to_nothing_beside_a_copy_is_a_missing_history(tmp_path, path):
+    history = TinyDBHistory(tmp_path)
+    history.add(TRIALS[:4])
+    history.add(TRIALS[4:])
+    path.unlink()
+    path.symlink_to(tmp_path / "gone" / "digits.json")
+    with pytest.raises(HistoryError, match="is missing"):
+        history.trials("digits")
+    (tmp_path / "gone").mkdir()
+    report = history.restore("digits", [])
+    assert (report.copy, report.trials, report.lost) == ("bak", 4, None)
+    assert "is missing" in report.problems[0]
+    assert (tmp_path / "gone" / "digits.json").is_file()
+
+
+def test_a_history_that_comes_just_now_is_no_damage(tmp_path, monkeypatch):
+    path = tmp_path / "digits.json"
+    asked = []
+
+    def come_late(name):
+        asked.append(name)
+        if len(asked) == 1:
+            path.write_bytes(b"{}")
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+        return open_for_reading(name)
+
+    monkeypatch.setattr(storage, "open_for_reading", come_late)
+    assert storage.read_bytes(path) == b"{}"

@@ -8,10 +8,13 @@ import os
 import shutil
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
+from zeusrun.launcher.rundir import failure as failures
 from zeusrun.launcher.rundir.failure import (
+    blame_disk,
     read_failure,
     read_traceback,
     run_deleted,
@@ -387,3 +390,31 @@ def test_no_end_of_a_secret_is_left_where_a_traceback_is_cut(paths):
     record_failure(str(paths.error), 0, 0, ValueError(f"{secret}\nthe last line"))
     assert read_traceback(paths, mask_values([secret])) == "the last line\n"
     assert secret[:100] not in read_failure(paths, 0, mask=mask_values([secret])).reason
+
+
+@pytest.mark.parametrize(
+    ("message", "full", "code"),
+    [
+        ("[Errno 28] No space left on device: 'm.pt'", False, ReasonCode.DISK_FULL),
+        ("[Errno 122] Disk quota exceeded", False, ReasonCode.DISK_FULL),
+        ("Io(Os { code: 28, kind: StorageFull })", False, ReasonCode.DISK_FULL),
+        ("errno = 28, error message = 'No space'", False, ReasonCode.DISK_FULL),
+        ("[Errno 28] inotify watch limit reached", False, ReasonCode.CRASHED),
+        ("[enforce fail at inline_container.cc:664] . unexpected pos", True, ReasonCode.DISK_FULL),
+        ("[enforce fail at inline_container.cc:664] . unexpected pos", False, ReasonCode.CRASHED),
+        ("PytorchStreamWriter failed writing file data/0", True, ReasonCode.DISK_FULL),
+        ("division by zero", True, ReasonCode.CRASHED),
+    ],
+)
+def test_a_file_that_cannot_be_saved_on_a_full_disk_is_the_disks(
+    paths, monkeypatch, message, full, code
+):
+    failure = leave(paths, {"type": "OSError", "message": message})
+    if full:
+        error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        monkeypatch.setattr(failures, "write_file", mock.Mock(side_effect=error))
+    found = blame_disk(paths, failure)
+    assert found.code is code
+    assert message.split(" ")[0] in found.reason
+    assert (found.advice is not None) == (full and code is ReasonCode.DISK_FULL)
+    assert blame_disk(paths, None) is None or full
