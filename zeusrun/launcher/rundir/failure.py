@@ -77,6 +77,7 @@ class Failure:
     exit_code: int | None = None  # of the rank, if only that is known
     last_line: str | None = None  # what the log says then
     lost_peer: bool = False  # it may be the consequence of another one's end
+    of_file: bool = False  # it may be the consequence of a full disk
     is_own: bool = False  # an exception of the rank, not the consequence of another one's end
     advice: str | None = None  # what to do
 
@@ -120,7 +121,7 @@ def read_failure(
     printable = ("".join(filter(str.isprintable, line)).strip() for line in reversed(lines))
     last = next((_shortened(line) for line in printable if line), None)
     code = _code_of(last or "", ReasonCode.USAGE_ERROR if usage else ReasonCode.CRASHED)
-    return replace(found, last_line=last, code=code)
+    return replace(found, last_line=last, code=code, of_file=bool(_CANNOT_SAVE.search(last or "")))
 
 
 def _last_raised(text: str, within: int | None = None) -> tuple[str, str] | None:
@@ -167,8 +168,7 @@ def blame_disk(paths: RunPaths, failure: Failure | None) -> Failure | None:
     """Return a failure, or that of a full disk if there is none, or it is of a file."""
     if failure is None:
         return full_disk(paths)
-    saves = failure.code is ReasonCode.CRASHED and _CANNOT_SAVE.search(failure.reason)
-    full = saves and full_disk(paths)
+    full = full_disk(paths) if failure.of_file else None
     return replace(failure, code=ReasonCode.DISK_FULL, advice=full.advice) if full else failure
 
 
@@ -258,6 +258,7 @@ def _from_worker(path: Path, restarts: int, oom_kills: int | None, mask: Mask) -
         _without_numbers(f"{where}{message_text}") if exit_code is None else message_text,
         exit_code,
         lost_peer=lost_peer,
+        of_file=_CANNOT_SAVE.search(message_text) is not None,
         is_own=not (exited or lost_peer or "DataLoader worker" in message_text),
     )
 
