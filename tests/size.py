@@ -81,7 +81,7 @@ BUDGETS: Mapping[str, int] = {
     "hosts": 1_802,
     "jobfile": 3_218,
     "kubernetes": 923,
-    "launcher": 5_929,
+    "launcher": 5_930,
     "maintenance": 951,
     "metrics": 2_117,
     "other files": 363,
@@ -132,7 +132,7 @@ class Loaded(NamedTuple):
 
 
 WALK_BUDGET = Walk(files=105, stops=395, returns=290)
-LOADED_BUDGET = Loaded(modules=199, lines=24_355)
+LOADED_BUDGET = Loaded(modules=199, lines=24_356)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

@@ -121,7 +121,9 @@ def read_failure(
     printable = ("".join(filter(str.isprintable, line)).strip() for line in reversed(lines))
     last = next((_shortened(line) for line in printable if line), None)
     code = _code_of(last or "", ReasonCode.USAGE_ERROR if usage else ReasonCode.CRASHED)
-    return replace(found, last_line=last, code=code, of_file=bool(_CANNOT_SAVE.search(last or "")))
+    # Without a traceback, the disk may have refused it.
+    of_file = raised is None or _CANNOT_SAVE.search(last or "") is not None
+    return replace(found, last_line=last, code=code, of_file=of_file)
 
 
 def _last_raised(text: str, within: int | None = None) -> tuple[str, str] | None:
