@@ -29,7 +29,7 @@ _HOMES = 6
 _FLIPS = 600
 _MENDED = 20  # of the flips that are noticed, restored
 _EARLIER = 5
-_PRINTS = ROOT / "tests" / "children" / "prints_on_a_full_disk.py"
+_FILLS = ROOT / "tests" / "children" / "fills_the_disk.py"
 _CRONTAB = """#!/bin/sh
 case "$1" in
 -l) [ -e '{spool}' ] || {{ echo "no crontab for me" >&2; exit 1; }}; cat '{spool}';;
@@ -193,14 +193,14 @@ def _full_in_mid_run(home: Home) -> Experiment:
     """Fill the disk during a run: one that prints goes on, one that saves says why it ends."""
     job, findings = home.write_job(1, 0.05), []
     spec = yaml.safe_load(job.read_text())
-    for arguments, expected, status in (([], 0, "REACHED"), (["--saves"], 3, "FAILED")):
-        job.write_text(yaml.safe_dump({**spec, "script": str(_PRINTS), "args": arguments}))
+    for argument, expected, status in (("--prints", 0, "REACHED"), ("--saves", 3, "FAILED")):
+        job.write_text(yaml.safe_dump({**spec, "script": str(_FILLS), "args": [argument]}))
         code = home.run("full", "submit", job, "--json")
         (trial,) = (home.last_line("full") or {"trials": [{}]})["trials"]
         said = (code, trial.get("status"))
         if said != (expected, status):
             findings.append(Finding("wrong", f"{said}, {trial.get('reason')}"))
-        elif arguments and trial["reason_code"] != "disk_full":
+        elif expected and trial["reason_code"] != "disk_full":
             findings.append(Finding("wrong", f"the reason: {trial['reason']}"))
         for ballast in home.runs.glob("*/ballast"):
             ballast.unlink()

@@ -76,7 +76,7 @@ BUDGETS: Mapping[str, int] = {
     "elastic": 1_579,
     "export": 443,
     "gpu and energy": 2_302,
-    "history": 1_090,
+    "history": 1_088,
     "hooks": 1_642,
     "hosts": 1_802,
     "jobfile": 3_218,
@@ -132,7 +132,7 @@ class Loaded(NamedTuple):
 
 
 WALK_BUDGET = Walk(files=105, stops=395, returns=290)
-LOADED_BUDGET = Loaded(modules=199, lines=24_356)
+LOADED_BUDGET = Loaded(modules=199, lines=24_354)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

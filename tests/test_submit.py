@@ -685,7 +685,7 @@ def test_a_disk_filled_by_the_training_does_not_keep_its_outcome_from_history(ze
 
 
 def test_a_training_that_prints_goes_on_while_the_disk_is_full(zeusrun, small_disk):
-    code, result, seen = zeusrun.submit(zeusrun.job("prints_on_a_full_disk.py"))
+    code, result, seen = zeusrun.submit(zeusrun.job("fills_the_disk.py", args=["--prints"]))
     assert (code, only_trial(result)["status"]) == (0, "REACHED"), seen
     log = (zeusrun.run_dir() / "logs" / "rank0.log").read_text()
     assert re.search(r"\nzeusrun: \d+ bytes or more are missing: the disk was full\n", log)
@@ -695,7 +695,7 @@ def test_a_training_that_prints_goes_on_while_the_disk_is_full(zeusrun, small_di
 def test_a_training_that_cannot_save_because_the_disk_is_full_says_so_and_is_not_tried_again(
     zeusrun, small_disk
 ):
-    job = zeusrun.job("prints_on_a_full_disk.py", args=["--saves"])
+    job = zeusrun.job("fills_the_disk.py", args=["--saves"])
     code, result, seen = zeusrun.submit(job)
     trial = only_trial(result)
     assert (code, trial["status"], trial["reason_code"]) == (3, "FAILED", "disk_full"), seen

@@ -330,31 +330,36 @@ LOOP = """
         {epoch}
         time.sleep(0.3)
 """
-IMPORTS_LONG = """
-import sys, time
-{before}
+TRAINS_FOR_LONG = """
+import os, time
 from zeusrun.sidecar.step_clock import StepClock
-import os
 clock = StepClock(os.path.join(os.environ["ZEUSRUN_RUN_DIR"], "clock", "rank0"))
-for step in range({steps}):
+while True:
     clock.tick()
     time.sleep(0.05)
-print("val accuracy: 0.5", flush=True)
-time.sleep({after})
 """
 
 
-def test_imports_do_not_count_as_the_training_of_a_try(cli, zeusrun, script, monkeypatch):
-    monkeypatch.setattr(short_run, "TRY_S", 2)
-    script(IMPORTS_LONG.format(before="time.sleep(4)", steps=3, after=0))
-    _, out, err = cli("init", "--try", "--", "python", "train.py")
-    assert "val_accuracy" in out, out + err
-    assert "has trained for 2 s" not in out
+def test_imports_do_not_count_as_the_training_of_a_try():
+    watch = short_run._Watch()
+    for now_t, steps in ((0.0, None), (600.0, None), (610.0, 1), (650.0, 90)):
+        watch.take(Progress(0.0, now_t, steps=steps))
+    assert watch.trained_s == 40.0
+
+
+@pytest.mark.parametrize("line", ["val accuracy: 0.5", "Test Error: 12 %"])
+def test_where_no_step_is_seen_the_first_result_begins_the_training_of_a_try(line):
+    watch = short_run._Watch()
+    watch.take(Progress(0.0, 600.0))
+    watch.take_lines([line])
+    for now_t in (610.0, 650.0):
+        watch.take(Progress(0.0, now_t))
+    assert watch.trained_s == 40.0
 
 
 def test_a_try_that_trains_on_is_stopped_and_says_so(cli, zeusrun, script, monkeypatch):
     monkeypatch.setattr(short_run, "TRY_S", 1)
-    script(IMPORTS_LONG.format(before="", steps=2000, after=0))
+    script(TRAINS_FOR_LONG)
     _, out, _ = cli("init", "--try", "--", "python", "train.py")
     assert "stopping: it has trained for 1 s" in out
 

@@ -199,7 +199,7 @@ def test_a_changed_record_is_taken_from_the_copy_or_the_run_directory_and_the_ot
     done = history.restore("digits", [third])
     assert history.trials("digits") == before
     assert (done.copy, done.found) == ("present", ("digits-3-1",))
-    assert "records 1, 3 changed since written, left out" in done.problems[0]
+    assert "these records have changed, and are left out: 1, 3" in done.problems[0]
     assert done.aside.read_bytes() == changed
 
 

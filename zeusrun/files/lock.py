@@ -85,7 +85,7 @@ class FileLock:
         if self._descriptor is not None:
             return True
         descriptor = open_for_writing(self.path, os.O_RDWR | os.O_CREAT)
-        if descriptor < 3:  # a process that inherits it would get its streams there
+        if descriptor < 3:  # where a process that inherits it has its standard streams
             low, descriptor = descriptor, fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3)
             os.close(low)
         try:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from zeusrun.schedule.store import Schedules
 
 _CRON_READS_S = 2.0
-_LOCK_WAIT_S = 30.0  # a holder waits for cron at most
+_LOCK_WAIT_S = 30.0  # each holder waits for cron, at most 2 s
 _TRIES = 5
 _LATE_S = 180.0
 _DAEMONS = {"cron", "crond", "fcron", "anacron", "busybox"}
@@ -105,8 +105,9 @@ def remove_entry(home: Path) -> None:
 def _edit(change: Callable[[bytes], bytes]) -> None:
     """Change the crontab, if that changes anything.
 
-    crontab(1) replaces the whole: of two editors at once, one's lines would be lost. zeusrun's wait
-    for each other, whatever their homes; of others, reading it back tells.
+    crontab(1) replaces the whole table, so one of two writers at once would lose its lines.
+    Processes of zeusrun wait for each other, whatever their homes. If another program was faster,
+    the table that is read back shows it.
 
     cron reads changed crontabs as a minute begins, and recognises a change by its second. It never
     sees a change that is made in the second in which it reads. So wait until that second is over.

@@ -73,7 +73,7 @@ def fire(
         schedules: Schedules of the user.
         job: Name of the job.
         occurrence: The occurrence that a tick has found due, in Unix seconds.
-        lock: That of the occurrence, held; it is released.
+        lock: The held lock of the occurrence; it is released at the end.
         run: Runs the job; calls its second argument when it begins; returns the exit code. A
             ``BusyError`` of it means that the occurrence was skipped.
         plan: Decides at a time, in Unix seconds, when an occurrence that may be deferred starts;
@@ -172,7 +172,7 @@ def _run(
 
 
 def take(schedules: Schedules, job: str, occurrence: float) -> FileLock | None:
-    """Return the lock of an occurrence, held; ``None`` if a process has it, or nobody can know."""
+    """Lock an occurrence and return the lock; ``None`` if it is held, or cannot be opened."""
     lock = FileLock(schedules.directory / _lock_name(job, occurrence))
     with contextlib.suppress(OSError):
         if lock.acquire():
@@ -192,7 +192,7 @@ def taken(schedules: Schedules, job: str, occurrence: float, descriptor: int) ->
     except (OSError, OverflowError):
         schedules.read(job)  # raises if it was removed meanwhile
         raise UsageError(
-            "`zeusrun schedule fire` is for a tick alone; `zeusrun schedule run-now` runs a job now"
+            "only a tick can use `zeusrun schedule fire`; `zeusrun schedule run-now` runs a job now"
         ) from None
     return lock
 

@@ -114,7 +114,7 @@ def start_due(
 
 
 def _count_try(occurrence: float, tries: int, schedule: Schedule) -> Schedule:
-    """Return a schedule with more tries to start its occurrence; with fewer if none was started."""
+    """Return a schedule with ``tries`` more tries to start its occurrence; they may be negative."""
     cursor = schedule.cursor
     if cursor.pending != occurrence:
         return schedule

@@ -149,7 +149,7 @@ def _redirect_output(path: str) -> None:
 
 
 def _drop_what_does_not_fit(stream: TextIO) -> None:
-    """Let a script go on that prints to a full disk: what does not fit is not in the log."""
+    """Let a script go on that prints to a full disk; the log then lacks what did not fit."""
     file: Any = stream.buffer
     write, dropped = file.write, 0
 

@@ -376,7 +376,7 @@ def test_a_volume_precedes_the_copy_whose_marks_are_older(tmp_path, path):
     history.forget("digits-1-1", forgotten=True)  # this write seals the oldest into volumes
     path.write_bytes(path.read_bytes().replace(b'"digits-9-1"', b'"digits-8-1"', 1))
     report = history.restore("digits", TRIALS)
-    assert "changed since written" in report.problems[0]
+    assert "these records have changed" in report.problems[0]
     assert [trial.forgotten for trial in history.trials("digits")] == [True] + [False] * 8
 
 

@@ -54,7 +54,7 @@ def restore(path: Path, job: str, found: Iterable[Trial], volume_trials: int) ->
     # The newest volumes first: a history that was restored before lists those.
     numbers = sorted({*stored, *(volume.number for volume in volumes)}, reverse=True)
     read = (old.read(storage.volume_path(path, number)) for number in numbers)
-    # Volumes precede the copy: it may be older than they are.
+    # Before the copy, which may be older: of equal trials, the first source wins.
     sources[1:1] = [content[1] for content in read if content is not None]
     known = {trial.trial: trial for trial, _ in merge(sources)}
     merged = merge([*sources, _usable(found, job, old.problems)])
@@ -109,10 +109,8 @@ class _Old:
             self.damaged.append(file)
             return None
         if changed:
-            what = "record" if len(changed) == 1 else "records"
-            self.problems.append(
-                f"{file}: {what} {', '.join(changed)} changed since written, left out"
-            )
+            numbers = ", ".join(changed)
+            self.problems.append(f"{file}: these records have changed, and are left out: {numbers}")
             self.damaged.append(file)
         return tables, content
 
@@ -159,7 +157,7 @@ def _keep(path: Path, why: str) -> Path | None:
         target = _unused_name(path, why)
         if path.is_file():
             keep_link(Path(os.path.realpath(path)), target)
-        else:  # what is no file makes room for one
+        else:  # a directory, a pipe, a circle of links
             path.rename(target)
     return target
 

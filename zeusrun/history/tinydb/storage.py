@@ -1,8 +1,9 @@
 """The files of a job's history: their names, their content, and how they are read and written.
 
-A file contains the tables ``meta`` and ``trials`` as JSON, a record a line, each with a checksum: a
-disk may return another bit than was written. A reader ignores and keeps fields and tables that it
-does not know; ``files/private.py`` says what needs a new version.
+A file contains the tables ``meta`` and ``trials`` as JSON, one record a line. Each record
+ends with its checksum ``crc``, because a disk may return another bit than was written. A reader
+ignores and keeps other fields and tables that it does not know; ``files/private.py`` says what
+needs a new version.
 
 The main file contains the newest trials and those that can still change. Volumes contain the oldest
 ones, so that a write stays fast. The header of the main file lists its volumes; others were left by
@@ -52,7 +53,7 @@ _CAN_CHANGE = {_DISPATCHED, TrialStatus.PREEMPTED.value}
 
 
 Changed: TypeAlias = list[str]
-"""Numbers of records that are not as they were written."""
+"""Numbers of records that have changed since they were written."""
 
 
 class DamagedError(Exception):
@@ -205,7 +206,7 @@ def read_bytes(path: Path) -> bytes | None:
 
 
 def is_dangling(path: Path) -> bool:
-    """Whether it is a link to a file that is not there, and could be."""
+    """Whether a path is a link to a file that does not exist."""
     return path.is_symlink() and not os.path.lexists(os.path.realpath(path))
 
 
@@ -217,7 +218,7 @@ def empty_tables() -> Tables:
 def encode_tables(tables: Tables) -> bytes:
     """Return the content of a file; ``DamagedError`` if that is impossible."""
     try:
-        # A space precedes what a later version has made: its lines have no sums.
+        # A space before the table of a later version: ``find_changed`` must not check its lines.
         texts = (
             f"{'' if _has_records(table) else ' '}{_encode(name)}:{_encode_table(table)}"
             for name, table in tables.items()
@@ -245,9 +246,9 @@ def _encode(value: object) -> str:
 
 
 def find_changed(data: bytes) -> list[tuple[str, str]]:
-    """Return table and number of each record that is not as it was written.
+    """Return the table and the number of each record that has changed since it was written.
 
-    A file that another program has written in its own form has no lines to check.
+    Files that another program has written in another form cannot be checked.
     """
     changed, table = [], ""
     for line in data.splitlines():
@@ -265,8 +266,8 @@ def find_changed(data: bytes) -> list[tuple[str, str]]:
 def read_tables(path: Path, data: bytes | None, changed: Changed | None = None) -> Tables:
     """Decode the content of a main file, a copy or a volume, which ``path`` names in errors.
 
-    It checks that trials are JSON objects and as they were written, and no more. If a list
-    ``changed`` is given, it gets the trials that are not; they are left out.
+    It checks that trials are JSON objects and have their checksums, and no more. With a list
+    ``changed``, trials that have changed are left out, and the list gets their numbers.
 
     Raises:
         DamagedError: If it is missing, or not the content of a history.
@@ -296,7 +297,7 @@ def read_tables(path: Path, data: bytes | None, changed: Changed | None = None) 
 
 
 def _check_sums(tables: Tables, data: bytes, changed: Changed | None) -> None:
-    """Check what ``data`` says of the tables that it contains, and remove the sums from them."""
+    """Check the checksums of the tables that ``data`` contains, and remove them."""
     for name, number in find_changed(data):
         table = tables.get(name)
         if changed is None or name != "trials" or not _has_records(table):

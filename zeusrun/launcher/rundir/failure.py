@@ -51,7 +51,7 @@ _FULL = re.compile(
     f"{os.strerror(errno.ENOSPC)}|{os.strerror(errno.EDQUOT)}|StorageFull|errno = {errno.ENOSPC}\\b"
 )
 _CANNOT_SAVE = re.compile(r"inline_container|PytorchStreamWriter|file write failed|\[Errno 27\]")
-_PROBE_BYTES = 1 << 16  # more than what a disk may have free beside one that is full
+_PROBE_BYTES = 1 << 16  # a disk that is full for a model may still have some KB
 # What torch.multiprocessing raises in the parent; the text ends with the child's traceback.
 _OF_SPAWNED = "ProcessRaisedException"
 _RAISED = re.compile(r"(?:\w+\.){0,20}(\w+)(?:: ?(.*))?")
@@ -121,7 +121,7 @@ def read_failure(
     printable = ("".join(filter(str.isprintable, line)).strip() for line in reversed(lines))
     last = next((_shortened(line) for line in printable if line), None)
     code = _code_of(last or "", ReasonCode.USAGE_ERROR if usage else ReasonCode.CRASHED)
-    # Without a traceback, the disk may have refused it.
+    # If the log has no traceback, the disk may have been too full for it.
     of_file = raised is None or _CANNOT_SAVE.search(last or "") is not None
     return replace(found, last_line=last, code=code, of_file=of_file)
 
@@ -167,7 +167,7 @@ def run_deleted(paths: RunPaths) -> Failure | None:
 
 
 def blame_disk(paths: RunPaths, failure: Failure | None) -> Failure | None:
-    """Return a failure, or that of a full disk if there is none, or it is of a file."""
+    """Return a failure with a full disk as its reason, if that may be and the disk is full."""
     if failure is None:
         return full_disk(paths)
     full = full_disk(paths) if failure.of_file else None
@@ -175,8 +175,8 @@ def blame_disk(paths: RunPaths, failure: Failure | None) -> Failure | None:
 
 
 def full_disk(paths: RunPaths) -> Failure | None:
-    """Return the failure of a training whose run directory takes no more, else ``None``."""
-    probe = paths.run_dir / "probe.tmp"
+    """Return the failure of a training if no file can grow in its run directory."""
+    probe = paths.run_dir / "trial.probe.tmp"
     try:
         write_file(probe, b" " * _PROBE_BYTES)
     except OSError as error:
