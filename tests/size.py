@@ -72,9 +72,9 @@ PARTS: Mapping[str, tuple[str, ...]] = {
 BUDGETS: Mapping[str, int] = {
     "adapt": 880,
     "analysis": 1_005,
-    "commands": 2_976,
+    "commands": 2_941,
     "elastic": 1_579,
-    "export": 443,
+    "export": 336,
     "gpu and energy": 2_302,
     "history": 1_088,
     "hooks": 1_642,
@@ -84,17 +84,17 @@ BUDGETS: Mapping[str, int] = {
     "launcher": 5_930,
     "maintenance": 951,
     "metrics": 2_117,
-    "other files": 363,
+    "other files": 361,
     "policies": 3_132,
     "report": 1_649,
     "schedule": 1_054,
-    "server": 4_338,
+    "server": 4_222,
     "shared histories": 1_864,
     "simulate": 1_250,
     "slurm": 679,
     "sync": 1_012,
     "values": 1_637,
-    "view": 2_105,
+    "view": 2_103,
     "watch": 894,
     "worker": 1_200,
 }
@@ -132,7 +132,7 @@ class Loaded(NamedTuple):
 
 
 WALK_BUDGET = Walk(files=105, stops=395, returns=290)
-LOADED_BUDGET = Loaded(modules=199, lines=24_354)
+LOADED_BUDGET = Loaded(modules=199, lines=24_329)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

@@ -18,15 +18,13 @@ SAMPLES, EPOCHS, TARGET_EPOCH = 960, 4, 2
 
 def shown_everywhere(zeusrun, trial):
     """Return the figures of a run by where they are shown."""
-    (row,) = csv.DictReader(io.StringIO(zeusrun("export", "--format", "csv").stdout))
-    (line,) = map(json.loads, zeusrun("export", "--format", "jsonl").stdout.splitlines())
+    (row,) = csv.DictReader(io.StringIO(zeusrun("history", "--csv").stdout))
     text = zeusrun("export", "--format", "prometheus").stdout
     found = re.findall(r"^zeusrun_last_run_(\w+)\{[^}]*\} (\S+)$", text, re.MULTILINE)
     return {
         "trial.json": json.loads(Path(trial["run_dir"], "trial.json").read_text()),
         "show": json.loads(zeusrun("show", trial["trial"], "--json").stdout),
         "history": zeusrun.history()[0],
-        "jsonl": line,
         "csv": row,
         "prometheus": {_plain(name): float(value) for name, value in found},
     }

@@ -43,13 +43,13 @@ def test_a_batch_size_that_does_not_arrive_is_said_and_the_target_ends_the_scrip
     shown = zeusrun("show", "job-1-1").stdout
     assert "batch size 16 (2 ranks x 8), learning rate 0.125" in shown
     assert "from tensorboard 2." in shown
-    table = zeusrun("metrics", "job").stdout
+    table = zeusrun("show", "job", "--metrics").stdout
     assert [line.split() for line in table.splitlines() if "val/" in line][1:3] == [
         ["val/accuracy", "tensorboard", "2", "0.25", "0.5", "0.25", "0.5"],
         ["val/loss", "tensorboard", "2", "1", "0.5", "0.5", "1"],
     ]
     assert "val/accuracy is taken from tensorboard" in table
-    seen = json.loads(zeusrun("metrics", "job-1-1", "--json").stdout)
+    seen = json.loads(zeusrun("show", "job-1-1", "--metrics", "--json").stdout)
     assert seen["batch_size"] == 16
     assert seen["metrics"][0] == {
         "name": "val/accuracy",
@@ -97,7 +97,11 @@ def test_a_damaged_record_is_no_bug(cli, record, key, value):
     sight |= {"metrics": [], "libraries": [], "learning_rates": [], "applied": [], key: value}
     live = {**trial.to_json(), "version": 1, "pid": 1, "updated_at": "", "sight": sight}
     Path(trial.run_dir, "live.json").write_text(json.dumps(live))
-    for verb in (["metrics", "job"], ["metrics", "job", "--json"], ["show", "job-1-1"]):
+    for verb in (
+        ["show", "job", "--metrics"],
+        ["show", "job", "--metrics", "--json"],
+        ["show", "job-1-1"],
+    ):
         code, _, err = cli(*verb)
         assert code in {0, 2}, err
         assert "bug" not in err
@@ -106,9 +110,9 @@ def test_a_damaged_record_is_no_bug(cli, record, key, value):
 def test_a_trial_without_such_a_record_is_one_sentence(zeusrun):
     assert zeusrun("submit", zeusrun.job("well.py")).returncode == 0
     (trial,) = zeusrun.history()
-    assert zeusrun("metrics", "job").returncode == 0
+    assert zeusrun("show", "job", "--metrics").returncode == 0
     zeusrun.home.joinpath("runs", "job", trial["trial"], "live.json").unlink()
-    done = zeusrun("metrics", "job")
+    done = zeusrun("show", "job", "--metrics")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "left no such record" in done.stderr
 

@@ -54,7 +54,7 @@ def test_the_next_submit_goes_on_with_a_preempted_trial(zeusrun, number):
     for same in ("global_batch_size", "learning_rate", "recurrence", "attempt", "run_dir"):
         assert trial[same] == cut[same]
     assert trial["preemptions"] == 1
-    seen_metrics = json.loads(zeusrun("metrics", "job-1-1", "--json").stdout)["metrics"]
+    seen_metrics = json.loads(zeusrun("show", "job-1-1", "--metrics", "--json").stdout)["metrics"]
     assert {each["source"] for each in seen_metrics} == {"report"}
     assert f"begins after epoch {saved['epoch']} " in seen
     assert "job-1-1 was preempted and is continued" in seen

@@ -58,7 +58,7 @@ def test_every_place_tells_the_same_saving(trials, cli, zeusrun, sql_history):
     assert net[1:] in report.read_text().replace("\N{NO-BREAK SPACE}", " ")
 
     rows = json.loads(cli("history", "--json")[1])
-    table = list(csv.DictReader(io.StringIO(cli("export", "--format", "csv")[1])))
+    table = list(csv.DictReader(io.StringIO(cli("history", "--csv")[1])))
     for row, line, each in zip(rows, table, savings.by_trial.values(), strict=True):
         ends = [each.value, each.low, each.high]
         assert [row[name] for name in SAVED] == pytest.approx(ends)

@@ -688,7 +688,7 @@ def test_secret_arguments_reach_the_script_and_nothing_else_but_its_logs(zeusrun
         [
             *OF_A_RUN,
             ("status", "--json"),
-            ("metrics", "job"),
+            ("show", "job", "--metrics"),
             ("explain", "job"),
             ("explain", "job.yaml"),
             ("validate", "job.yaml"),
@@ -696,7 +696,7 @@ def test_secret_arguments_reach_the_script_and_nothing_else_but_its_logs(zeusrun
             ("submit", "job.yaml", "--dry-run", "--json"),
             ("report", "job", "--format", "json"),
             ("report", "job.yaml"),
-            ("export", "job", "--format", "jsonl"),
+            ("export", "job", "--format", "prometheus"),
         ],
     )
     shown += zeusrun("simulate", "job.yaml", "--set", "objective.eta_knob=0.6").stderr

@@ -209,7 +209,6 @@ def test_a_detached_submit_has_a_ticket(submit, crowded, tickets):
     [
         ["--detach", "--overlap", "queue"],
         ["--detach", "--wait"],
-        ["--metrics-port", "9400"],
         ["--batch-size", "17"],
     ],
 )

@@ -558,10 +558,10 @@ def test_a_submit_is_cancelled_from_another_machine(zeusrun, server, tmp_path):
     assert child.wait(300) == 130
 
 
-@pytest.mark.parametrize("verb", ["logs", "metrics", "rerun"])
+@pytest.mark.parametrize("verb", [["logs"], ["show", "--metrics"], ["rerun"]])
 def test_what_only_the_other_machine_can_do_says_so(zeusrun, server, elsewhere, verb):
     elsewhere()
-    done = zeusrun(verb, "job-1-1", ZEUSRUN_HISTORY=server.url)
+    done = zeusrun(*verb, "job-1-1", ZEUSRUN_HISTORY=server.url)
     assert done.returncode == 2
     assert done.stderr == (
         "zeusrun: job-1-1 runs on node-2, and its files are there "

@@ -12,19 +12,18 @@ from typer import Argument, Option
 from zeusrun.commands.options import job_name, known_job, open_home, read_each, write_output
 from zeusrun.errors import UsageError
 from zeusrun.export.mlflow import export_runs
-from zeusrun.export.prometheus import history_text
-from zeusrun.view.export import all_records, csv_text, json_line, print_text, utf8
-from zeusrun.view.units import plural
+from zeusrun.export.prometheus import jobs_text
+from zeusrun.maintenance.running import read_running
+from zeusrun.view.export import print_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from zeusrun.launcher.rundir.record import Live
     from zeusrun.trial import Trial
 
 _URI = "MLFLOW_TRACKING_URI"
-_STDOUT = ("-", "/dev/stdout")  # which may be a file that others write to
-_ENDINGS = {"csv": ".csv", "jsonl": ".jsonl", "prometheus": ".prom"}
-Format = Literal["csv", "jsonl", "mlflow", "prometheus"]
+_STDOUT = (None, "-", "/dev/stdout")  # which may be a file that others write to
 
 
 def export(
@@ -33,7 +32,7 @@ def export(
     ] = None,
     *,
     form: Annotated[
-        Format, Option("--format", help="csv and jsonl hold every field of every run.")
+        Literal["mlflow", "prometheus"], Option("--format", help="For which of the two.")
     ],
     output: Annotated[
         str | None,
@@ -41,7 +40,7 @@ def export(
             "--output",
             "-o",
             metavar="FILE",
-            help="Write here; by default, and for -, standard output.",
+            help="For prometheus: write here; by default, and for -, standard output.",
         ),
     ] = None,
     uri: Annotated[
@@ -49,7 +48,7 @@ def export(
         Option(metavar="URI", help=f"For mlflow: the store or server; by default ${_URI}."),
     ] = None,
 ) -> None:
-    """Export runs: as a table, to MLflow or Prometheus."""
+    """Export runs to MLflow or Prometheus; `zeusrun history --csv` prints a table."""
     if form == "mlflow":
         uri = uri or os.environ.get(_URI)
         if output is not None or uri is None:
@@ -59,46 +58,26 @@ def export(
             )
     elif uri is not None:
         raise UsageError("--uri is only for --format mlflow; -o FILE names a file")
-    _check_output(form, output)
-    _, store = open_home(*jobs or ())
+    elif output == "":
+        raise UsageError("-o '' names no file; write -o FILE, or leave it out to print the text")
+    home, store = open_home(*jobs or ())
     names = [known_job(store, job_name(job)) for job in jobs or ()] or store.jobs()
-    by_job, damage = read_each(names, store.trials)
+
+    def read_job(name: str) -> tuple[Sequence[Live], Sequence[Trial]]:
+        # Read what runs before the history: a trial that ends in between then has its outcome.
+        running = read_running(store, home, [name]) if uri is None else ()
+        return [live for live in running if live.alive], store.trials(name)
+
+    by_job, damage = read_each(names, read_job)
     if by_job or damage is None:  # else a file of an earlier export would become empty
         if uri is not None:
-            _to_mlflow(uri, by_job)
+            _to_mlflow(uri, {job: trials for job, (_, trials) in by_job.items()})
+        elif output in _STDOUT:
+            print_text(jobs_text(by_job))
         else:
-            _to_file(form, output, by_job)
+            write_output(Path(str(output)), jobs_text(by_job).encode())
     if damage is not None:
         raise damage
-
-
-def _check_output(form: Format, output: str | None) -> None:
-    """Raise ``UsageError`` if the ending of a file is that of another format."""
-    if output == "":
-        raise UsageError("-o '' names no file; write -o FILE, or leave it out to print the text")
-    ending = "" if output is None else Path(output).suffix.lower()
-    others = [name for name, each in _ENDINGS.items() if each == ending and name != form]
-    if others:
-        raise UsageError(
-            f"-o {output} has the ending of --format {others[0]}, but the format is {form}; "
-            f"name a file such as {Path(str(output)).stem}{_ENDINGS[form]}, or change --format"
-        )
-
-
-def _to_file(form: Format, output: str | None, by_job: Mapping[str, Sequence[Trial]]) -> None:
-    """Write the runs of all jobs, the oldest first."""
-    if form == "prometheus":
-        text, done = history_text(by_job), None  # from cron, any output is a mail
-    else:
-        records = all_records(by_job.values())
-        text = csv_text(records) if form == "csv" else "".join(map(json_line, records))
-        done = f"wrote {output}: {plural(len(records), 'run')}"
-    if output is None or output in _STDOUT:
-        print_text(text)
-        return
-    write_output(Path(output), utf8(text))
-    if done is not None:
-        typer.echo(done, err=True)
 
 
 def _to_mlflow(uri: str, by_job: Mapping[str, Sequence[Trial]]) -> None:

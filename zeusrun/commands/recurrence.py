@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from zeusrun.history.base import History
     from zeusrun.jobfile.spec import JobSpec
-    from zeusrun.launcher.events import Emit, SubmitEvent
+    from zeusrun.launcher.events import SubmitEvent
     from zeusrun.launcher.queue.tickets import HeldTicket
     from zeusrun.launcher.request import Request
     from zeusrun.launcher.schedulers import Allocation
@@ -52,8 +52,6 @@ def run_recurrence(
     spec: JobSpec,
     request: Request,
     *,
-    note: str | None = None,
-    emit: Emit = lambda _event: None,
     begun: Callable[[], None] = lambda: None,
     as_json: bool = False,
     allocation: Allocation | None = None,
@@ -61,8 +59,8 @@ def run_recurrence(
 ) -> dict[str, Any]:
     """Wait until the job may start, then run one recurrence and show it.
 
-    ``note`` is shown first. ``emit`` gets every event, too. ``begun`` is called after the wait.
-    ``allocation`` and ``ticket`` are those of a scheduler's job of which this is the batch step.
+    ``begun`` is called after the wait. ``allocation`` and ``ticket`` are those of a scheduler's job
+    of which this is the batch step.
 
     Returns:
         What ``submit --json`` prints as its last line.
@@ -78,14 +76,11 @@ def run_recurrence(
         notify = functools.partial(send_notices, spec, home, lambda text: view.show(Warned(text)))
         if request.warning is not None:
             view.show(Warned(request.warning))
-        if note is not None:
-            view.show(Noted(note))
 
         def consume(event: SubmitEvent) -> None:
             messages.show()
             messages.note(event)
             view.show(event)
-            emit(event)
             if isinstance(event, FoundLost):
                 notify(lost_notices(event.trials))
 

@@ -1,4 +1,4 @@
-"""The verbs that show runs: ``history``, ``show``, ``metrics`` and ``logs``.
+"""The verbs that show runs: ``history``, ``show`` and ``logs``.
 
 Only what prints tables imports them: rich takes 40 ms, which ``--json`` saves.
 """
@@ -9,6 +9,7 @@ import itertools
 import json
 import os
 import shlex
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -211,10 +212,20 @@ def _show_totals(trials: Iterable[Trial], group: Group, *, as_json: bool) -> Non
         shown.print(totals_table(group, totals, add_up("all", ended), knobs, shown.width))
 
 
-def show(trial: options.TrialName, *, as_json: options.AsJson = False) -> None:
+def show(
+    trial: options.TrialName,
+    *,
+    metrics: Annotated[
+        bool, Option("--metrics", help="Every metric that it produced, and who saw it.")
+    ] = False,
+    as_json: options.AsJson = False,
+) -> None:
     """Show everything about one run."""
     home, store = options.open_home(trial)
     found, alive = options.find_trial(trial, store), False
+    if metrics:
+        _show_metrics(store, home, found, as_json=as_json)
+        return
     if not found.status.finished:
         running = {each.trial.trial: each for each in read_running(store, home, [found.job])}
         found = options.find_trial(found.trial, store)  # it may have ended meanwhile
@@ -254,21 +265,16 @@ def _files_or_place(store: History, home: Path, trial: Trial) -> tuple[RunPaths,
         return RunPaths(home / "gone"), find_place(home, trial)
 
 
-def metrics(trial: options.TrialName, *, as_json: options.AsJson = False) -> None:
-    """Show every metric that a run produced, and who saw it."""
-    home, store = options.open_home(trial)
-    found = options.find_trial(trial, store)
+def _show_metrics(store: History, home: Path, found: Trial, *, as_json: bool) -> None:
+    """Show every metric that a run produced."""
     live = read_live(files_of(store, home, found))
     if live is None or live.sight is None:
         why = "has not reported yet" if not found.status.finished else "left no such record"
         raise UsageError(f"the run {found.trial} {why}: {found.run_dir}")
-    if as_json:
-        print_json(sight_json(found, live.sight))
-        return
     from zeusrun.view.sheets import sight_sheet  # noqa: PLC0415 - see the top
 
-    shown = options.console()
-    shown.print(sight_sheet(found, live.sight, shown.width))
+    sheet = partial(sight_sheet, found, live.sight)
+    options.answer(sight_json(found, live.sight), sheet, as_json=as_json)
 
 
 def logs(

@@ -65,10 +65,6 @@ def submit(
     wait: Annotated[
         bool, Option("--wait", help="Wait for GPUs that another job uses; by default exit 75.")
     ] = False,
-    metrics_port: Annotated[
-        str | None,
-        Option(metavar="[HOST:]PORT", help="Serve Prometheus the running training, on loopback."),
-    ] = None,
     nodes_from: Annotated[
         str | None,
         Option(metavar="FILE", help="Run on the hosts of this hostfile; -: standard input."),
@@ -95,9 +91,10 @@ def submit(
         raise UsageError(
             f"--detach is for run_on: slurm or kubernetes; use `nohup zeusrun submit {job} &`"
         )
-    if elsewhere and (metrics_port is not None or (wait and detach)):
-        what = "--wait waits for GPUs of" if metrics_port is None else "--metrics-port serves"
-        raise UsageError(f"{what} this machine, and run_on trains elsewhere; leave it out")
+    if elsewhere and wait and detach:
+        raise UsageError(
+            "--wait waits for GPUs of this machine, and run_on trains elsewhere; leave it out"
+        )
     if dry_run and spec.slurm is not None:
         from zeusrun.commands.slurm import show_script  # noqa: PLC0415 - few jobs need it
 
@@ -112,19 +109,7 @@ def submit(
         with contextlib.closing(compose(spec, request.forced)) as submission:
             _show_plan(submission, as_json=as_json)
         return
-    if metrics_port is None:
-        raise typer.Exit(_run(spec, request, detach=detach, as_json=as_json))
-    from zeusrun.export.prometheus import MetricsPort, parse_address  # noqa: PLC0415 - 20 ms
-
-    if quiet and not parse_address(metrics_port)[1]:
-        raise UsageError(
-            f"--metrics-port {metrics_port} lets the system choose a port, and --quiet does not "
-            "print it; name a port such as 9400"
-        )
-    with MetricsPort(spec.name, metrics_port) as port:
-        note = f"metrics for Prometheus: {port.url}"
-        result = run_recurrence(spec, request, note=note, emit=port.take, as_json=as_json)
-    raise typer.Exit(result["exit_code"])
+    raise typer.Exit(_run(spec, request, detach=detach, as_json=as_json))
 
 
 def _run(

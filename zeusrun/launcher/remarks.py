@@ -71,7 +71,7 @@ def find_remarks(
         remarks["each step"] = (
             f"the script logs {metric} in every step of the training, so its values are of one "
             "batch each, and none reaches the target. Name a metric of an evaluation: "
-            f"zeusrun metrics {trial.trial}"
+            f"zeusrun show --metrics {trial.trial}"
         )
     elif seen is not None and seen.parts > 1:
         remarks["mean"] = (

@@ -16,7 +16,14 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from zeusrun import __version__
 from zeusrun.bandit.auto.policy import Auto
 from zeusrun.errors import HistoryError
-from zeusrun.export.prometheus import CONTENT_TYPE, Families, add_last_run, add_live, add_totals
+from zeusrun.export.prometheus import (
+    CONTENT_TYPE,
+    Families,
+    add_last_run,
+    add_live,
+    add_running,
+    add_totals,
+)
 from zeusrun.history.sql import survey
 from zeusrun.history.sql.store import SqlHistory
 from zeusrun.server import api
@@ -164,9 +171,9 @@ def _add_running(families: Families, history: SqlHistory, access: Access) -> Non
     """Add the runs that have not ended, with what their launchers sent last."""
     covered = [each for each in survey.list_running(history.engine) if access.covers(each[1])]
     for job, count in Counter(job for _, job in covered).items():
-        families.add("running", "Runs that are running, start-up included.", count, job=job)
+        add_running(families, job, count)
     newest = [number for number, _ in covered[-_MAX_RUNNING:]]
     for running in survey.read_running(history.engine, newest):
         job, trial, left_s = running.trial.job, running.trial.trial, running.lease_left_s
-        add_live(families, read_live(running), trial=trial)
+        add_live(families, read_live(running))
         families.add("run_lease_seconds", "Until it counts as LOST.", left_s, job=job, trial=trial)

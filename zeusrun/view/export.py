@@ -84,21 +84,17 @@ def json_line(value: object) -> str:
     return plain_json(json.dumps(value, ensure_ascii=False, allow_nan=False)) + "\n"
 
 
-def print_text(text: str | bytes) -> None:
+def print_text(text: str) -> None:
     """Print a whole text, in UTF-8: programs must not get a "?" from a terminal without a letter.
 
-    A closed pipe does not change the exit code of the command.
+    A lone surrogate, from a name that is not UTF-8, becomes a "?". A closed pipe does not change
+    the exit code of the command.
     """
     try:
-        sys.stdout.buffer.write(utf8(text))
+        sys.stdout.buffer.write(text.encode("utf-8", "replace"))
         sys.stdout.flush()
     except BrokenPipeError:  # nobody reads it any more
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def utf8(text: str | bytes) -> bytes:
-    """Return a text as bytes; a lone surrogate, from a name that is not UTF-8, becomes a "?"."""
-    return text if isinstance(text, bytes) else text.encode("utf-8", "replace")
 
 
 def csv_text(records: Iterable[Mapping[str, Any]]) -> str:

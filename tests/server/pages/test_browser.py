@@ -27,7 +27,6 @@ pytestmark = [
     ),
 ]
 COMPARED = [
-    "compare?run=job-1-1&run=job-2-1",
     "compare?job=job&size=32&size=64",
 ]
 PATHS = ["", "job/job", "runs?sort=-cost", "run/job-2-1", "run/job-4-1", *COMPARED, "machines"]
@@ -171,14 +170,8 @@ def test_a_click_sorts_a_search_keeps_the_order_and_an_update_keeps_both(visit, 
 
 
 @pytest.mark.parametrize("scripts", [True, False])
-def test_two_rows_with_a_check_mark_are_compared(visit, site, scripts):
+def test_two_batch_sizes_are_chosen_below_those_of_a_job(visit, site, scripts):
     page, seen = visit(site[1], "job/job", java_script_enabled=scripts)
-    for name in ("job-2-1", "job-1-1"):
-        page.get_by_label(f"Compare {name}").check()
-    page.locator(".pick button").click()
-    page.wait_for_url("**/compare?run=job-2-1&run=job-1-1")
-    assert page.locator("h1").inner_text() == "job-2-1 and job-1-1"
-    page.go_back()
     page.locator("#arms form button").click()
     page.wait_for_url("**/compare?job=job&size=32&size=64")
     assert seen == []

@@ -1,4 +1,4 @@
-"""Two runs, and two batch sizes, side by side."""
+"""Two batch sizes side by side."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from zeusrun.view.claims import claim_against
 
 CHEAP = [run(n, 32, 1.0 + n / 100) for n in range(1, 5)]
 CHEAP += [run(n, 64, 0.5 + n / 100) for n in range(5, 14)]
-RUNS = "/compare?run=job-1-1&run=job-2-1"
 SIZES = "/compare?job=job&size=32&size=64"
 
 
@@ -46,45 +45,21 @@ def row(text, name):
     return re.findall("<td[^>]*>(.*?)</td>", cells.replace("\N{NO-BREAK SPACE}", " ")) or None
 
 
-def test_two_runs_show_what_they_took_and_which_settings_differ(port):
-    text = fetch(port, RUNS).text
+def test_two_batch_sizes_share_a_figure_in_two_colours(port):
+    text = fetch(port, SIZES).text
     check(text)
-    assert row(text, "batch size") == ["32", "64"]
-    assert row(text, "energy") == ["3.60 MJ", "1.80 MJ"]
-    assert row(text, "host") == ["node-a", "node-a"]
-    assert "REACHED" in row(text, "status")[0]
-    assert row(text, "target") is None  # the same
-    assert "<time datetime=" in row(text, "began")[0]
-    assert "Two runs alone show no saving" in text
-    assert 'href="compare?job=job&amp;size=32&amp;size=64"' in text
-    assert "saves" not in plain(text)
-
-
-def test_two_runs_share_a_figure_in_two_colours(port):
-    text = fetch(port, RUNS).text
     (address,) = re.findall(r'src="(compare/curves\.svg\?[^"]*theme=light[^"]*)"', text)
     answer = fetch(port, "/" + address.replace("&amp;", "&"))
     assert answer.headers["Content-Type"] == "image/svg+xml"
     assert "immutable" in answer.headers["Cache-Control"]
-    assert ">job-1-1</text>" in answer.text
-    assert ">job-2-1</text>" in answer.text
+    assert ">32</text>" in answer.text
+    assert ">64</text>" in answer.text
 
 
-def test_runs_with_measured_and_with_estimated_energy_are_not_compared_by_cost(store):
+def test_measured_and_estimated_energy_are_not_compared(store):
     store.add([run(1, 32), run(2, 64, 0.5, energy_source=EnergySource.ESTIMATED)])
     with serve(store) as port:
-        text = fetch(port, RUNS).text
-        assert row(text, "cost") is None
-        assert "their costs are not compared" in text
-        assert row(text, "energy") == ["3.60 MJ", "~1.80 MJ"]
-        assert "energy" not in fetch(port, "/compare/curves.svg?run=job-1-1&run=job-2-1").text
         assert fetch(port, SIZES).status == 404  # the newest runs have another kind of energy
-
-
-def test_a_run_that_goes_on_is_compared_by_what_it_has_so_far(port):
-    text = fetch(port, "/compare?run=job-4-1&run=job-1-1").text
-    assert "runs now" in row(text, "status")[0]
-    assert row(text, "epochs")[0] == "2"
 
 
 def test_batch_sizes_are_compared_by_the_rule_of_the_history(port):
@@ -125,13 +100,11 @@ def test_two_other_batch_sizes_are_compared_with_each_other(store):
 @pytest.mark.parametrize(
     ("query", "said"),
     [
-        ("", "Choose two runs, or two batch sizes of a job, to compare."),
-        ("?job=job&job=other", "Choose two runs, or two batch sizes of a job, to compare."),
-        ("?run=job-1-1", "Choose two runs to compare; the address names 1."),
-        ("?run=job-1-1&run=job-1-1", "Choose two runs"),
-        ("?run=job-1-1&run=job-2-1&run=job-3-1", "the address names 3."),
-        ("?run=job-1-1&run=nosuch-1-1", "There is no such run, or you may not see it."),
-        ("?run=%00&run=job-1-1", "There is no such run"),
+        ("", "Choose two batch sizes of a job; the address names none."),
+        ("?job=job&job=other", "Choose two batch sizes of a job; the address names none."),
+        ("?job=job&size=32&size=32", "Choose two batch sizes of a job; the address names 1."),
+        ("?job=job&size=1&size=2&size=3", "the address names 3."),
+        ("?job=%00&size=32&size=64", "There is no such job"),
         ("?job=nosuch&size=32&size=64", "There is no job called nosuch."),
         ("?job=..%2Fx&size=32&size=64", "There is no such job"),
         ("?job=job&size=32", "Choose two batch sizes"),
@@ -164,15 +137,9 @@ def test_only_what_may_be_read_is_compared(store):
         def read(path):
             return fetch(port, path, Authorization=f"Bearer {token}")
 
-        hidden = (
-            RUNS,
-            SIZES,
-            "/compare?run=other-1-1&run=job-1-1",
-            "/compare/compare.svg?job=job&size=32&size=64",
-        )
-        assert [read(path).status for path in hidden] == [404] * 4
-        assert read("/compare?run=other-1-1&run=other-2-1").status == 200
-        assert fetch(port, RUNS, Accept="text/html").status == 303  # to sign in
+        hidden = (SIZES, "/compare/compare.svg?job=job&size=32&size=64")
+        assert [read(path).status for path in hidden] == [404] * 2
+        assert fetch(port, SIZES, Accept="text/html").status == 303  # to sign in
 
 
 def test_numbers_that_no_run_can_have_break_no_comparison(store):
@@ -181,9 +148,6 @@ def test_numbers_that_no_run_can_have_break_no_comparison(store):
     begin(store, build_trial(5))
     store.renew("job-5-1", {**LIVE, "trial": "job-5-1", "power_w": "x"})
     with serve(store) as port:
-        for other in (2, 3, 4, 5):
-            for first in ("job-1-1", f"job-{other - 1}-1"):
-                assert fetch(port, f"/compare?run={first}&run=job-{other}-1").status in {200, 404}
         assert fetch(port, SIZES).status == 200
 
 
@@ -191,5 +155,4 @@ def test_a_job_of_which_no_run_has_ended_has_no_batch_sizes_to_compare(store):
     store.add([run(1, 32)])
     begin(store, build_trial(1, job="other"))
     with serve(store) as port:
-        assert fetch(port, "/compare?run=job-1-1&run=other-1-1").status == 200
         assert fetch(port, "/compare?job=other&size=32&size=64").status == 404

@@ -109,7 +109,7 @@ def test_a_wrong_value_is_one_sentence_and_leaves_the_others(port, query, said):
 
 def headings(text, place):
     part = text[text.index(f'id="{place}"') :]
-    found = re.findall(r"<th([^>]*)><a href=\"([^\"]*)\">([^<]*)</a></th>", part)
+    found = re.findall(r"<th([^>]*scope=\"col\"[^>]*)><a href=\"([^\"]*)\">([^<]*)</a></th>", part)
     return {
         name: (html.unescape(address), re.findall('aria-sort="([a-z]+)"', attributes))
         for attributes, address, name in found

@@ -27,7 +27,6 @@ from zeusrun.server.pages.compare import (
     Compared,
     NotFoundError,
     choose_two,
-    compare_runs,
     compare_sizes,
 )
 from zeusrun.server.pages.document import (
@@ -225,24 +224,18 @@ class _Pages:
         return runs_page(listing, runs, found, version)
 
     def compare(self, request: Request) -> Page:
-        """Return the page of two runs or batch sizes side by side."""
-        versions = survey.read_versions(self._engine)
-        found, of_jobs = self._compared(request), versions.of_jobs(access_of(request).jobs)
-        version = of_jobs if found.about is None else versions.of(found.about)
-        return Page(found.title, found.content, about=found.about, version=version)
+        """Return the page of two batch sizes side by side."""
+        found = self._compared(request)
+        version = self._version(request, found.job)
+        return Page(found.title, found.content, about=found.job, version=version)
 
     def _compared(self, request: Request) -> Compared:
         """Return what the address of a comparison names; raises ``NotFoundError``."""
-        query = request.query_params
-        runs, named, sizes = (query.getlist(name) for name in ("run", "job", "size"))
-        if runs:
-            return compare_runs([self._run(request, run) for run in choose_two(runs, "runs")])
-        if not sizes:
-            raise NotFoundError("Choose two runs, or two batch sizes of a job, to compare.")
-        job = named[0] if named else ""
+        job = request.query_params.get("job", "")
+        sizes = choose_two(request.query_params.getlist("size"))
         _check_job(request, job)
         view, trials = self._view(job), self.reports.trials(job)
-        return compare_sizes(view, trials, choose_two(sizes, "batch sizes"), self.reports.shares)
+        return compare_sizes(view, trials, sizes, self.reports.shares)
 
     def _heads(self, request: Request) -> list[JobHead]:
         """Return the jobs that may be seen."""

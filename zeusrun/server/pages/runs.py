@@ -144,9 +144,9 @@ def runs_list(
     links: document.Links,
     unit: CurveUnit = "epochs",
 ) -> Html:
-    """Return a list of runs that can be searched, sorted and compared: one page of ``total``."""
+    """Return a list of runs that can be searched and sorted: one page of ``total``."""
     columns = [
-        Column("run", lambda trial: _pick(trial, links)),
+        Column("run", lambda trial: links.link_run(trial.trial)),
         Column("when", lambda trial: moment(trial.started_at), left=True),
         Column("status", status_text, left=True),
         Column("batch size", size_label),
@@ -159,26 +159,10 @@ def runs_list(
     listed = table(caption, columns, trials, lambda trial: trial.trial, heading=listing.heading)
     none = "" if trials else tag("p", "No run matches the search.")
     pages = listing.pages("More runs", total, RUNS_SHOWN)
-    return join((runs_form(listing), none, _picking(listed, links), pages))
+    return join((runs_form(listing), none, listed, pages))
 
 
 RUNS_SHOWN = 50  # runs on a page of a list
-
-
-def _pick(trial: Trial, links: document.Links) -> Html:
-    """Return a link to a run, with a box that chooses it for a comparison."""
-    name = trial.trial
-    label = f"Compare {name}"
-    box = tag("input", type="checkbox", name="run", value=name, aria_label=label)
-    return join((box, " ", links.link_run(name)))
-
-
-def _picking(listed: Html, links: document.Links) -> Html:
-    """Return a table whose chosen rows can be compared."""
-    button = tag("p", tag("button", "Compare"), " two rows with a check mark")
-    return (
-        tag("form", listed, button, action=links.to("compare"), class_="pick") if listed else listed
-    )
 
 
 def runs_page(
