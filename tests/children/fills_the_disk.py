@@ -27,5 +27,6 @@ if sys.argv[1:]:
         with open(os.path.join(folder, "model"), "wb") as file:
             file.write(b"x" * 100_000)
     os.unlink(os.path.join(folder, "ballast"))
+    print("the last warning", file=sys.stderr)
     print("there is space again")
     run.report(epoch=2, accuracy=0.6)

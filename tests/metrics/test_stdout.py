@@ -215,6 +215,13 @@ def test_a_number_beside_another_one_is_whole(tmp_path, pattern, text, value):
     assert list(source.warnings) == []
 
 
+def test_a_line_that_a_full_disk_cut_is_not_read(tmp_path):
+    source = open_source(tmp_path, source="stdout", pattern=r"acc (?P<accuracy>[\d.]+)")
+    append(log(tmp_path), "acc 0.25\nacc 0.9 41 bytes or more are missing: the disk was full")
+    append(log(tmp_path), " (zeusrun)\nacc 0.5\n")
+    assert [value for _, value in values_of(source)] == [0.25, 0.5]
+
+
 def test_several_patterns_are_looked_for(tmp_path):
     patterns = [r"^Epoch (?P<epoch>\d+)/\d+$", r"^val: (?P<val>\S+)"]
     source = open_source(tmp_path, source="stdout", pattern=patterns, name="val")

@@ -16,6 +16,7 @@ from zeusrun.metrics.printed import has_metric
 from zeusrun.metrics.rows import Rows, RowSource
 from zeusrun.plain_text import type_over
 from zeusrun.sidecar.events import SIDECAR_NAME, Ended
+from zeusrun.sidecar.orders import MISSING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -118,6 +119,8 @@ class PrintedLines(RowSource):
     def _take(
         self, line: bytes, patterns: list[re.Pattern[str]], written_s: float, at: int | None
     ) -> None:
+        if MISSING in line:  # the disk was full: a number may be cut
+            return
         for whole in split_states(line):
             part, row, last = whole[:_MAX_LINE], dict[str, str](), ""
             if part != whole:

@@ -1,4 +1,4 @@
-"""The sheets of ``show``: everything about one trial, and every metric that it produced.
+"""The sheets of ``show``: everything about one trial, and every metric that it produced."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from zeusrun.files.private import NO_SPACE, open_for_writing
 from zeusrun.sidecar.events import Ended, Started, append_event
-from zeusrun.sidecar.orders import ENDING, LEAVE_SIGNAL, PREFIX_COLUMNS, STACK_SIGNAL
+from zeusrun.sidecar.orders import ENDING, LEAVE_SIGNAL, MISSING, PREFIX_COLUMNS, STACK_SIGNAL
 from zeusrun.sidecar.step_clock import StepClock
 from zeusrun.worker.ending import SIGTERM_EXIT_CODE, end, end_with_parent, exit_code, leave
 from zeusrun.worker.failure import record_failure
@@ -155,17 +155,18 @@ def _drop_what_does_not_fit(stream: TextIO) -> None:
 
     def write_or_drop(content: bytes, /) -> int | None:
         nonlocal dropped
+        size, written = memoryview(content).nbytes, 0  # a disk may take a part
         try:
             if dropped:
-                write(b"\nzeusrun: %d bytes or more are missing: the disk was full\n" % dropped)
+                write(b" %d %s\n" % (dropped, MISSING))
                 dropped = 0
-            return write(content)  # type: ignore[no-any-return]
+            if (written := write(content)) is None:  # to a pipe that does not block
+                return None
         except OSError as error:
             if error.errno not in NO_SPACE:
                 raise
-            size = memoryview(content).nbytes
-            dropped += size
-            return size
+        dropped += size - written
+        return size
 
     file.write = write_or_drop  # of the object: its class stays what scripts expect
 

@@ -250,7 +250,7 @@ def find_changed(data: bytes) -> list[tuple[str, str]]:
 
     Files that another program has written in another form cannot be checked.
     """
-    changed, table = [], ""
+    changed, without, table, has_sums = [], [], "", False
     for line in data.splitlines():
         if not line.startswith(b'"'):
             continue
@@ -258,9 +258,12 @@ def find_changed(data: bytes) -> list[tuple[str, str]]:
         name = line.split(b'"')[1].decode(errors="replace")
         if line.endswith(b":{"):
             table = name
-        elif has_sum and rest.rstrip(b",}") != b"%d" % zlib.crc32(head):
-            changed.append((table, name))
-    return changed
+        elif not has_sum:
+            without += [] if line.rstrip(b",").endswith(b":{}") else [(table, name)]
+        else:
+            has_sums = True
+            changed += [] if rest.rstrip(b",}") == b"%d" % zlib.crc32(head) else [(table, name)]
+    return [*changed, *without] if has_sums else changed
 
 
 def read_tables(path: Path, data: bytes | None, changed: Changed | None = None) -> Tables:
