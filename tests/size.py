@@ -76,14 +76,14 @@ BUDGETS: Mapping[str, int] = {
     "elastic": 1_579,
     "export": 336,
     "gpu and energy": 2_302,
-    "history": 1_088,
+    "history": 1_091,
     "hooks": 1_642,
     "hosts": 1_802,
     "jobfile": 3_218,
     "kubernetes": 923,
     "launcher": 5_930,
     "maintenance": 951,
-    "metrics": 2_117,
+    "metrics": 2_120,
     "other files": 361,
     "policies": 3_132,
     "report": 1_649,
@@ -96,7 +96,7 @@ BUDGETS: Mapping[str, int] = {
     "values": 1_637,
     "view": 2_103,
     "watch": 894,
-    "worker": 1_200,
+    "worker": 1_202,
 }
 """Lines of code that a part may have; the whole is their sum."""
 _OTHERS = (".css", ".html", ".js", ".yaml")  # lines that are not empty
@@ -132,7 +132,7 @@ class Loaded(NamedTuple):
 
 
 WALK_BUDGET = Walk(files=105, stops=395, returns=290)
-LOADED_BUDGET = Loaded(modules=199, lines=24_329)
+LOADED_BUDGET = Loaded(modules=199, lines=24_336)
 
 
 def count_code(text: str, tree: ast.Module) -> int:
