@@ -384,6 +384,12 @@ ALLOWED = (
         shown_by="test_the_output_of_a_rank_is_in_its_log",
     ),
     Allowed(
+        "A script that opens `/dev/stdout` or `/dev/stderr` for writing empties that file; to append "
+        "to it (`a`) keeps it.",
+        "Both are that file, as under `torchrun ... > FILE`.",
+        shown_by="test_a_script_that_opens_its_output_empties_the_log",
+    ),
+    Allowed(
         "What a rank prints while that file cannot grow, on a full disk or beyond `RLIMIT_FSIZE`, "
         "is dropped; a line says so once there is space.",
         "A training that only prints should go on.",
@@ -407,8 +413,10 @@ ALLOWED = (
         shown_by="test_a_script_gets_its_absolute_path",
     ),
     Allowed(
-        "The environment also has `ZEUSRUN_*` and `TORCH_ELASTIC_SHUTDOWN_TIMEOUT`.",
-        "They tell the script what was chosen, and torchrun how long a rank may save.",
+        "The environment also has `ZEUSRUN_*` and `TORCH_ELASTIC_SHUTDOWN_TIMEOUT`, and with "
+        "`launch.max_restarts` also `TORCH_DISABLE_SHARE_RDZV_TCP_STORE`.",
+        "They tell the script what was chosen, and torchrun how long a rank may save; restarted "
+        "ranks find each other.",
         {_EXTRAS: "variables"},
     ),
     Allowed(
@@ -448,7 +456,9 @@ ALLOWED = (
     Allowed(
         "The stack of a script begins with frames of the worker, which `traceback.print_stack()`, "
         "`faulthandler`, profilers and a warning with too large a `stacklevel` show. Tracebacks of "
-        "exceptions have none; that of a program that `subprocess.Popen` does not find has one.",
+        "exceptions begin with the script; one that comes from a data loader, "
+        "`init_process_group`, `add_param_group` or a program that `subprocess.Popen` does not find "
+        "passes through a frame of a hook.",
         "The worker calls the script: it must see how the script ends. It gives hooks to ranks that "
         "the script starts.",
         {
@@ -474,6 +484,12 @@ ALLOWED = (
         "If the worker cannot write its files, it prints a line that begins with `zeusrun:`.",
         "The user must know why metrics are missing.",
         {"vandals-has_no_descriptors": "zeusrun:"},
+    ),
+    Allowed(
+        "A rank that aborts, or exits with another code, after the last line of its script is no "
+        "failure: the run has a warning.",
+        "The training is complete.",
+        shown_by="test_a_rank_that_ends_badly_after_its_script_is_no_failure",
     ),
     Allowed(
         "After a training over gloo, the modules of installed packages are not cleared.",

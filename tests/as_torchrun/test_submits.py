@@ -180,6 +180,25 @@ def test_what_does_not_fit_into_the_log_is_dropped(zeusrun):
     assert len(log) == 1 << 16
 
 
+def test_a_script_that_opens_its_output_empties_the_log(zeusrun):
+    (zeusrun.folder / "opens.py").write_text(
+        "print('one')\nfor mode in 'wa':\n    print(mode, file=open('/dev/stdout', mode))\n"
+    )
+    zeusrun("submit", zeusrun.job("opens.py", attempts=1))
+    assert (zeusrun.run_dir() / "logs" / "rank0.log").read_text() == "w\na\n"
+
+
+def test_a_rank_that_ends_badly_after_its_script_is_no_failure(zeusrun):
+    (zeusrun.folder / "ends.py").write_text(
+        "import atexit, os, zeusrun\n"
+        "zeusrun.current().report(epoch=1, accuracy=1.0)\n"
+        "atexit.register(os._exit, 6)\n"
+    )
+    code, result, _ = zeusrun.submit(zeusrun.job(str(zeusrun.folder / "ends.py")))
+    assert (code, result["trials"][0]["status"]) == (0, "REACHED")
+    assert "the training itself is complete" in " ".join(result["trials"][0]["warnings"])
+
+
 def test_a_rank_reads_no_input(zeusrun):
     (zeusrun.folder / "reads.py").write_text("import sys; print(repr(sys.stdin.read()))\n")
     child = subprocess.run(

@@ -6,6 +6,7 @@ import gzip
 import signal
 import sys
 import types
+from pathlib import Path
 
 import pytest
 
@@ -79,3 +80,81 @@ def test_a_script_that_fails_leaves_its_compressed_files_whole(run, tmp_path):
         f"import gzip\npacked = gzip.open({str(path)!r}, 'wt')\npacked.write('a')\n1 / 0\n"
     )
     assert (code, gzip.decompress(path.read_bytes())) == (1, b"a")
+
+
+LEFT_OPEN = """
+import json
+time.sleep = print  # as a script that is tested may do
+
+class Rows:
+    one = None
+    def __init__(self):
+        self.file = open("rows.json", "w")
+    def __del__(self):
+        self.file.write(json.dumps([1.5]))
+        self.file.close()
+
+class Trainer:
+    def __del__(self):
+        writer.write("the trainer is gone")
+
+def watch():
+    while True:
+        try:
+            state["watched"] += 1
+        except Exception as error:
+            print(f"the thread fails: {error}")
+
+Rows.one, trainer, writer = Rows(), Trainer(), open("writer.txt", "w")
+state = {"watched": 0}
+threading.Thread(target=watch, daemon=True).start()
+"""
+
+
+def test_what_is_left_to_the_interpreter_finds_its_names_and_daemon_threads_stand_still(
+    run, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    assert run(GROUP.format(backend="") + LEFT_OPEN) == (0, "")
+    assert Path("rows.json").read_text() == "[1.5]"
+    assert Path("writer.txt").read_text() == "the trainer is gone"
+
+
+FIRST_FAILS = """
+import os, time
+from torch import distributed
+distributed.init_process_group("gloo")
+pids = [None, None]
+distributed.all_gather_object(pids, os.getpid())
+if distributed.get_rank():
+    raise SystemExit("a bad batch")
+try:
+    distributed.barrier()
+except RuntimeError:
+    noticed_t = time.monotonic()
+    while os.path.exists(f"/proc/{pids[1]}/fd/0"):
+        time.sleep(0.01)
+    print(f"{time.monotonic() - noticed_t:.2f}")
+"""
+
+
+def test_names_that_something_installed_refers_to_go_last(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = LEFT_OPEN.replace("time.sleep = print", "os.getcwd = lambda: writer")
+    code, _ = run(GROUP.format(backend="") + text)
+    assert (code, Path("rows.json").read_text()) == (0, "[1.5]")
+
+
+def test_the_other_ranks_notice_a_rank_that_fails_before_it_has_ended(tmp_path):
+    (tmp_path / "script.py").write_text(FIRST_FAILS)
+    codes, logs = Rank(tmp_path / "run").run_together(tmp_path / "script.py")
+    assert codes[1] == 1, logs
+    assert float(logs[0]) > 0.5, logs  # torchrun ends them once it has
+
+
+def test_why_the_last_output_cannot_be_flushed_is_said(run):
+    text = "class Tee:\n    def write(self, text): pass\nsys.stdout = Tee()\n"
+    code, log = run(GROUP.format(backend="") + text)
+    assert code == 120
+    assert log.count("Exception ignored in: ") == 1
+    assert log.endswith("AttributeError: 'Tee' object has no attribute 'flush'\n")

@@ -9,20 +9,24 @@ import gc
 import io
 import os
 import signal
+import socket
 import sys
 import threading
-import time
+from time import sleep  # a script may replace the name in its module
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from collections.abc import Set as AbstractSet
 
 SIGTERM_EXIT_CODE = 143  # 128 + SIGTERM: ended by one that zeusrun did not send
 _FLUSH_FAILED = 120  # the exit code of Python if the last output cannot be written
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _BUFFERED = {io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom}
 _INSTALLED = ("site-packages", "dist-packages")
+_SWITCH_S = 0.02  # every thread that does not wait for something has run by then
+_PARTING_S = 1.0  # in which the others may save; so long Python takes to clear torch
 _CODE = (ModuleType, FunctionType, BuiltinFunctionType, type)  # what a ``__del__`` calls
 
 
@@ -42,7 +46,7 @@ def leave(_signal: int, _frame: object) -> NoReturn:
 
 
 def end(error: BaseException | None, beside_gloo: bool, grace_s: float) -> None:
-    """End the process.
+    """Let the interpreter end the process.
 
     Args:
         error: What ended the script; shown already, but the text of a ``SystemExit`` is not.
@@ -53,7 +57,7 @@ def end(error: BaseException | None, beside_gloo: bool, grace_s: float) -> None:
         grace_s: Seconds that this may take, after the exit hooks.
     """
     if beside_gloo:
-        _end_beside_gloo(error, grace_s)
+        _end_in_exit_hook(exit_code(error), type(error) is KeyboardInterrupt, grace_s)
     if error is None:
         return
     if not isinstance(error, SystemExit):
@@ -70,42 +74,54 @@ def end(error: BaseException | None, beside_gloo: bool, grace_s: float) -> None:
         del error  # this frame is in its traceback
 
 
-def _end_beside_gloo(error: BaseException | None, grace_s: float) -> NoReturn:
-    """Do what Python's main does at its end, but leave installed packages as they are."""
-    code = exit_code(error)
-    interrupted = type(error) is KeyboardInterrupt
-    if isinstance(error, SystemExit) and not isinstance(error.code, (int, type(None))):
-        with contextlib.suppress(Exception):
-            print(error.code, file=sys.stderr)  # noqa: T201 - as Python does
-    wait_for_threads = getattr(threading, "_shutdown", None)  # joins executors' threads, too
-    if wait_for_threads is not None:
-        try:
-            wait_for_threads()
-        except BaseException as raised:  # noqa: BLE001 - of a signal handler; Python goes on, too
-            print(f"Exception ignored in: {threading!r}", file=sys.stderr)  # noqa: T201
-            sys.__excepthook__(type(raised), raised, raised.__traceback__)
-    atexit._run_exitfuncs()  # noqa: SLF001 - public since never, the same since 2.0
-    if not _flush_output():
-        code = _FLUSH_FAILED
+def _end_in_exit_hook(code: int, interrupted: bool, grace_s: float) -> None:
+    """Register an exit hook that runs the others, and ends the process as Python does after them.
+
+    By then no frame of the script or of its caller is left.
+    """
+    others_have_run = threading.Event()
 
     def give_up() -> None:
-        time.sleep(grace_s)
+        others_have_run.wait()
+        sleep(grace_s)
         os._exit(code)
 
-    for number in signal.valid_signals():  # as Python does: a handler would find no names
+    timer = threading.Thread(target=give_up, daemon=True)  # an exit hook cannot start one
+    timer.start()
+
+    def finish() -> NoReturn:
+        nonlocal code
+        atexit.unregister(finish)
+        atexit._run_exitfuncs()  # noqa: SLF001 - public since never, the same since 2.0
+        if not _flush_output():
+            code = _FLUSH_FAILED
+        _stop_handlers_and_threads(besides={threading.get_ident(), timer.ident})
+        others_have_run.set()
+        groups = _process_groups()
+        _take_down()
+        del groups
+        if code != _FLUSH_FAILED and not _flush_output():
+            code = _FLUSH_FAILED
+        if code and "ZEUSRUN_SLOT" not in os.environ and os.environ.get("WORLD_SIZE") != "1":
+            _part()
+        if interrupted:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGINT)
+        os._exit(code)
+
+    atexit.register(finish)
+
+
+def _stop_handlers_and_threads(besides: AbstractSet[int | None]) -> None:
+    """Stop what may run while the names of modules go, as Python does: daemon threads, too."""
+    for number in signal.valid_signals():
         if callable(signal.getsignal(number)):
             signal.signal(number, signal.SIG_DFL)
-    threading.Thread(target=give_up, daemon=True).start()
-    threading.excepthook = lambda _: None  # Python stops daemon threads here; they find no names
-    groups = _process_groups()
-    _take_down(error)
-    del groups
-    if not _flush_output():
-        code = _FLUSH_FAILED
-    if interrupted:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        os.kill(os.getpid(), signal.SIGINT)
-    os._exit(code)
+    threading.excepthook = lambda _: None
+    for ident in sys._current_frames().keys() - besides:  # noqa: SLF001
+        stop = ctypes.pythonapi.PyThreadState_SetAsyncExc
+        stop(ctypes.c_ulong(ident), ctypes.py_object(SystemExit))
+    sleep(_SWITCH_S)
 
 
 def _flush_output() -> bool:
@@ -113,11 +129,27 @@ def _flush_output() -> bool:
     with contextlib.suppress(Exception):
         sys.stderr.flush()
     try:
-        if sys.stdout is not None and not sys.stdout.closed:
+        if sys.stdout is not None and not getattr(sys.stdout, "closed", False):
             sys.stdout.flush()
-    except Exception:  # noqa: BLE001 - the script may have replaced it
+    except Exception as error:  # noqa: BLE001 - the script may have replaced it
+        with contextlib.suppress(Exception):
+            ignored = f"Exception ignored in: {sys.stdout!r}\n{type(error).__name__}: {error}"
+            print(ignored, file=sys.stderr)  # noqa: T201 - as Python does
         return False
     return True
+
+
+def _part() -> None:
+    """Close the connections of a rank that fails, and let the others save.
+
+    They notice it now. torchrun ends them as soon as this process has ended.
+    """
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(name))) as each:
+            if each.family in {socket.AF_INET, socket.AF_INET6}:
+                each.getpeername()  # of one that only listens, an error
+                each.shutdown(socket.SHUT_RDWR)
+    sleep(_PARTING_S)
 
 
 def _process_groups() -> list[object]:
@@ -132,25 +164,30 @@ def _process_groups() -> list[object]:
     return groups
 
 
-def _take_down(error: BaseException | None) -> None:
+def _take_down() -> None:
     """Clear the modules of the script, so that its open files are closed and its objects finalized.
 
-    The variables of the functions that an ``error`` has ended are dropped, too.
-
-    Python collects whole modules, so that ``__del__`` still finds the names of its own. Here the
-    names are dropped instead, with imports, functions and classes last.
+    As in Python, whole modules are collected first, so that a ``__del__`` still finds their names;
+    files wait until then, so that none loses what is written. Of a module that something installed
+    refers to, the names are dropped, with classes, imports and functions last.
     """
     for name in ("last_type", "last_value", "last_traceback", "last_exc"):
         setattr(sys, name, None)
-    while error is not None and error.__traceback__ is not None:
-        error.__traceback__ = None
-        error = error.__cause__ or error.__context__
-    own = [(name, module) for name, module in [*sys.modules.items()] if _is_of_script(name, module)]
-    namespaces = [vars(module) for _, module in own]
-    for name, _ in own:
+    own = [name for name in [*sys.modules] if _is_of_script(name, sys.modules[name])]
+    places = {id(vars(sys.modules[name])): n for n, name in enumerate(own)}
+    for name in own:
         sys.modules[name] = None  # type: ignore[assignment] # as Python does
-    del own
-    for kinds in (_CODE, ()):  # imports, functions and classes: second
+    files = [each for each in gc.get_objects() if type(each) in _BUFFERED]
+    gc.collect()
+    while files:
+        files.pop()  # one that nothing else refers to is closed
+    namespaces = [
+        each
+        for each in gc.get_objects()
+        if type(each) is dict and id(each) in places and "__name__" in each
+    ]
+    namespaces.sort(key=lambda names: places[id(names)])
+    for kinds in (_CODE, _CODE[:-1], ()):  # classes second, imports and functions last
         for names in reversed(namespaces):
             _drop(names, kept=kinds)
         gc.collect()
@@ -161,7 +198,7 @@ def _take_down(error: BaseException | None) -> None:
 
 
 def _is_of_script(name: str, module: object) -> bool:
-    if name == "__main__":
+    if name in {"__main__", "__mp_main__"}:  # multiprocessing gives it the second name
         return True
     if not issubclass(type(module), ModuleType):
         return False
