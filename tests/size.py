@@ -72,31 +72,31 @@ PARTS: Mapping[str, tuple[str, ...]] = {
 BUDGETS: Mapping[str, int] = {
     "adapt": 880,
     "analysis": 1_005,
-    "commands": 2_941,
+    "commands": 2_946,
     "elastic": 1_579,
     "export": 336,
     "gpu and energy": 2_302,
     "history": 1_091,
     "hooks": 1_642,
     "hosts": 1_802,
-    "jobfile": 3_218,
+    "jobfile": 3_219,
     "kubernetes": 923,
-    "launcher": 5_930,
+    "launcher": 5_928,
     "maintenance": 951,
-    "metrics": 2_120,
+    "metrics": 2_128,
     "other files": 361,
     "policies": 3_132,
     "report": 1_649,
     "schedule": 1_054,
-    "server": 4_222,
+    "server": 4_214,
     "shared histories": 1_864,
-    "simulate": 1_250,
+    "simulate": 1_244,
     "slurm": 679,
     "sync": 1_012,
     "values": 1_637,
     "view": 2_103,
     "watch": 894,
-    "worker": 1_202,
+    "worker": 1_223,
 }
 """Lines of code that a part may have; the whole is their sum."""
 _OTHERS = (".css", ".html", ".js", ".yaml")  # lines that are not empty
@@ -132,7 +132,7 @@ class Loaded(NamedTuple):
 
 
 WALK_BUDGET = Walk(files=105, stops=395, returns=290)
-LOADED_BUDGET = Loaded(modules=199, lines=24_336)
+LOADED_BUDGET = Loaded(modules=199, lines=24_343)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

@@ -164,7 +164,7 @@ def test_a_name_that_says_nothing_is_asked_about_and_what_the_script_monitors_is
     assert done.returncode == 3, done.stderr
     assert "Proposed: val_q at most 3.6." in done.stdout
     assert (
-        "this is no finished job, because zeusrun has found no batch size to choose" in done.stdout
+        "This is no finished job, because zeusrun has found no batch size to choose" in done.stdout
     )
     job = yaml.safe_load((zeusrun.folder / "train.yaml").read_text())
     assert (job["objective"]["metric"], job["objective"]["mode"]) == ("val_q", "min")
@@ -347,14 +347,20 @@ def test_imports_do_not_count_as_the_training_of_a_try():
     assert watch.trained_s == 40.0
 
 
-@pytest.mark.parametrize("line", ["val accuracy: 0.5", "Test Error: 12 %"])
-def test_where_no_step_is_seen_the_first_result_begins_the_training_of_a_try(line):
+@pytest.mark.parametrize("lines", ["val accuracy: 0.5", "Test Error: \n Accuracy: 12 %"])
+def test_where_no_step_is_seen_the_first_result_begins_the_training_of_a_try(lines):
     watch = short_run._Watch()
     watch.take(Progress(0.0, 600.0))
-    watch.take_lines([line])
+    watch.take_lines(lines.splitlines())
     for now_t in (610.0, 650.0):
         watch.take(Progress(0.0, now_t))
     assert watch.trained_s == 40.0
+
+
+def test_a_heading_without_a_number_belongs_to_the_next_line_alone():
+    watch = short_run._Watch()
+    watch.take_lines(["Test Error:", " Accuracy: 13.8%", "loss: 2.3  [   64/60000]", "epoch 3"])
+    assert watch._looks == 1
 
 
 def test_a_try_that_trains_on_is_stopped_and_says_so(cli, zeusrun, script, monkeypatch):

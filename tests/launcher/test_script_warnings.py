@@ -179,6 +179,11 @@ def test_a_script_that_trains_past_the_target_is_told_what_to_change():
     (text,) = remarks(*past).values()
     assert "`if run.should_stop(): break`" in text
     assert remarks(*past, stops_at_target=False) == {}
+    past = [Asked(100.2, "stop"), *past]
+    read = replace(after(*past), source="stdout")  # printed, it is known a moment later
+    assert find_remarks(read, build_trial(), stops_at_target=True) == {}
+    read = replace(after(*past, report(103.0, 4, 0.7)), source="stdout")
+    assert "trains on" in find_remarks(read, build_trial(), stops_at_target=True)
 
 
 def test_a_script_that_never_asks_for_a_choice_is_told_once_it_reports():

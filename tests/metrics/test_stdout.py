@@ -10,6 +10,7 @@ from tests.contracts.source import MetricSourceContract
 from tests.metrics.reading import append, open_source, values_of
 from zeusrun.metrics import stdout
 from zeusrun.sidecar.events import SIDECAR_NAME, Ended, encode_event
+from zeusrun.sidecar.step_clock import StepClock
 
 PATTERN = r"epoch (?P<epoch>\d+) acc (?P<accuracy>\S+)( loss (?P<loss>\S+))?"
 
@@ -255,6 +256,29 @@ def test_the_warning_shows_printed_lines_that_the_pattern_should_have_matched(tm
     (warning,) = source.warnings
     shown = "'epoch 1: loss 0.5, accuracy 0.9' or 'saved 12 files'"
     assert warning.endswith(f"has matched metrics.pattern; should it match {shown}?")
+
+
+def test_a_pattern_that_misses_three_results_is_named_while_the_training_goes_on(tmp_path):
+    source = open_source(tmp_path, source="stdout", pattern=PATTERN)
+    for epoch in (1, 2, 3):
+        assert list(source.warnings) == []
+        append(log(tmp_path), f"step {epoch} loss 0.5\nepoch {epoch}: val_acc 0.9{epoch}\n")
+        source.read()
+    (warning,) = source.warnings
+    assert "should it match 'epoch 3: val_acc 0.93' or" in warning
+    source.read(final=True)
+    assert list(source.warnings) == [warning]
+
+
+def test_a_script_that_was_ended_before_its_first_result_is_not_told_about_the_pattern(tmp_path):
+    source = open_source(tmp_path, source="stdout", pattern=PATTERN)
+    sidecar = tmp_path / "run" / SIDECAR_NAME
+    append(sidecar, encode_event(Ended(1.0, 0, 143)).decode())
+    (tmp_path / "run" / "clock").mkdir()
+    StepClock(str(tmp_path / "run" / "clock" / "rank0")).tick()
+    append(log(tmp_path), "(4): Linear(in_features=512, out_features=10, bias=True)\n")
+    source.read(final=True)
+    assert list(source.warnings) == []
 
 
 def test_lines_of_a_traceback_are_not_said_to_be_results(tmp_path):

@@ -9,7 +9,7 @@ import math
 import statistics
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from zeusrun.trial import Hardware, PowerPoint, Stage, TrialStatus
 
@@ -93,6 +93,12 @@ class Problem:
             raise ValueError(f"window must be at least 1, not {self.window}")
         if self.control is not None and self.control < 2:
             raise ValueError(f"control must be at least 2, not {self.control}")
+
+    @property
+    def recorded(self) -> dict[str, Any]:
+        """What a trial records of the question, by the names of its fields."""
+        same = ("recurrence", "metric", "mode", "target", "max_epochs", "eta_knob")
+        return {"default_batch_size": self.default, **{name: getattr(self, name) for name in same}}
 
     @property
     def epoch_limit(self) -> float:

@@ -52,11 +52,11 @@ _NOT_ARRIVED = (
     "'batch_size' and 'args' in {path}: the script must train with what it gets (docs/hooks.md)"
 )
 _NO_BATCH_SIZE = (
-    "Next: this is no finished job, because zeusrun has found no batch size to choose: no option "
-    "for it, and no data loader that feeds the steps of all ranks. Write the batch size under "
-    "'batch_size' in {path}, and let the script train with it (docs/hooks.md). If the script "
-    "trains on all of its data at once, there is none to choose: write the number of samples as "
-    "default and only candidate"
+    "Next: set the target to what you need. This is no finished job, because zeusrun has found no "
+    "batch size to choose: no option for it, and no data loader that feeds the steps of all ranks. "
+    "Write the batch size under 'batch_size' in {path}, and let the script train with it "
+    "(docs/hooks.md). If the script trains on all of its data at once, there is none to choose "
+    "(but a power limit on a GPU): write the number of samples as default and only candidate"
 )
 _OF_EPOCHS = re.compile(r"epoch|step|schedul|warm|milestone|T_max|zero", re.IGNORECASE)
 _LIKELY = "These lines look most like a result; metrics.pattern reads a number of them as follows:"
@@ -73,8 +73,9 @@ def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> i
     sight = TrainingSummary.of(progress)
     _show(sight, tried, guess, path)
     if tried.ended or (tried.failed and proposal is None):
-        then = f"{path} stays as it is. Correct the cause, then give the same command again"
-        tell(f"the run failed: {tried.reason}; {then}")
+        what, first = ("ended", "G") if tried.ended else ("failed", "Correct the cause, then g")
+        then = f"{path} stays as it is. {first}ive the same command again"
+        tell(f"the run {what}: {tried.reason}; {then}")
         return tried.code
     as_written = replace(
         see_optimizer(guess, progress.built or ("SGD by hand" if progress.backwards else None)),
@@ -175,7 +176,7 @@ def _describe_proposal(
     if best is not None:
         remarks.append(f"It was {was}: the target is near the best.")
     elif whole:
-        remarks.append("The whole training has run, so the target is what it reached, rounded.")
+        remarks.append("The whole training has run: this is what it reached. Others may miss it.")
     elif target == last:
         remarks.append("It is at its best after one epoch: choose the target yourself.")
     if names_training(metric):

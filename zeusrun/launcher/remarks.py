@@ -112,7 +112,8 @@ def find_remarks(
     if settled and (text := describe_spawned(spawned, always=spawns, arrives=arrives)) is not None:
         remarks["spawned"] = text
     reached = progress.reached if progress.listens else None
-    if stops_at_target and reached is not None and progress.epochs > reached.epoch:
+    late = progress.source != REPORT  # read a moment after the script has asked: an epoch more
+    if stops_at_target and reached is not None and progress.epochs > reached.epoch + late:
         remarks["trains on"] = _TRAINS_ON
     return remarks
 

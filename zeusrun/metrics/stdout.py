@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from zeusrun.files.tail import LineTail
 from zeusrun.jobfile.metrics_section import COUNTERS, READY
 from zeusrun.metrics.base import SidecarReader
-from zeusrun.metrics.printed import has_metric
+from zeusrun.metrics.printed import has_metric, shows_evaluation
 from zeusrun.metrics.rows import Rows, RowSource
 from zeusrun.plain_text import type_over
 from zeusrun.sidecar.events import SIDECAR_NAME, Ended
@@ -39,6 +39,7 @@ _OF_PERCENT = re.compile(r"(?:[(\[]|[^\W\d][ _]?)[%\uff05][)\]]?\s*[:=|]?\s*$")
 _REST = re.compile(r"\d|\.\d|,(?:\d{3}\b|\d+(?![\d.]))|[eE][-+]?\d")
 _HEAD = re.compile(r"\d[.,]?$|(?:^|[\s=:(\[])[-\u2212]$")
 _MAX_KEPT, _SHOWN_LETTERS = 50, 120
+_RESULTS = 3  # so many results that no pattern matches are no accident
 _MAX_CHUNKS = 4  # 1 MB at a time, so that supervision never waits long
 _MAX_LINE = 4096  # characters at each end; docs/metrics.md names it
 _ON_LAST_RANK = "megatron"  # it prints on the last rank
@@ -68,6 +69,7 @@ class PrintedLines(RowSource):
         self._quiet = run.section.source == "auto"
         self._matched = False
         self._unmatched = deque[str](maxlen=_MAX_KEPT)  # lines with numbers
+        self._results = 0  # of evaluations, in lines that no pattern matched
         self._tried = ""  # the pattern that is being matched
         patterns: dict[int, list[re.Pattern[str]]] = {}
         for name in run.section.pattern or READY:
@@ -98,13 +100,22 @@ class PrintedLines(RowSource):
                 except _SlowPatternError:
                     self._give_up()
                     return True
-        if final and self._logs and not self._matched and _has_trained(self._run):
+        if (
+            not self._matched
+            and self._logs
+            and (self._results >= _RESULTS or (final and self._has_trained()))
+        ):
             newest = dict.fromkeys(each.strip() for each in reversed(self._unmatched))
             likely = sorted(newest, key=has_metric, reverse=True)[:2]
             shown = " or ".join(repr(each[:_SHOWN_LETTERS]) for each in likely)
             should = f"; should it match {shown}?" if shown else ""
             self._rows.warn("lines", f"no line of rank 0 has matched metrics.pattern{should}")
         return True  # the log is always there
+
+    def _has_trained(self) -> bool:
+        """Whether the log should have contained a result, at its end."""
+        trained = self._run.count is not None and any(map(has_metric, self._unmatched))
+        return trained or _has_ended_well(self._run)
 
     def _give_up(self) -> None:
         """Read no more lines: supervision must not wait."""
@@ -141,6 +152,7 @@ class PrintedLines(RowSource):
                 traced = _TRACED.match(part) is not None
                 if not (traced or self._traced):  # the line after a place is its code
                     self._unmatched.append(part)
+                    self._results += self._results < _RESULTS and shows_evaluation(part)
                 self._traced = traced and part.lstrip().startswith("File ")
 
     def _read(self, match: re.Match[str]) -> dict[str, str]:
@@ -184,10 +196,8 @@ def _is_cut(match: re.Match[str], name: str) -> bool:
     return False
 
 
-def _has_trained(run: SourceContext) -> bool:
-    """Whether rank 0 has made an optimizer step, or has ended well; true if unknown."""
-    if run.count is not None:
-        return True
+def _has_ended_well(run: SourceContext) -> bool:
+    """Whether the script of rank 0 has come to its end; true if unknown."""
     events = SidecarReader(run.run_dir / SIDECAR_NAME).read()
     ends = [each.code for each in events if isinstance(each, Ended) and each.rank == 0]
     return not events or 0 in ends

@@ -181,12 +181,9 @@ def _take_down() -> None:
     gc.collect()
     while files:
         files.pop()  # one that nothing else refers to is closed
-    namespaces = [
-        each
-        for each in gc.get_objects()
-        if type(each) is dict and id(each) in places and "__name__" in each
-    ]
-    namespaces.sort(key=lambda names: places[id(names)])
+    left = [each for each in gc.get_objects() if type(each) is dict and id(each) in places]
+    modules = (each for each in left if "__name__" in each)  # no other dictionary at that address
+    namespaces = sorted(modules, key=lambda names: places[id(names)])
     for kinds in (_CODE, _CODE[:-1], ()):  # classes second, imports and functions last
         for names in reversed(namespaces):
             _drop(names, kept=kinds)

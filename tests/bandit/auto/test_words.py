@@ -86,6 +86,9 @@ def test_why_a_batch_size_follows_a_failure_is_told(evidence, why):
 def test_why_the_cheapest_is_run_is_told():
     assert why_incumbent(assess(cost_j=None), 1).endswith("target, and no cost is known yet")
     assert why_incumbent(assess(), 1).startswith("32 is the cheapest batch size so far, 100 J a r")
+    alone = assess()
+    alone.beliefs.arms = (32,)
+    assert why_incumbent(alone, 0) == "32 is the only candidate, 100 J a run"
     told = why_after_crash(assess(), 1)
     assert told.startswith("the script crashed with 16, 64; 32 has reached the target before")
 

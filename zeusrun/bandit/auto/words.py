@@ -87,6 +87,8 @@ def why_incumbent(now: Assessment, index: int) -> str:
     outdated = now.evidence.outdated
     if cost_j is None:
         return f"{arm} has reached the target, and no cost is known yet"
+    if len(now.beliefs.arms) == 1:
+        return f"{arm} is the only candidate, {energy_text(cost_j)} a run"
     since = "so far"
     if outdated:
         since = f"since the job changed ({describe_outdated(outdated)} for epochs)"

@@ -199,7 +199,8 @@ def module_paths(folder: Path, module: str) -> tuple[Path, Path]:
 
 LATE_SAVE = (
     "saves after the training loop, so the script runs all its epochs; the cost counts up to the "
-    "target. Cheaper: loop over zeusrun.current().epochs(), which ends at the target"
+    "target. Cheaper: remove this line, and loop over zeusrun.current().epochs(default=...), which "
+    "counts from 1 and ends at the target (docs/training-script.md)"
 )
 """Why ``init`` lets a script with a late save finish, after the line of the save."""
 

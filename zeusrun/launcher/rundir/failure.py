@@ -167,27 +167,21 @@ def run_deleted(paths: RunPaths) -> Failure | None:
 
 
 def blame_disk(paths: RunPaths, failure: Failure | None) -> Failure | None:
-    """Return a failure with a full disk as its reason, if that may be and the disk is full."""
-    if failure is None:
-        return full_disk(paths)
-    full = full_disk(paths) if failure.of_file else None
-    return replace(failure, code=ReasonCode.DISK_FULL, advice=full.advice) if full else failure
-
-
-def full_disk(paths: RunPaths) -> Failure | None:
-    """Return the failure of a training if no file can grow in its run directory."""
+    """Return a failure with a full disk as its reason, if that may be and no file can grow."""
+    if failure is not None and not failure.of_file:
+        return failure
     probe = paths.run_dir / "trial.probe.tmp"
     try:
         write_file(probe, b" " * _PROBE_BYTES)
     except OSError as error:
         if error.errno in NO_SPACE:
-            text, advice = f"{paths.run_dir}: {error.strerror}", SHORTAGES[error.errno]
-            cause = str(error.strerror)
-            return Failure(None, text, ReasonCode.DISK_FULL, cause, advice=advice)
+            cause, text = str(error.strerror), f"{paths.run_dir}: {error.strerror}"
+            found = failure or Failure(None, text, ReasonCode.DISK_FULL, cause)
+            return replace(found, code=ReasonCode.DISK_FULL, advice=SHORTAGES[error.errno])
     finally:
         with contextlib.suppress(OSError):
             probe.unlink(missing_ok=True)
-    return None
+    return failure
 
 
 def _code_of(message_text: str, otherwise: ReasonCode = ReasonCode.CRASHED) -> ReasonCode:

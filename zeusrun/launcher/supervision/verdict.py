@@ -144,8 +144,9 @@ def _never_reported(trial: Trial, progress: Progress) -> str:
         )
     return (
         f"the script never reported {trial.metric!r}, and zeusrun saw no metric of any library; "
-        f"call zeusrun.current().report({trial.metric}=...) on rank 0 after each epoch, or name a "
-        "file or a pattern under metrics in the job file (docs/metrics.md)"
+        f"call zeusrun.current().report({trial.metric}=...) on rank 0 after each epoch, or let "
+        "metrics in the job file name a file or a pattern that has it, as zeusrun init --try "
+        "proposes (docs/metrics.md)"
     )
 
 

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from zeusrun.trial import Trial
     from zeusrun.view.report.compare import GroupComparison
 
-    Picture = Callable[[str, str], Html | None]
-
 _LINKS = document.Links()
 
 
@@ -43,18 +41,6 @@ class Compared(NamedTuple):
     version: str
     shown: Mapping[str, JobReport | GroupComparison]
     content: Html
-
-
-def _pictures(
-    shown: Mapping[str, JobReport | GroupComparison], query: Sequence[tuple[str, str]], version: str
-) -> Picture:
-    """Return what puts one of the figures into the page; ``query`` names the two in its address."""
-    asked = f"{urlencode(query)}&"
-    return lambda name, label: (
-        document.picture_of(shown[name], "compare", version, asked)(name, label)
-        if name in shown
-        else None
-    )
 
 
 def compare_sizes(
@@ -108,10 +94,15 @@ def compare_sizes(
         if curves:
             shown["curves"] = JobReport(replace(facts, curves=curves, sizes=tuple(sizes)))
 
-    query = [("job", view.job), ("size", first), ("size", second)]
+    asked = urlencode([("job", view.job), ("size", first), ("size", second)]) + "&"
     version = document.figures_version(view.job, view.version, first, second)
     title = f"{view.job}: {other} and {right[0].global_batch_size}"
-    picture = _pictures(shown, query, version)
+
+    def picture(name: str, label: str) -> Html | None:
+        own = shown.get(name)
+        draw = own and document.picture_of(own, "compare", version, asked)
+        return draw(name, label) if draw else None
+
     head = tag("p", _LINKS.link_job(view.job), class_="job")
     drawn = picture("curves", f"Learning curves of {other} and {name}.")
     curve = figure(drawn, "The newest runs of both. Dashed: the target.") if drawn else ""
@@ -133,9 +124,8 @@ _RULE = (
 def _notes(energy: Estimate | None, name: str, other: str, left_out: int) -> list[str]:
     notes = [_RULE]
     if energy is not None:
-        notes.insert(
-            0, f"Of energy alone: {unbroken(claim_against(energy, name, other, 'energy'))}."
-        )
+        claim = unbroken(claim_against(energy, name, other, "energy"))
+        notes = [f"Of energy alone: {claim}.", _RULE]
     if left_out:
         runs = plural(left_out, "run")
         notes.append(f"Left out: {runs} with another objective, hardware or kind of energy.")
