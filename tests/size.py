@@ -81,7 +81,7 @@ BUDGETS: Mapping[str, int] = {
     "hosts": 1_802,
     "jobfile": 3_219,
     "kubernetes": 923,
-    "launcher": 5_928,
+    "launcher": 5_929,
     "maintenance": 951,
     "metrics": 2_128,
     "other files": 361,
@@ -132,7 +132,7 @@ class Loaded(NamedTuple):
 
 
 WALK_BUDGET = Walk(files=105, stops=395, returns=290)
-LOADED_BUDGET = Loaded(modules=199, lines=24_343)
+LOADED_BUDGET = Loaded(modules=199, lines=24_344)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

@@ -48,7 +48,10 @@ def export(
         Option(metavar="URI", help=f"For mlflow: the store or server; by default ${_URI}."),
     ] = None,
 ) -> None:
-    """Export runs to MLflow or Prometheus; `zeusrun history --csv` prints a table."""
+    """Export runs to MLflow or Prometheus.
+
+    A table is printed by `zeusrun history --csv`.
+    """
     if form == "mlflow":
         uri = uri or os.environ.get(_URI)
         if output is not None or uri is None:
