@@ -72,7 +72,7 @@ PARTS: Mapping[str, tuple[str, ...]] = {
 BUDGETS: Mapping[str, int] = {
     "adapt": 880,
     "analysis": 1_005,
-    "commands": 2_946,
+    "commands": 2_945,
     "elastic": 1_579,
     "export": 336,
     "gpu and energy": 2_302,
@@ -83,7 +83,7 @@ BUDGETS: Mapping[str, int] = {
     "kubernetes": 923,
     "launcher": 5_929,
     "maintenance": 951,
-    "metrics": 2_128,
+    "metrics": 2_129,
     "other files": 361,
     "policies": 3_132,
     "report": 1_649,
@@ -96,7 +96,7 @@ BUDGETS: Mapping[str, int] = {
     "values": 1_637,
     "view": 2_103,
     "watch": 894,
-    "worker": 1_223,
+    "worker": 1_222,
 }
 """Lines of code that a part may have; the whole is their sum."""
 _OTHERS = (".css", ".html", ".js", ".yaml")  # lines that are not empty
@@ -132,7 +132,7 @@ class Loaded(NamedTuple):
 
 
 WALK_BUDGET = Walk(files=105, stops=395, returns=290)
-LOADED_BUDGET = Loaded(modules=199, lines=24_344)
+LOADED_BUDGET = Loaded(modules=199, lines=24_345)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

@@ -359,7 +359,9 @@ def test_where_no_step_is_seen_the_first_result_begins_the_training_of_a_try(lin
 
 def test_a_heading_without_a_number_belongs_to_the_next_line_alone():
     watch = short_run._Watch()
-    watch.take_lines(["Test Error:", " Accuracy: 13.8%", "loss: 2.3  [   64/60000]", "epoch 3"])
+    watch.take_lines(["Test Error: ", " Accuracy: 13.8%", "loss: 2.3  [   64/60000]", "epoch 3"])
+    assert watch._looks == 1
+    watch.take_lines(["Loading validation data...", "step 10 loss 0.4933", "no eval", "loss 0.5"])
     assert watch._looks == 1
 
 

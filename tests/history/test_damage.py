@@ -16,6 +16,7 @@ import pytest
 from tests.contracts.history import REACHED, begin, build_trial
 from tests.history.tables import read_plain, write_plain
 from zeusrun.errors import ExitCode, HistoryError
+from zeusrun.history.tinydb import storage
 from zeusrun.history.tinydb.store import TinyDBHistory
 
 HEADER = {"meta": {"1": {"version": 1}}}
@@ -195,6 +196,12 @@ def test_a_record_without_a_checksum_among_others_has_changed(history, path):
         refusal(history.trials, "digits")
     path.write_bytes(re.sub(rb',"crc":\d+', b"", content))  # as another program may write it
     assert len(history.trials("digits")) == 2
+
+
+def test_an_empty_record_of_a_later_version_has_no_checksum_and_is_kept():
+    tables = {"meta": {"1": {"version": 1}}, "trials": {}, "extra": {"1": {"a": 1}, "2": {}}}
+    content = storage.encode_tables(tables)
+    assert storage.read_tables(Path("digits.json"), content) == tables
 
 
 def test_a_changed_record_is_taken_from_the_copy_or_the_run_directory_and_the_others_stay(

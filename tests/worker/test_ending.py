@@ -145,6 +145,43 @@ def test_names_that_something_installed_refers_to_go_last(run, tmp_path, monkeyp
     assert (code, Path("rows.json").read_text()) == (0, "[1.5]")
 
 
+FORKS = """
+import os, time
+from torch import distributed, ones
+distributed.init_process_group("gloo")
+if distributed.get_rank():
+    child = os.fork()
+    if not child:
+        raise SystemExit(3)
+    while not os.path.exists(f"/proc/{child}/stat"):
+        pass
+    while " Z " not in open(f"/proc/{child}/stat").read():
+        time.sleep(0.01)
+for _ in range(3):
+    distributed.all_reduce(ones(1))
+print("well")
+"""
+
+
+def test_a_forked_process_that_fails_closes_no_connection_of_its_rank(tmp_path):
+    (tmp_path / "script.py").write_text(FORKS)
+    assert Rank(tmp_path / "run").run_all(tmp_path / "script.py") == ("well\n", "well\n")
+
+
+JOINS = """
+def join_all():
+    for thread in threading.enumerate():
+        if thread is not threading.main_thread():
+            thread.join()
+import atexit
+atexit.register(join_all)
+"""
+
+
+def test_an_exit_hook_may_join_all_threads(run):
+    assert run(GROUP.format(backend="") + JOINS) == (0, "")
+
+
 def test_the_other_ranks_notice_a_rank_that_fails_before_it_has_ended(tmp_path):
     (tmp_path / "script.py").write_text(FIRST_FAILS)
     codes, logs = Rank(tmp_path / "run").run_together(tmp_path / "script.py")

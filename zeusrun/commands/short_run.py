@@ -170,18 +170,17 @@ class _Watch:
         self.log: Path | None = None
         self._untrained = self._bytes = 0  # of the log, printed before the first step
         self._looks = self._before = 0
-        self._heading = ""  # the last line, if it has no number
+        self._heading = ""  # the last line, if it ends in a colon
         self._at_step: int | None = None  # when the first evaluation after training was seen
         self._trained = False
         self._begun_t: float | None = None  # when there was something to see
         self.trained_s = 0.0  # since then
 
     def take_lines(self, lines: Iterable[str]) -> None:
-        """Take in what rank 0 printed; the words of a result may stand on the line before it."""
+        """Take in what rank 0 printed; the words of a result may stand on a line before it."""
         for line in lines:
-            has_number = any(map(str.isdigit, line))
-            self._looks += has_number and shows_evaluation(f"{self._heading} {line}")
-            self._heading = "" if has_number else line
+            self._looks += shows_evaluation(f"{self._heading} {line}")
+            self._heading = line if line.rstrip().endswith(":") else ""
 
     def read_printed(self) -> list[str]:
         """Return what rank 0 printed in training, at the end; all of it where no step was seen."""

@@ -1,1 +1,1 @@
-"""What other programs read: files of runs, MLflow, and Prometheus."""
+"""What other programs read: MLflow and Prometheus."""

@@ -108,7 +108,8 @@ class PrintedLines(RowSource):
             newest = dict.fromkeys(each.strip() for each in reversed(self._unmatched))
             likely = sorted(newest, key=has_metric, reverse=True)[:2]
             shown = " or ".join(repr(each[:_SHOWN_LETTERS]) for each in likely)
-            should = f"; should it match {shown}?" if shown else ""
+            should = "" if final else " so far"
+            should += f"; should it match {shown}?" if shown else ""
             self._rows.warn("lines", f"no line of rank 0 has matched metrics.pattern{should}")
         return True  # the log is always there
 

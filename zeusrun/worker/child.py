@@ -70,7 +70,7 @@ def main(known: frozenset[str]) -> None:
     python, own, pid = sys.orig_argv[: -len(sys.argv)], place_in(os.environ), os.getpid()
     begin(1)
     after_import(["subprocess"], lambda module: reach_programs(module, own))
-    end(*_conclude(show_failure(run_script(sys.argv[1:], known, python)), pid))
+    end(*_conclude(show_failure(run_script(sys.argv[1:], known, python)), pid), pid)
 
 
 def _conclude(error: BaseException | None, pid: int) -> tuple[BaseException | None, bool, float]:

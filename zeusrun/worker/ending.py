@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import contextlib
 import ctypes
@@ -45,7 +46,7 @@ def leave(_signal: int, _frame: object) -> NoReturn:
     raise SystemExit
 
 
-def end(error: BaseException | None, beside_gloo: bool, grace_s: float) -> None:
+def end(error: BaseException | None, beside_gloo: bool, grace_s: float, pid: int) -> None:
     """Let the interpreter end the process.
 
     Args:
@@ -55,9 +56,10 @@ def end(error: BaseException | None, beside_gloo: bool, grace_s: float) -> None:
             and a finished training would count as failed. So only the modules of the script are
             cleared.
         grace_s: Seconds that this may take, after the exit hooks.
+        pid: Of the rank; a process that the script has forked has another one.
     """
     if beside_gloo:
-        _end_in_exit_hook(exit_code(error), type(error) is KeyboardInterrupt, grace_s)
+        _end_in_exit_hook(exit_code(error), type(error) is KeyboardInterrupt, grace_s, pid)
     if error is None:
         return
     if not isinstance(error, SystemExit):
@@ -74,7 +76,7 @@ def end(error: BaseException | None, beside_gloo: bool, grace_s: float) -> None:
         del error  # this frame is in its traceback
 
 
-def _end_in_exit_hook(code: int, interrupted: bool, grace_s: float) -> None:
+def _end_in_exit_hook(code: int, interrupted: bool, grace_s: float, pid: int) -> None:
     """Register an exit hook that runs the others, and ends the process as Python does after them.
 
     By then no frame of the script or of its caller is left.
@@ -86,8 +88,8 @@ def _end_in_exit_hook(code: int, interrupted: bool, grace_s: float) -> None:
         sleep(grace_s)
         os._exit(code)
 
-    timer = threading.Thread(target=give_up, daemon=True)  # an exit hook cannot start one
-    timer.start()
+    # An exit hook could not start it, and none should see it.
+    timer = _thread.start_new_thread(give_up, ())
 
     def finish() -> NoReturn:
         nonlocal code
@@ -95,14 +97,15 @@ def _end_in_exit_hook(code: int, interrupted: bool, grace_s: float) -> None:
         atexit._run_exitfuncs()  # noqa: SLF001 - public since never, the same since 2.0
         if not _flush_output():
             code = _FLUSH_FAILED
-        _stop_handlers_and_threads(besides={threading.get_ident(), timer.ident})
+        _stop_handlers_and_threads(besides={threading.get_ident(), timer})
         others_have_run.set()
         groups = _process_groups()
         _take_down()
         del groups
         if code != _FLUSH_FAILED and not _flush_output():
             code = _FLUSH_FAILED
-        if code and "ZEUSRUN_SLOT" not in os.environ and os.environ.get("WORLD_SIZE") != "1":
+        alone = "ZEUSRUN_SLOT" in os.environ or os.environ.get("WORLD_SIZE") == "1"
+        if code and os.getpid() == pid and not alone:
             _part()
         if interrupted:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -112,7 +115,7 @@ def _end_in_exit_hook(code: int, interrupted: bool, grace_s: float) -> None:
     atexit.register(finish)
 
 
-def _stop_handlers_and_threads(besides: AbstractSet[int | None]) -> None:
+def _stop_handlers_and_threads(besides: AbstractSet[int]) -> None:
     """Stop what may run while the names of modules go, as Python does: daemon threads, too."""
     for number in signal.valid_signals():
         if callable(signal.getsignal(number)):
@@ -145,9 +148,8 @@ def _part() -> None:
     They notice it now. torchrun ends them as soon as this process has ended.
     """
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208
-        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(name))) as each:
-            if each.family in {socket.AF_INET, socket.AF_INET6}:
-                each.getpeername()  # of one that only listens, an error
+        with contextlib.suppress(OSError), socket.fromfd(int(name), socket.AF_INET6, 0) as each:
+            if isinstance(each.getpeername(), tuple):  # else it is no socket, listens, is of Unix
                 each.shutdown(socket.SHUT_RDWR)
     sleep(_PARTING_S)
 
@@ -195,10 +197,10 @@ def _take_down() -> None:
 
 
 def _is_of_script(name: str, module: object) -> bool:
-    if name in {"__main__", "__mp_main__"}:  # multiprocessing gives it the second name
-        return True
     if not issubclass(type(module), ModuleType):
         return False
+    if name in {"__main__", "__mp_main__"}:  # multiprocessing gives it the second name
+        return True
     path = vars(module).get("__file__")
     ours = (os.path.dirname(os.__file__), os.path.dirname(os.path.dirname(__file__)))  # noqa: PTH120
     return (

@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from zeusrun.files.private import NO_SPACE, open_for_writing
 from zeusrun.sidecar.events import Ended, Started, append_event
@@ -26,7 +26,7 @@ from zeusrun.worker.hooks.install import install_hooks
 from zeusrun.worker.script import run_script, show_failure
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from zeusrun.worker.hooks.install import Hooks
 
@@ -43,7 +43,7 @@ def main(known: frozenset[str]) -> None:
     end_with_parent()
     rank, arguments = _begin(), sys.argv[1:]
     python = [sys.executable, "-u"]
-    end(*rank.conclude(show_failure(run_script(arguments, known, python))))
+    end(*rank.conclude(show_failure(run_script(arguments, known, python))), rank.pid)
 
 
 @dataclass(frozen=True)
@@ -113,8 +113,7 @@ def _begin() -> _Rank:
     log = os.path.join(run_dir, "logs", f"rank{number}")  # noqa: PTH118
     with _going_on("this rank has no log of its own"):
         _redirect_output(f"{log}.log")
-    for stream in filter(None, (sys.stdout, sys.stderr)):
-        _drop_what_does_not_fit(stream)
+    _drop_what_does_not_fit([each.buffer for each in (sys.stdout, sys.stderr) if each])
     if sys.argv[1] == "--plain":
         sys.stdout.flush()
         os.execv(sys.executable, [sys.executable, "-u", *sys.argv[2:]])  # noqa: S606 - that is --plain
@@ -148,12 +147,11 @@ def _redirect_output(path: str) -> None:
     os.close(descriptor)
 
 
-def _drop_what_does_not_fit(stream: TextIO) -> None:
+def _drop_what_does_not_fit(files: Sequence[Any]) -> None:
     """Let a script go on that prints to a full disk; the log then lacks what did not fit."""
-    file: Any = stream.buffer
-    write, dropped = file.write, 0
+    dropped = 0  # of both: whatever is written next ends a line that was cut
 
-    def write_or_drop(content: bytes, /) -> int | None:
+    def write_or_drop(write: Callable[[bytes], Any], content: bytes, /) -> int | None:
         nonlocal dropped
         size, written = memoryview(content).nbytes, 0  # a disk may take a part
         try:
@@ -168,7 +166,8 @@ def _drop_what_does_not_fit(stream: TextIO) -> None:
         dropped += size - written
         return size
 
-    file.write = write_or_drop  # of the object: its class stays what scripts expect
+    for file in files:  # of the object: its class stays what scripts expect
+        file.write = functools.partial(write_or_drop, file.write)
 
 
 def _keep_terminal() -> None:

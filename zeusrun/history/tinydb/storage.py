@@ -259,7 +259,7 @@ def find_changed(data: bytes) -> list[tuple[str, str]]:
         if line.endswith(b":{"):
             table = name
         elif not has_sum:
-            without += [] if line.rstrip(b",").endswith(b":{}") else [(table, name)]
+            without += [] if line.rstrip(b",}").endswith(b":{") else [(table, name)]
         else:
             has_sums = True
             changed += [] if rest.rstrip(b",}") == b"%d" % zlib.crc32(head) else [(table, name)]
