@@ -15,7 +15,9 @@ ARMS = (16, 32, 64)
 def believed(mean, covariance, run_sd=0.1, incumbent=0, bound_factor=1.35):
     mean = np.array(mean, dtype=float)
     covariance = np.array(covariance)
-    return Beliefs(ARMS, mean, mean, mean, covariance, run_sd, bound_factor, incumbent, 1.0)
+    return Beliefs(
+        ARMS, mean, 0 * mean, mean, mean, covariance, run_sd, bound_factor, incumbent, 1.0
+    )
 
 
 def values(beliefs, in_flight=(), usable=ARMS):

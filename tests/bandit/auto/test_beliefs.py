@@ -40,15 +40,20 @@ def test_the_default_alone_tells_the_level():
 
 
 def test_the_least_cost_of_reaching_the_target_includes_failures():
-    runs = [run(64, 10), run(64, 10, status=TrialStatus.MISSED), run(128, 30)]
+    runs = [run(64, 10), run(64, 10), run(64, 40, status=TrialStatus.MISSED), run(128, 30)]
     evidence = gather(problem(), runs)
-    log_cost, share = _cheapest(evidence, {64: 0.0, 128: 0.0})
-    assert (math.exp(log_cost), share) == (pytest.approx(20), pytest.approx(1 / 20))
-    assert _cheapest(evidence, {64: 2.0, 128: 0.0})[1] == pytest.approx(1 / 30)
-    assert _cheapest(gather(problem(), []), {}) == (None, 0.0)
+    chance = evidence.luck.missing[64]
+    assert 0.2 < chance < 0.4
+    log_cost, share = _cheapest(problem(), evidence, {64: 0.0, 128: 0.0})
+    expected = 10 * (1 + chance / (1 - chance) * min(5, evidence.widest[64]))  # of 50 epochs
+    assert (math.exp(log_cost), share) == (pytest.approx(expected), pytest.approx(1 / expected))
+    assert _cheapest(problem(), evidence, {64: 3.0, 128: 0.0})[1] < 1 / 30
+    assert _cheapest(problem(), gather(problem(), []), {}) == (None, 0.0)
     full = gather(problem(), [run(64, 10), *[run(64, None, status=TrialStatus.OOM)] * 2])
     assert full.fitting == (16, 32)
-    assert _cheapest(full, {64: 0.0})[0] is not None  # then what no longer fits is the measure
+    assert (
+        _cheapest(problem(), full, {64: 0.0})[0] is not None
+    )  # then what no longer fits is the measure
     unbounded = beliefs(*runs[::2], run(256, 40, status=TrialStatus.MISSED), cost_factor=None)
     assert unbounded.log_epochs[-1] > math.log(40)
 

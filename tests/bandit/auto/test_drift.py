@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.bandit.runs import run
 from zeusrun.bandit.auto.drift import LEAST, describe_edited, weigh_runs, without_edited
-from zeusrun.bandit.problem import RUN_SD, find_spread
+from zeusrun.bandit.problem import RUN_SD, find_luck
 from zeusrun.trial import TrialStatus
 
 REACHED, MISSED, STOPPED = TrialStatus.REACHED, TrialStatus.MISSED, TrialStatus.STOPPED
@@ -164,6 +164,6 @@ def test_a_history_of_thousands_of_surprises_overflows_nothing():
 
 
 def test_the_spread_starts_from_what_others_saw_and_learns():
-    assert find_spread({}, {}).sd == pytest.approx(RUN_SD)
+    assert find_luck({}, {})[0].spread.sd == pytest.approx(RUN_SD)
     runs = [run(64, epochs) for epochs in (5, 37) * 50]  # their logarithms are 2 apart
-    assert find_spread({64: runs}, {}).sd == pytest.approx(1, rel=0.05)
+    assert find_luck({64: runs}, {})[0].spread.sd == pytest.approx(1, rel=0.05)

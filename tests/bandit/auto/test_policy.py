@@ -116,6 +116,19 @@ def test_a_run_that_cannot_be_replaced_has_no_speed_check():
     assert "measure" not in decision.why
 
 
+def test_a_recurrence_has_one_speed_check_at_most():
+    """Each is a start of the script: thirty close candidates once had eleven in a night."""
+    long = {"per_epoch": 1e5}
+    known = [run(64, 10, **long)]
+    decision = choose(*known, max_power_w=50.0)
+    assert decision.stage is Stage.SPEED_CHECK
+    look = speed_checked(decision.global_batch_size, 3e5, stage=Stage.SPEED_CHECK)
+    look = look._replace(recurrence=JOB.recurrence)
+    assert choose(*known, look, max_power_w=50.0).global_batch_size == 64
+    later = choose(*known, look._replace(recurrence=JOB.recurrence - 1), max_power_w=50.0)
+    assert later.stage is Stage.SPEED_CHECK
+
+
 def test_short_runs_have_no_speed_check():
     assert choose(run(64, 10, per_epoch=100.0)).stage is Stage.EXPLORE
 
@@ -553,7 +566,8 @@ def test_a_range_of_ninety_percent_holds_nine_runs_in_ten():
     inside = 0
     for _ in range(300):
         epochs = np.maximum(1, np.round(40 * rng.lognormal(0, 0.14, 9)))
-        low, high = explain(*[run(64, int(k)) for k in epochs[:8]])[64].cost_range_j
+        runs = [run(64, int(k)) for k in epochs[:8]]
+        low, high = explain(*runs, max_epochs=400)[64].cost_range_j
         inside += low <= 100 * epochs[8] <= high
     assert 0.85 <= inside / 300 <= 0.95
 
@@ -568,7 +582,7 @@ def test_it_holds_and_is_narrow_when_few_runs_show_the_speed(scatter, count):
         epochs = np.round(40 * rng.lognormal(0, 0.14, 20 + count)).tolist()
         speeds = [None] * 20 + (100 * rng.lognormal(0, scatter, count)).tolist()
         runs = [run(64, int(k), per_epoch=j) for k, j in zip(epochs, speeds, strict=True)]
-        low, high = (math.log(j / 4000) for j in explain(*runs)[64].cost_range_j)
+        low, high = (math.log(j / 4000) for j in explain(*runs, max_epochs=400)[64].cost_range_j)
         inside += (math.erf(high / sd / math.sqrt(2)) - math.erf(low / sd / math.sqrt(2))) / 2
         known = 0.14**2 * (1 + 1 / len(runs)) + scatter**2 * (1 + 1 / count)
         widths.append((high - low) / (2 * 1.645 * math.sqrt(known)))

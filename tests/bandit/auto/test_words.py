@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from zeusrun.bandit.auto.words import belief_of, why_after_crash, why_incumbent, why_retry, why_try
+from zeusrun.bandit.problem import Luck, Spread
 from zeusrun.trial import Bound
 
 ARMS = (16, 32, 64)
@@ -20,18 +20,18 @@ def assess(times=(1.0, 1.0, 1.0), values=(0.5, 0.0, 2.0), *, incumbent=1, cost_j
         "results": {}, "reached": {32: [1]}, "crashes": {}, "crashed": {}, "outdated": (), "fitting": ARMS,
         "in_flight": (), "failed_since": dict.fromkeys(ARMS, 0), "failed_now": {16},
         "crashed_now": {64, 16}, "last_reached": 32, "out_of_memory": {}, "speeds": {32: [1]},
-        "timed": {}, "freedom": 4.0, "run_sd": 0.1, "speed_sd": 0.05,
+        "timed": {}, "freedom": 4.0, "run_sd": 0.1, "speed_sd": 0.05, "luck": Luck(Spread(0.1), {}, 0.0),
     }  # fmt: skip
     beliefs = SimpleNamespace(
         arms=ARMS, mean=np.log(100.0 * np.array(times)), covariance=np.eye(3) * 0.03,
         run_sd=0.1, incumbent=incumbent, incumbent_cost_j=cost_j,
-        log_epochs=np.log([8.0, 10.0, 12.0]), log_epoch_cost=np.log([12.0, 10.0, 9.0]),
+        log_epochs=np.log([8.0, 10.0, 12.0]), log_misses=np.zeros(3), log_epoch_cost=np.log([12.0, 10.0, 9.0]),
     )  # fmt: skip
     return SimpleNamespace(
         beliefs=beliefs,
         evidence=SimpleNamespace(**{**known, **evidence}),
         values=None if values is None else np.array(values),
-        problem=SimpleNamespace(last_attempt=evidence.get("last", False)),
+        problem=SimpleNamespace(last_attempt=evidence.get("last", False), epoch_limit=40),
     )
 
 
@@ -98,11 +98,11 @@ def test_what_is_believed_of_a_batch_size_is_known_as_far_as_something_was_seen(
     belief = belief_of(now, 0, Bound(200.0), None)
     assert (belief.global_batch_size, belief.trials, belief.reached) == (16, 1, 0)
     assert (belief.epochs, belief.epoch_cost_j) == (pytest.approx(8.0), pytest.approx(12.0))
-    assert belief.cost_j == pytest.approx(200.0 * math.exp(0.005))
+    assert belief.cost_j == 200.0  # no run costs more than its bound
     assert (belief.failure_chance, belief.value_j) == (pytest.approx(0.5), pytest.approx(50.0))
     low, high = belief.cost_range_j
-    assert low < 200.0 < high
-    assert low * high == pytest.approx(200.0**2)
+    assert low < 200.0 == high  # the bound
+    assert low == pytest.approx(116.4, abs=0.1)  # of a success: its top would be 344
     assert (belief.chance, belief.is_next) == (0.0, False)
     chosen = belief_of(now, 0, Bound(100.0), "because")
     assert (chosen.chance, chosen.verdict) == (1.0, "because")

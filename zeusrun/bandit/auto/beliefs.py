@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from zeusrun.bandit.auto.evidence import gather
-from zeusrun.bandit.problem import average_speed, better, finite_exp
+from zeusrun.bandit.problem import average_speed, better, finite_exp, mean_log_epochs
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ CLIFF_SD = 0.3  # of an arm that has only failed: failures are cliffs, and say l
 LEVEL_VARIANCE = 10.0
 DEVICE_STEEPNESS = 0.5  # of the difference between the speeds of two kinds of devices
 OVERHEAD = 0.25  # how much overhead per step a low power draw means
+_MOST = 1e9  # times more, of a damaged history
 BOUND_SDS = 2.0  # a run that costs this much more than the incumbent, and an epoch, does not matter
 
 
@@ -40,7 +41,8 @@ class Beliefs:
     """Gaussian beliefs in log cost over the candidates, shape ``(n,)`` each."""
 
     arms: tuple[int, ...]  # candidates, ascending
-    log_epochs: Array  # mean of log epochs to the target
+    log_epochs: Array  # mean of log epochs to the target, if luck is not bad
+    log_misses: Array  # log of the joules to the target ÷ those of a run that reaches it
     log_epoch_cost: Array  # mean of log joules per epoch
     mean: Array  # of log joules to the target
     covariance: Array  # of the mean, shape ``(n, n)``; without the spread between runs
@@ -70,7 +72,7 @@ def believe(problem: Problem, evidence: Evidence) -> Beliefs:
     speed, speed_covariance = condition(speed_covariance, speed, seen, speeds)
 
     speed_by_arm = dict(zip(seen, speed.tolist(), strict=True))
-    least_cost, epoch_share = _cheapest(evidence, speed_by_arm)
+    least_cost, epoch_share = _cheapest(problem, evidence, speed_by_arm)
     bound_factor = None
     if problem.cost_factor is not None:  # a run takes whole epochs, so one more is allowed
         bound_factor = min(problem.cost_factor, math.exp(BOUND_SDS * run_sd) + epoch_share)
@@ -82,7 +84,9 @@ def believe(problem: Problem, evidence: Evidence) -> Beliefs:
     )
 
     n = len(arms)
-    mean = (epochs + speed)[:n]
+    pairs = zip(arms, epochs.tolist(), strict=False)
+    misses = np.array([_log_misses(problem, evidence, *each) for each in pairs])
+    mean = (epochs + speed)[:n] + misses
     usable = evidence.reached.keys() & set(evidence.fitting)
     options = [i for i, arm in enumerate(arms) if arm in usable]
     incumbent = min(options, key=lambda i: float(mean[i]), default=None)
@@ -92,6 +96,7 @@ def believe(problem: Problem, evidence: Evidence) -> Beliefs:
     return Beliefs(
         arms=arms,
         log_epochs=epochs[:n],
+        log_misses=misses,
         log_epoch_cost=speed[:n],
         mean=mean,
         covariance=(epochs_covariance + speed_covariance)[:n, :n],
@@ -148,8 +153,22 @@ def _weigh(counts: Sequence[tuple[float, float]], run_sd: float) -> tuple[float,
     return math.log(sum(epochs * each for epochs, each in counts) / weight), run_sd**2 / weight
 
 
+def _log_misses(problem: Problem, evidence: Evidence, arm: int, log_epochs: float) -> float:
+    """Return what misses add to the log of the joules to the target.
+
+    Each costs as much as its bound pays for, at most all epochs, and then the next run.
+    """
+    if not evidence.reached:
+        return 0.0
+    chance = evidence.luck.missing_of(arm)
+    spent = problem.epoch_limit / finite_exp(log_epochs)
+    if problem.cost_factor is not None:
+        spent = min(spent, max(problem.cost_factor, evidence.widest.get(arm, 0.0)))
+    return math.log1p(chance / (1 - chance) * min(max(1.0, spent), _MOST))
+
+
 def _cheapest(
-    evidence: Evidence, log_epoch_cost: Mapping[int, float]
+    problem: Problem, evidence: Evidence, log_epoch_cost: Mapping[int, float]
 ) -> tuple[float | None, float]:
     """Return the least log cost of reaching the target, and the share of it that an epoch costs.
 
@@ -158,9 +177,8 @@ def _cheapest(
     costs = []
     usable = evidence.reached.keys() & set(evidence.fitting) or evidence.reached.keys()
     for arm in usable:
-        runs = evidence.reached[arm]
-        spent = math.log(sum(run.weight * run.epochs_today for run in evidence.results[arm]))
-        log_epochs = spent - math.log(sum(run.weight for run in runs))
+        log_epochs, _ = mean_log_epochs(evidence.reached[arm])
+        log_epochs += _log_misses(problem, evidence, arm, log_epochs)
         costs.append((log_epochs + log_epoch_cost[arm], finite_exp(-log_epochs)))
     return min(costs, default=(None, 0.0))
 
@@ -241,7 +259,10 @@ def assess(problem: Problem, runs: Runs) -> Assessment:
     beliefs = believe(problem, evidence)
     values = None
     if beliefs.incumbent_cost_j is not None:
-        usable = [arm for arm in evidence.fitting if arm not in evidence.failed_now]
+        known = evidence.speeds if evidence.checked_now else evidence.fitting  # one check a night
+        usable = [
+            arm for arm in evidence.fitting if arm in known and arm not in evidence.failed_now
+        ]
         values = values_of_trying(beliefs, usable, evidence.in_flight)
     return Assessment(problem, evidence, beliefs, values)
 

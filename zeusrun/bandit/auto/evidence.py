@@ -16,7 +16,7 @@ from zeusrun.bandit.problem import (
     SPEED_RUNS,
     Spread,
     average_speed,
-    find_spread,
+    find_luck,
     finite_exp,
     newest_speeds,
     timed_runs,
@@ -28,7 +28,7 @@ from zeusrun.trial import Stage, TrialStatus
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from zeusrun.bandit.problem import Observation, Problem, Runs, RunsByArm
+    from zeusrun.bandit.problem import Luck, Observation, Problem, Runs, RunsByArm
 
 # Standard deviations of log joules per epoch between runs, of a steady and of a noisy machine, and
 # how many machines are noisy. A range has to hold on these, too, so it assumes more of them; for
@@ -54,17 +54,19 @@ class Evidence:
     speed_sd: float  # standard deviation of one run's log joules per epoch
     timed: RunsByArm  # the runs that show the speed of each arm
     power_w: float | None  # drawn at the known arm nearest to the default
-    run_sd: float  # standard deviation of one run's log epochs
+    run_sd: float  # standard deviation of log epochs of one run that reaches the target
     freedom: float  # degrees of freedom of it
+    luck: Luck
     widest: Mapping[int, float]  # factor between the expected epochs and the most of the next run
     fitting: tuple[int, ...]  # candidates that neither memory nor crashes of the script rule out
     crashes: Mapping[int, int]  # see ``count_crashes``
     crashed: Mapping[int, str]  # arms that crashes of the script rule out, and why
-    crashed_now: frozenset[int]  # in the recurrence being decided, as the next four
+    crashed_now: frozenset[int]  # in the recurrence being decided, as the next five
     failed_now: frozenset[int]
     missed_now: frozenset[int]  # failed, and not only stopped at a bound
     proven_failed_now: bool  # whether an arm failed that was run as the best known
     lost_now_j: float  # known cost of these failures
+    checked_now: bool  # whether a speed was checked
     out_of_memory: Mapping[int, int]  # how often
     in_flight: frozenset[int]
     failed_since: Counter[int]  # failures of each arm since a run reached the target
@@ -93,7 +95,7 @@ def gather(problem: Problem, runs: Runs) -> Evidence:
     relevant = [run for run in _without_old_bounds(weighed) if run.weight >= LEAST]
     reached = _by_arm(problem, [run for run in relevant if run.status is TrialStatus.REACHED])
     failed = _by_arm(problem, [run for run in relevant if run.status in FAILED])
-    spread = find_spread(reached, failed)
+    luck, failed = find_luck(reached, failed)
     timed = timed_runs(runs)
     variance, _ = find_speed_variance(timed, NOISY_SHARE)
     crashed = rule_out_crashed(runs)
@@ -110,9 +112,10 @@ def gather(problem: Problem, runs: Runs) -> Evidence:
         speed_sd=math.sqrt(variance),
         timed=timed,
         power_w=_power(problem, timed),
-        run_sd=spread.sd,
-        freedom=spread.freedom,
-        widest={arm: _widest(spread, own) for arm, own in reached.items()},
+        run_sd=luck.spread.sd,
+        freedom=luck.spread.freedom,
+        luck=luck,
+        widest={arm: _widest(luck.spread, own) for arm, own in reached.items()},
         fitting=fitting(problem.candidates, out_of_memory, runs, crashed),
         crashes=count_crashes(runs),
         crashed=crashed,
@@ -122,6 +125,7 @@ def gather(problem: Problem, runs: Runs) -> Evidence:
         failed_now=failed_now(problem, lost, OUTDONE),
         missed_now=failed_now(problem, lost, OUTDONE - {TrialStatus.STOPPED}),
         proven_failed_now=any(run.status in FAILED and run.stage in PROVEN for run in lost),
+        checked_now=any(run.stage is Stage.SPEED_CHECK for run in now),
         lost_now_j=sum((run.epochs or 1) * (run.epoch_cost_j or 0.0) for run in lost),
         failed_since=_failed_since(runs),
         outdated=sum(is_settled(run) and run.weight < LEAST for run in weighed),

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _FAR = 9.0  # times more, of which no number is said: so little is known
 _CERTAIN = 0.9  # that a run would be stopped
+_TAIL = 0.05  # of the runs are above a range
 
 
 def why_first(now: Assessment, index: int) -> str:
@@ -135,16 +136,23 @@ def belief_of(now: Assessment, index: int, bound: Bound | None, why: str | None)
     """Return what is believed of one arm; ``why`` it is the next one, ``None`` if it is not."""
     evidence, beliefs = now.evidence, now.beliefs
     arm, cost_j = beliefs.arms[index], beliefs.incumbent_cost_j
-    log_cost = float(beliefs.mean[index])
     sd = math.sqrt(max(0.0, float(beliefs.covariance[index, index])) + beliefs.run_sd**2)
     trials = len(evidence.results.get(arm, ())) + evidence.out_of_memory.get(arm, 0)
-    cost_range_j = failure_chance = value_j = None
-    if bound is not None and trials:  # an arm that was never tried may fail for any reason
-        far = (math.log(bound.cost_j) - log_cost) / sd
-        failure_chance = 0.5 * math.erfc(far / math.sqrt(2))
+    run_j = cost_range_j = failure_chance = value_j = None
+    log_cost = float(beliefs.mean[index] - beliefs.log_misses[index])  # if it reaches the target
+    most_j = finite_exp(float(beliefs.log_epoch_cost[index])) * now.problem.epoch_limit
+    most_j = min(most_j, math.inf if bound is None else bound.cost_j)
+    missing = evidence.luck.missing_of(arm)
+    late = math.erfc((math.log(most_j) - log_cost) / sd / math.sqrt(2)) / 2
+    risk = missing + (1 - missing) * late
+    if trials:  # an arm that was never tried may fail for any reason
+        failure_chance = risk
     if cost_j is not None:
+        run_j = min(most_j, finite_exp(log_cost + beliefs.run_sd**2 / 2))
+        run_j += missing * (most_j - run_j) if most_j < math.inf else 0.0
         far = _find_reach(evidence, arm, sd)
-        cost_range_j = finite_exp(log_cost - far), finite_exp(log_cost + far)
+        high_j = most_j if risk > _TAIL else finite_exp(log_cost + far)
+        cost_range_j = min(most_j, finite_exp(log_cost - far)), min(most_j, high_j)
     if now.values is not None and cost_j is not None:
         worth_j = float(now.values[index]) * cost_j
         value_j = worth_j if math.isfinite(worth_j) else None
@@ -152,15 +160,19 @@ def belief_of(now: Assessment, index: int, bound: Bound | None, why: str | None)
         global_batch_size=arm,
         trials=trials,
         reached=len(evidence.reached.get(arm, ())),
-        epochs=finite_exp(float(beliefs.log_epochs[index])) if evidence.reached else None,
+        epochs=_expected_epochs(now, index) if evidence.reached else None,
         epoch_cost_j=finite_exp(float(beliefs.log_epoch_cost[index])) if evidence.speeds else None,
-        cost_j=None if cost_j is None else finite_exp(log_cost + beliefs.run_sd**2 / 2),
+        cost_j=run_j,
         cost_range_j=cost_range_j,
         failure_chance=failure_chance,
         value_j=value_j,
         chance=float(why is not None),
         verdict=_verdict(now, index, failure_chance) if why is None else why,
     )
+
+
+def _expected_epochs(now: Assessment, index: int) -> float:
+    return min(now.problem.epoch_limit, finite_exp(float(now.beliefs.log_epochs[index])))
 
 
 def _find_reach(evidence: Evidence, arm: int, sd: float) -> float:
