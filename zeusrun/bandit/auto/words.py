@@ -145,7 +145,7 @@ def belief_of(now: Assessment, index: int, bound: Bound | None, why: str | None)
     missing = evidence.luck.missing_of(arm)
     late = math.erfc((math.log(most_j) - log_cost) / sd / math.sqrt(2)) / 2
     risk = missing + (1 - missing) * late
-    if trials:  # an arm that was never tried may fail for any reason
+    if trials and (bound is not None or missing):  # one never tried may fail for any reason
         failure_chance = risk
     if cost_j is not None:
         run_j = min(most_j, finite_exp(log_cost + beliefs.run_sd**2 / 2))
