@@ -85,7 +85,7 @@ BUDGETS: Mapping[str, int] = {
     "maintenance": 951,
     "metrics": 2_129,
     "other files": 361,
-    "policies": 3_188,
+    "policies": 3_187,
     "report": 1_649,
     "schedule": 1_054,
     "server": 4_214,
@@ -132,7 +132,7 @@ class Loaded(NamedTuple):
 
 
 WALK_BUDGET = Walk(files=105, stops=397, returns=292)
-LOADED_BUDGET = Loaded(modules=199, lines=24_401)
+LOADED_BUDGET = Loaded(modules=199, lines=24_400)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

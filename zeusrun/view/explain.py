@@ -250,8 +250,8 @@ def _change(
     if decision.stage is Stage.EXPLOIT:
         runs = f"if runs of {own.global_batch_size} come to cost more than those of {other}"
         return f"{runs} ({energy_text(cost_j)}), {other} is used"
-    cheaper = f"if its expected cost falls below that of {other} ({energy_text(cost_j)})"
-    return f"{cheaper}, it replaces {other} as the cheapest so far"
+    reaches = "once it has reached the target, and is expected to cost less than"
+    return f"{reaches} {other} ({energy_text(cost_j)}), it replaces {other} as the cheapest so far"
 
 
 def explain_table(

@@ -58,7 +58,7 @@ def test_what_is_said_of_a_job_that_misses_by_luck_can_come_true():
     low_j, high_j = own.cost_range_j
     assert 300 < low_j < 400
     assert high_j <= 1200.001  # 12 epochs of 100 J
-    assert 400 < own.cost_j < 800
+    assert 600 < own.cost_j < 1000  # with the run that follows a miss
     for each in believed:
         assert each.epochs <= 12
         assert each.cost_range_j[1] <= 12 * each.epoch_cost_j * 1.001

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 
 import numpy as np
@@ -98,7 +99,7 @@ def test_what_is_believed_of_a_batch_size_is_known_as_far_as_something_was_seen(
     belief = belief_of(now, 0, Bound(200.0), None)
     assert (belief.global_batch_size, belief.trials, belief.reached) == (16, 1, 0)
     assert (belief.epochs, belief.epoch_cost_j) == (pytest.approx(8.0), pytest.approx(12.0))
-    assert belief.cost_j == 200.0  # no run costs more than its bound
+    assert belief.cost_j == pytest.approx(200.0 * math.exp(0.005))
     assert (belief.failure_chance, belief.value_j) == (pytest.approx(0.5), pytest.approx(50.0))
     low, high = belief.cost_range_j
     assert low < 200.0 == high  # the bound

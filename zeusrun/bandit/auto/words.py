@@ -138,8 +138,9 @@ def belief_of(now: Assessment, index: int, bound: Bound | None, why: str | None)
     arm, cost_j = beliefs.arms[index], beliefs.incumbent_cost_j
     sd = math.sqrt(max(0.0, float(beliefs.covariance[index, index])) + beliefs.run_sd**2)
     trials = len(evidence.results.get(arm, ())) + evidence.out_of_memory.get(arm, 0)
-    run_j = cost_range_j = failure_chance = value_j = None
-    log_cost = float(beliefs.mean[index] - beliefs.log_misses[index])  # if it reaches the target
+    cost_range_j = failure_chance = value_j = None
+    log_total = float(beliefs.mean[index])
+    log_cost = log_total - float(beliefs.log_misses[index])  # if it reaches the target
     most_j = finite_exp(float(beliefs.log_epoch_cost[index])) * now.problem.epoch_limit
     most_j = min(most_j, math.inf if bound is None else bound.cost_j)
     missing = evidence.luck.missing_of(arm)
@@ -148,8 +149,6 @@ def belief_of(now: Assessment, index: int, bound: Bound | None, why: str | None)
     if trials and (bound is not None or missing):  # one never tried may fail for any reason
         failure_chance = risk
     if cost_j is not None:
-        run_j = min(most_j, finite_exp(log_cost + beliefs.run_sd**2 / 2))
-        run_j += missing * (most_j - run_j) if most_j < math.inf else 0.0
         far = _find_reach(evidence, arm, sd)
         high_j = most_j if risk > _TAIL else finite_exp(log_cost + far)
         cost_range_j = min(most_j, finite_exp(log_cost - far)), min(most_j, high_j)
@@ -162,7 +161,7 @@ def belief_of(now: Assessment, index: int, bound: Bound | None, why: str | None)
         reached=len(evidence.reached.get(arm, ())),
         epochs=_expected_epochs(now, index) if evidence.reached else None,
         epoch_cost_j=finite_exp(float(beliefs.log_epoch_cost[index])) if evidence.speeds else None,
-        cost_j=run_j,
+        cost_j=None if cost_j is None else finite_exp(log_total + beliefs.run_sd**2 / 2),
         cost_range_j=cost_range_j,
         failure_chance=failure_chance,
         value_j=value_j,
