@@ -85,7 +85,7 @@ BUDGETS: Mapping[str, int] = {
     "maintenance": 951,
     "metrics": 2_129,
     "other files": 361,
-    "policies": 3_187,
+    "policies": 3_195,
     "report": 1_649,
     "schedule": 1_054,
     "server": 4_214,
@@ -131,8 +131,8 @@ class Loaded(NamedTuple):
     lines: int
 
 
-WALK_BUDGET = Walk(files=105, stops=397, returns=292)
-LOADED_BUDGET = Loaded(modules=199, lines=24_400)
+WALK_BUDGET = Walk(files=106, stops=398, returns=292)
+LOADED_BUDGET = Loaded(modules=200, lines=24_408)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

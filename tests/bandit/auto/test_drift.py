@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from tests.bandit.runs import run
 from zeusrun.bandit.auto.drift import LEAST, describe_edited, weigh_runs, without_edited
-from zeusrun.bandit.problem import RUN_SD, find_luck
+from zeusrun.bandit.auto.luck import find_luck
+from zeusrun.bandit.problem import RUN_SD
 from zeusrun.trial import TrialStatus
 
 REACHED, MISSED, STOPPED = TrialStatus.REACHED, TrialStatus.MISSED, TrialStatus.STOPPED

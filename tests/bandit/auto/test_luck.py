@@ -10,8 +10,9 @@ import pytest
 
 from tests.bandit.runs import run
 from tests.bandit.scripts import problem
+from zeusrun.bandit.auto.luck import find_luck
 from zeusrun.bandit.auto.policy import Auto
-from zeusrun.bandit.problem import RUN_SD, find_luck
+from zeusrun.bandit.problem import RUN_SD
 from zeusrun.trial import TrialStatus
 
 MISSED, STOPPED = TrialStatus.MISSED, TrialStatus.STOPPED

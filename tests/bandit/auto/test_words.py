@@ -8,8 +8,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from zeusrun.bandit.auto.luck import Luck
 from zeusrun.bandit.auto.words import belief_of, why_after_crash, why_incumbent, why_retry, why_try
-from zeusrun.bandit.problem import Luck, Spread
+from zeusrun.bandit.problem import Spread
 from zeusrun.trial import Bound
 
 ARMS = (16, 32, 64)

@@ -10,13 +10,13 @@ from itertools import pairwise, takewhile
 from typing import TYPE_CHECKING
 
 from zeusrun.bandit.auto.drift import DOUBTED, LEAST, is_cut, is_settled, weigh_shown
+from zeusrun.bandit.auto.luck import find_luck
 from zeusrun.bandit.problem import (
     FAILED,
     OUTDONE,
     SPEED_RUNS,
     Spread,
     average_speed,
-    find_luck,
     finite_exp,
     newest_speeds,
     timed_runs,
@@ -28,7 +28,8 @@ from zeusrun.trial import Stage, TrialStatus
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from zeusrun.bandit.problem import Luck, Observation, Problem, Runs, RunsByArm
+    from zeusrun.bandit.auto.luck import Luck
+    from zeusrun.bandit.problem import Observation, Problem, Runs, RunsByArm
 
 # Standard deviations of log joules per epoch between runs, of a steady and of a noisy machine, and
 # how many machines are noisy. A range has to hold on these, too, so it assumes more of them; for
