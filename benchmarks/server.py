@@ -55,7 +55,6 @@ PAGES = (
     "/job/forecast",
     "/job/forecast?sort=-cost&host=node-0",
     "/runs?sort=-energy",
-    "/compare?job=forecast&size=128&size=512",
     "/run/forecast-5000-1",
     "/machines",
 )

@@ -71,7 +71,7 @@ PARTS: Mapping[str, tuple[str, ...]] = {
 
 BUDGETS: Mapping[str, int] = {
     "adapt": 880,
-    "analysis": 1_005,
+    "analysis": 993,
     "commands": 2_945,
     "elastic": 1_579,
     "export": 336,
@@ -88,7 +88,7 @@ BUDGETS: Mapping[str, int] = {
     "policies": 3_195,
     "report": 1_649,
     "schedule": 1_054,
-    "server": 4_214,
+    "server": 4_045,
     "shared histories": 1_864,
     "simulate": 1_244,
     "slurm": 679,
@@ -132,7 +132,7 @@ class Loaded(NamedTuple):
 
 
 WALK_BUDGET = Walk(files=106, stops=398, returns=292)
-LOADED_BUDGET = Loaded(modules=200, lines=24_408)
+LOADED_BUDGET = Loaded(modules=200, lines=24_396)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

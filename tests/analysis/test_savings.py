@@ -13,7 +13,7 @@ from tests.factories import build_trial
 from zeusrun.analysis import savings
 from zeusrun.analysis.amounts import Estimate, add_estimates, name_ends
 from zeusrun.analysis.run_costs import _doubt_of_one, _find_speeds, draw_log_epochs
-from zeusrun.analysis.savings import compare_sizes, find_net_amounts, find_savings
+from zeusrun.analysis.savings import find_net_amounts, find_savings
 from zeusrun.bandit.auto.evidence import gather
 from zeusrun.trial import CurvePoint, EnergySource, Interruption, PowerPoint, Stage, TrialStatus
 from zeusrun.trial.values import WorldChange
@@ -74,21 +74,6 @@ def test_what_many_runs_show_is_claimed_with_its_range():
         18,
         "2025-06-01T12:00:00.000+00:00",
     )
-
-
-def test_two_batch_sizes_are_compared_as_the_one_in_use_and_the_default():
-    trials = default_then(64, 60)
-    savings = find_savings(trials)
-    cost, energy = compare_sizes(trials, 64, 32)
-    assert cost == savings.share
-    assert energy is not None
-    back, _ = compare_sizes(trials, 32, 64)
-    assert back.value == pytest.approx(1 - 1 / (1 - cost.value), rel=1e-6)
-    assert not compare_sizes([*trials, run(30, 128, 59)], 128, 64)[0].is_shown
-    assert compare_sizes(trials, 64, 999) == (None, None)
-    assert compare_sizes([], 64, 32) == (None, None)
-    estimated = replace(trials[-1], energy_source=EnergySource.ESTIMATED, recurrence=99)
-    assert compare_sizes([*trials, estimated], 64, 32) == (None, None)
 
 
 def test_a_loss_is_claimed_as_well():
@@ -382,8 +367,6 @@ def test_only_the_newest_runs_are_compared_however_many_are_read(monkeypatch):
     assert (len(of_all.by_trial), len(found.by_trial)) == (18, 14)
     assert found == find_savings(newest)
     assert find_net_amounts(trials, of_all).energy_runs == 14
-    monkeypatch.setattr(savings, "NEWEST", 12)  # without any run of the default
-    assert compare_sizes(trials, 16, 32) == (None, None)
 
 
 def test_energy_by_the_counter_is_not_compared_with_an_estimate():

@@ -14,7 +14,6 @@ from zeusrun.analysis.amounts import NetAmounts, Savings, find_ended, is_forced,
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from zeusrun.analysis.amounts import Estimate
     from zeusrun.trial import Trial
 
 
@@ -36,24 +35,6 @@ def find_savings(trials: Sequence[Trial]) -> Savings:
     from zeusrun.analysis.comparison import compare  # noqa: PLC0415 - numpy, and few jobs need it
 
     return compare(trials, ended)
-
-
-def compare_sizes(
-    trials: Sequence[Trial], size: int, against: int
-) -> tuple[Estimate | None, Estimate | None]:
-    """Return what a run with a batch size saves compared with another one, by the same rule.
-
-    Both are shares: of its cost, and of its energy. ``None``: unknown.
-    """
-    from zeusrun.analysis.comparison import build_comparison  # noqa: PLC0415 - as above
-
-    trials, shares = trials[-NEWEST:], []
-    for by_energy in (False, True):
-        found = build_comparison(trials, find_ended(trials), by_energy=by_energy)
-        known = {} if found is None else found.looks[0]
-        is_known = found is not None and size in known and against in known
-        shares.append(found.estimate_share(size, against) if found and is_known else None)
-    return shares[0], shares[1]
 
 
 def find_net_amounts(trials: Sequence[Trial], savings: Savings) -> NetAmounts:

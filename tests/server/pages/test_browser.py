@@ -26,9 +26,7 @@ pytestmark = [
         reason='needs playwright and axe: pip install -e ".[browser]"',
     ),
 ]
-COMPARED = [
-    "compare?job=job&size=32&size=64",
-]
+COMPARED = []
 PATHS = ["", "job/job", "runs?sort=-cost", "run/job-2-1", "run/job-4-1", *COMPARED, "machines"]
 PATHS += ["run/nosuch-1-1"]
 
@@ -166,14 +164,6 @@ def test_a_click_sorts_a_search_keeps_the_order_and_an_update_keeps_both(visit, 
     assert page.evaluate(rows) == ["job-1-1", "job-2-1"]
     store.add([run(6, 32, 9.0, host="node-a")])
     until(page, f"{rows}.join() === 'job-6-1,job-1-1,job-2-1'")
-    assert seen == []
-
-
-@pytest.mark.parametrize("scripts", [True, False])
-def test_two_batch_sizes_are_chosen_below_those_of_a_job(visit, site, scripts):
-    page, seen = visit(site[1], "job/job", java_script_enabled=scripts)
-    page.locator("#arms form button").click()
-    page.wait_for_url("**/compare?job=job&size=32&size=64")
     assert seen == []
 
 

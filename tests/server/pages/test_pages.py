@@ -90,7 +90,7 @@ def test_every_page_is_well_formed_and_strict(port, path):
     assert answer.headers["X-Content-Type-Options"] == "nosniff"
 
 
-@pytest.mark.parametrize("path", [*PAGES, "/runs", "/compare?job=job&size=32&size=64"])
+@pytest.mark.parametrize("path", [*PAGES, "/runs"])
 def test_what_a_cost_is_stands_once_on_a_page(port, path):
     assert fetch(port, path).text.count("maximum power · time") == 1
 
@@ -102,7 +102,7 @@ def test_every_saving_on_a_page_has_its_range(store):
     store.keep_settings("job", SETTINGS)
     with serve(store) as opened:
         fetch_whole(opened)
-        for path in ("/", "/job/job", "/compare?job=job&size=32&size=64"):
+        for path in ("/", "/job/job"):
             text = fetch(opened, path).text.replace("\N{NO-BREAK SPACE}", " ")
             for saved in re.findall("[Ss]ave[sd] [0-9][^<;]*", text):
                 assert re.match(r"[Ss]ave[sd] [^,(]+ \([^)]* to [^)]*\)", saved), saved

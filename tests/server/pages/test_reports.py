@@ -157,21 +157,6 @@ def test_digests_follow_the_history(store, reports):
     assert reports.digests([], 0) == {}
 
 
-def test_what_batch_sizes_save_is_computed_once_and_follows_the_history(
-    store, reports, monkeypatch
-):
-    asked = []
-    compare = module.compare_sizes
-    monkeypatch.setattr(module, "compare_sizes", lambda *a: asked.append(a[1:]) or compare(*a))
-    store.add([*(run(n, 32) for n in range(1, 5)), *(run(n, 64, 0.5) for n in range(5, 12))])
-    first = reports.shares("job", 64, 32)
-    assert reports.shares("job", 64, 32) is first
-    assert first == compare(store.trials("job"), 64, 32)
-    store.add([run(12, 64, 0.4)])
-    assert reports.shares("job", 64, 32) == compare(store.trials("job"), 64, 32) != first
-    assert asked == [(64, 32)] * 2
-
-
 def test_a_damaged_trial_costs_no_other_job_its_digest(store, reports):
     store.add([run(1, 32), named("other", run(1, 32))])
     with writing(store.engine) as connection:

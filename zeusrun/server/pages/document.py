@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from starlette.requests import HTTPConnection
 
-    from zeusrun.view.report.compare import GroupComparison
     from zeusrun.view.report.facts import JobReport
 
 POLICY = (
@@ -165,9 +164,7 @@ class Pictures:
         self._kept: OrderedDict[tuple[str, str], str] = OrderedDict()
         self._lock = threading.Lock()  # matplotlib's settings are those of the whole process
 
-    def read(
-        self, name: str, shown: JobReport | GroupComparison, version: str, theme: str
-    ) -> bytes | None:
+    def read(self, name: str, shown: JobReport, version: str, theme: str) -> bytes | None:
         """Return a figure as an SVG file; ``None`` if nothing is known to draw.
 
         Args:
@@ -198,13 +195,11 @@ def figures_version(*parts: object) -> str:
     return hashlib.sha256(repr((__version__, parts)).encode()).hexdigest()[:16]
 
 
-def picture_of(
-    shown: JobReport | GroupComparison, address: str, version: str, query: str = ""
-) -> Callable[[str, str], Html | None]:
+def picture_of(shown: JobReport, address: str, version: str) -> Callable[[str, str], Html | None]:
     """Return what puts the figures of a report into a page; see ``Frame.picture``.
 
     Each is a request of its own, and its space is reserved. The style sheet shows that of the
-    theme; a browser loads no other. ``query`` of its address ends in ``&``.
+    theme; a browser loads no other.
     """
 
     def picture(name: str, label: str) -> Html | None:
@@ -214,7 +209,7 @@ def picture_of(
         images = (
             tag(
                 "img",
-                src=f"{address}/{name}.svg?{query}theme={theme}&v={version}",
+                src=f"{address}/{name}.svg?theme={theme}&v={version}",
                 width=WIDTH,
                 height=round(height),
                 alt=label,

@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from zeusrun.server.pages.machines import ScheduleFacts
     from zeusrun.server.pages.reports import JobView
     from zeusrun.trial import Trial
-    from zeusrun.view.report.facts import JobFacts
 
 JOBS_SHOWN = 100  # jobs on a page
 _LINKS = document.Links()
@@ -267,8 +266,7 @@ def job_page(content: JobContent, version: str | None) -> document.Page:
             moment=moment,
         )
         for place, title, body in job_sections(view.report, frame):
-            choice = _choose_sizes(view.job, facts) if place == "arms" else ""
-            parts.append((place, title, join((body, choice))))
+            parts.append((place, title, body))
     if content.schedules:
         now = {view.job} if content.running_count else set()
         parts.append(("schedule", "Schedule", schedules_table(content.schedules, _JOB_LINKS, now)))
@@ -299,28 +297,6 @@ def _job_notes(view: JobView) -> Html:
     if not document.can_draw():
         notes.append(document.NO_FIGURES)
     return join(tag("p", note, class_="note") for note in notes)
-
-
-def _choose_sizes(job: str, facts: JobFacts) -> Html:
-    """Return a form that compares two batch sizes, those of the headline at first."""
-    sizes = [size.batch_size for size in facts.sizes if size.variant is None]
-    if len(sizes) < 2:
-        return Html()
-    first = facts.savings.default if facts.savings.default in sizes else sizes[0]
-    others = [size for size in sizes if size != first]
-    second = facts.savings.in_use if facts.savings.in_use in others else others[0]
-    choices = [
-        tag(
-            "select",
-            *(tag("option", str(n), selected="selected" if n == own else None) for n in sizes),
-            name="size",
-            aria_label=f"The {which} batch size",
-        )
-        for own, which in ((first, "first"), (second, "second"))
-    ]
-    hidden = tag("input", type="hidden", name="job", value=job)
-    parts = (hidden, "Compare ", choices[0], " with ", choices[1], " ", tag("button", "Compare"))
-    return tag("form", *parts, action=_JOB_LINKS.to("compare"), class_="find")
 
 
 def _all_runs(content: JobContent) -> Html:

@@ -7,10 +7,9 @@ import threading
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple
 
 from zeusrun.analysis.amounts import NetAmounts, Savings, Total, sum_known
-from zeusrun.analysis.savings import compare_sizes
 from zeusrun.energy.power_trace import PowerTrace
 from zeusrun.errors import HistoryError, JobFileError
 from zeusrun.history.base import NEWEST, UnavailableError
@@ -32,14 +31,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from concurrent.futures import Future
 
-    from zeusrun.analysis.amounts import Estimate
     from zeusrun.analysis.curves import CurveUnit
     from zeusrun.history.sql.store import SqlHistory
     from zeusrun.history.sql.survey import JobHead, Part
     from zeusrun.trial import Trial
     from zeusrun.view.report.facts import PowerFacts
 
-    Shares: TypeAlias = tuple[Estimate | None, Estimate | None]
 
 UNREADABLE = (HistoryError, ValueError, ArithmeticError)
 """What a damaged record raises, such as one with -1 epochs; or the database."""
@@ -84,7 +81,6 @@ class _Kept:
     runs: int = 0
     report: JobReport | None = None
     believed: tuple[str, str | None] | None = None  # version and settings of the belief
-    shares: dict[tuple[int, int], Shares] = field(default_factory=dict)  # by two batch sizes
 
 
 class Reports:
@@ -124,16 +120,6 @@ class Reports:
         with kept.lock:
             self._read(job, kept)
             return list(kept.trials.values())
-
-    def shares(self, job: str, size: int, against: int) -> Shares:
-        """Return what a run with a batch size saves against another one; see ``compare_sizes``."""
-        kept = self._entry(job)
-        with kept.lock:
-            self._read(job, kept)
-            if (size, against) not in kept.shares:
-                trials = list(kept.trials.values())
-                kept.shares[size, against] = compare_sizes(trials, size, against)
-            return kept.shares[size, against]
 
     def unit(self, job: str) -> CurveUnit | None:
         """Return what the curves of a job are drawn against; ``None`` if that is unknown."""
@@ -217,7 +203,7 @@ class Reports:
                 reached = sum(p.runs for p in parts if p.status == TrialStatus.REACHED.value)
                 facts = replace(facts, total=build_total(job, parts), reached=reached)
             report = JobReport(facts)
-        kept.runs, kept.report, kept.shares = found.total, report, {}
+        kept.runs, kept.report = found.total, report
         kept.version = found.version  # last: what failed is read again
 
     def _read_power(self, job: str, kept: _Kept) -> tuple[PowerFacts, ...]:

@@ -7,7 +7,7 @@ import functools
 import hashlib
 import logging
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from anyio import CapacityLimiter
@@ -23,12 +23,6 @@ from zeusrun.server import api
 from zeusrun.server.auth import access_of
 from zeusrun.server.login import account
 from zeusrun.server.pages import jobs
-from zeusrun.server.pages.compare import (
-    Compared,
-    NotFoundError,
-    choose_two,
-    compare_sizes,
-)
 from zeusrun.server.pages.document import (
     HEADERS,
     STATIC,
@@ -63,10 +57,7 @@ if TYPE_CHECKING:
     from zeusrun.history.sql.survey import JobHead
     from zeusrun.launcher.rundir.record import Live
     from zeusrun.server.pages.reports import JobView
-    from zeusrun.view.report.compare import GroupComparison
     from zeusrun.view.report.facts import JobReport
-
-    Shown: TypeAlias = JobReport | GroupComparison
 
 _LOG = logging.getLogger("zeusrun.server")
 _CARDS = 24  # runs that are shown as cards on a page
@@ -74,7 +65,6 @@ _WAIT_S = 0.15  # for what is being computed; the rest of a page does not wait l
 _FOREVER = "private, max-age=31536000, immutable"
 _IMAGE_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _DEMO = tag("strong", "Demo: nothing here was measured", class_="demo")
-_FIGURES = {*FIGURES, "compare"}
 _THREADS, _DRAWING_THREADS = 4, 2  # matplotlib draws one figure at a time
 
 
@@ -97,8 +87,6 @@ def build_router(store: SqlHistory, *, demo: bool = False) -> APIRouter:
     for path, endpoint in (
         ("/", _in_thread(as_document(pages.overview), threads)),
         ("/runs", _in_thread(as_document(pages.runs), threads)),
-        ("/compare", _in_thread(as_document(pages.compare), threads)),
-        ("/compare/{figure}.svg", _in_thread(pages.figures_of(pages.read_comparison), drawing)),
         ("/machines", _in_thread(as_document(pages.machines), threads)),
         ("/version", _in_thread(pages.version, threads)),
         ("/static/{name}", _send_static),
@@ -163,6 +151,10 @@ def _refuse(text: str, status: int = 404) -> Response:
     return Response(text, status, media_type="text/plain")
 
 
+class NotFoundError(Exception):
+    """There is no such page; the message is for people."""
+
+
 class _Pages:
     """Reads what each page shows; all of it waits for a database."""
 
@@ -223,20 +215,6 @@ class _Pages:
         runs, found = survey.list_runs(self._engine, chosen, wanted, RUNS_SHOWN)
         return runs_page(listing, runs, found, version)
 
-    def compare(self, request: Request) -> Page:
-        """Return the page of two batch sizes side by side."""
-        found = self._compared(request)
-        version = self._version(request, found.job)
-        return Page(found.title, found.content, about=found.job, version=version)
-
-    def _compared(self, request: Request) -> Compared:
-        """Return what the address of a comparison names; raises ``NotFoundError``."""
-        job = request.query_params.get("job", "")
-        sizes = choose_two(request.query_params.getlist("size"))
-        _check_job(request, job)
-        view, trials = self._view(job), self.reports.trials(job)
-        return compare_sizes(view, trials, sizes, self.reports.shares)
-
     def _heads(self, request: Request) -> list[JobHead]:
         """Return the jobs that may be seen."""
         access = access_of(request)
@@ -292,15 +270,10 @@ class _Pages:
         content = self._run(request, request.path_params["name"])
         return run_report(content), run_version(content)
 
-    def read_comparison(self, request: Request, figure: str) -> tuple[Shown | None, str]:
-        """Return what a figure of a comparison shows, and what differs if it does."""
-        found = self._compared(request)
-        return found.shown.get(figure), found.version
-
     def figures_of(
-        self, read: Callable[[Request, str], tuple[Shown | None, str]]
+        self, read: Callable[[Request, str], tuple[JobReport | None, str]]
     ) -> Callable[..., Response]:
-        """Return the endpoint that draws the figures of a job, of a run, or of two of them."""
+        """Return the endpoint that draws the figures of a job or of a run."""
 
         def draw(request: Request, figure: str, theme: str = "light", v: str = "") -> Response:
             """Draw a figure."""
@@ -310,7 +283,7 @@ class _Pages:
                 return _refuse(str(error))
             except UNREADABLE:
                 return _refuse("The history cannot be read now.", 503)
-            if shown is None or figure not in _FIGURES or theme not in THEMES:
+            if shown is None or figure not in FIGURES or theme not in THEMES:
                 return _refuse("There is no such figure.")
             headers = {
                 "ETag": f'"{version}"',
