@@ -100,11 +100,9 @@ class PrintedLines(RowSource):
                 except _SlowPatternError:
                     self._give_up()
                     return True
-        if (
-            not self._matched
-            and self._logs
-            and (self._results >= _RESULTS or (final and self._has_trained()))
-        ):
+        lacks = self._results == _RESULTS or (final and self._has_trained())
+        if lacks and not self._matched and self._logs:
+            self._results += 1  # said once
             newest = dict.fromkeys(each.strip() for each in reversed(self._unmatched))
             likely = sorted(newest, key=has_metric, reverse=True)[:2]
             shown = " or ".join(repr(each[:_SHOWN_LETTERS]) for each in likely)

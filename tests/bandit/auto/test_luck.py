@@ -64,3 +64,16 @@ def test_what_is_said_of_a_job_that_misses_by_luck_can_come_true():
         assert each.epochs <= 12
         assert each.cost_range_j[1] <= 12 * each.epoch_cost_j * 1.001
         assert math.isfinite(each.cost_j)
+
+
+@pytest.mark.parametrize("cost_factor", [None, 2.0])
+def test_where_nothing_ends_a_training_a_miss_costs_as_much_as_the_longest_run(cost_factor):
+    """Compared by samples, epochs have no limit, and without a bound nothing else has one."""
+    job = dataclasses.replace(problem(), unit=1000, cost_factor=cost_factor)
+    runs = [run(64, 4), run(64, 4), run(64, 12, status=MISSED), run(32, 6)]
+    believed = Auto().explain(job, runs, np.random.default_rng(0))
+    (own,) = (each for each in believed if each.global_batch_size == 64)
+    assert own.failure_chance > 0.2
+    assert 400 < own.cost_j < 400 * (1 + 3 * 0.5)
+    for each in believed:
+        assert all(map(math.isfinite, (*each.cost_range_j, each.cost_j, each.epochs)))

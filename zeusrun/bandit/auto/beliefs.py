@@ -161,7 +161,10 @@ def _log_misses(problem: Problem, evidence: Evidence, arm: int, log_epochs: floa
     if not evidence.reached:
         return 0.0
     chance = evidence.luck.missing_of(arm)
-    spent = problem.epoch_limit / finite_exp(log_epochs)
+    limit = problem.epoch_limit
+    if limit == math.inf:  # the script ends it: as the longest run so far
+        limit = max(run.epochs_today for own in evidence.results.values() for run in own)
+    spent = limit / finite_exp(log_epochs)
     if problem.cost_factor is not None:
         spent = min(spent, max(problem.cost_factor, evidence.widest.get(arm, 0.0)))
     return math.log1p(chance / (1 - chance) * min(max(1.0, spent), _MOST))
@@ -259,7 +262,8 @@ def assess(problem: Problem, runs: Runs) -> Assessment:
     beliefs = believe(problem, evidence)
     values = None
     if beliefs.incumbent_cost_j is not None:
-        known = evidence.speeds if evidence.checked_now else evidence.fitting  # one check a night
+        # One speed check a recurrence: each is a start of the script.
+        known = evidence.speeds if evidence.checked_now else evidence.fitting
         usable = [
             arm for arm in evidence.fitting if arm in known and arm not in evidence.failed_now
         ]

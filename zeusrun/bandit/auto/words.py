@@ -150,7 +150,7 @@ def belief_of(now: Assessment, index: int, bound: Bound | None, why: str | None)
         failure_chance = risk
     if cost_j is not None:
         far = _find_reach(evidence, arm, sd)
-        high_j = most_j if risk > _TAIL else finite_exp(log_cost + far)
+        high_j = most_j if risk > _TAIL and most_j < math.inf else finite_exp(log_cost + far)
         cost_range_j = min(most_j, finite_exp(log_cost - far)), min(most_j, high_j)
     if now.values is not None and cost_j is not None:
         worth_j = float(now.values[index]) * cost_j
