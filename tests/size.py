@@ -83,12 +83,12 @@ BUDGETS: Mapping[str, int] = {
     "kubernetes": 923,
     "launcher": 5_929,
     "maintenance": 951,
-    "metrics": 2_129,
+    "metrics": 2_127,
     "other files": 361,
-    "policies": 3_195,
-    "report": 1_649,
+    "policies": 3_198,
+    "report": 1_646,
     "schedule": 1_054,
-    "server": 4_045,
+    "server": 4_040,
     "shared histories": 1_864,
     "simulate": 1_244,
     "slurm": 679,
@@ -132,7 +132,7 @@ class Loaded(NamedTuple):
 
 
 WALK_BUDGET = Walk(files=106, stops=398, returns=292)
-LOADED_BUDGET = Loaded(modules=200, lines=24_396)
+LOADED_BUDGET = Loaded(modules=200, lines=24_397)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

@@ -114,13 +114,6 @@ class Reports:
             newest, version = kept.trials[max(kept.trials)], kept.version or ""
             return JobView(job, kept.runs, newest, report, kept.runs <= len(kept.trials), version)
 
-    def trials(self, job: str) -> list[Trial]:
-        """Return the newest 1,000 trials of a job, oldest first."""
-        kept = self._entry(job)
-        with kept.lock:
-            self._read(job, kept)
-            return list(kept.trials.values())
-
     def unit(self, job: str) -> CurveUnit | None:
         """Return what the curves of a job are drawn against; ``None`` if that is unknown."""
         kept = self._entry(job)

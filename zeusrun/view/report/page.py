@@ -80,9 +80,8 @@ def _job_part(report: JobReport, prefix: str, *, alone: bool) -> tuple[Html, lis
 
 def comparison_page(comparison: GroupComparison, made_at: str) -> str:
     """Return the page of two groups of runs side by side; call it within ``drawing``."""
-    job = tag("p", comparison.subject, class_="job")
     title = f"{' and '.join(comparison.names)}: zeusrun report"
-    return build_page(title, (), comparison_content(comparison, _drawn(comparison), job), made_at)
+    return build_page(title, (), _comparison_content(comparison), made_at)
 
 
 def _drawn(
@@ -97,13 +96,8 @@ def _drawn(
     return picture
 
 
-def comparison_content(
-    comparison: GroupComparison, picture: Callable[[str, str], Html | None], job: Html
-) -> Html:
-    """Return two groups of runs side by side: a headline, a figure, a table and notes.
-
-    ``picture`` is that of a ``Frame``. ``job`` stands above the headline.
-    """
+def _comparison_content(comparison: GroupComparison) -> Html:
+    """Return two groups of runs side by side: a headline, a figure, a table and notes."""
     first, second = comparison.names
     runs = " and ".join(
         f"{n} of {name}" for n, name in zip(comparison.reached, (first, second), strict=True)
@@ -121,11 +115,11 @@ def comparison_content(
     title = coloured(comparison.headline, comparison.better)
     return join(
         (
-            job,
+            tag("p", comparison.subject, class_="job"),
             tag("h1", title, class_="headline"),
             tag("p", comparison.differ, class_="caution") if comparison.differ else "",
             tag("p", lead, class_="lead"),
-            figure(picture("compare", label), caption, listed),
+            figure(_drawn(comparison)("compare", label), caption, listed),
             *(tag("p", note, class_="note") for note in comparison.notes),
         )
     )
