@@ -32,7 +32,7 @@ def export(
     ] = None,
     *,
     form: Annotated[
-        Literal["mlflow", "prometheus"], Option("--format", help="For which of the two.")
+        Literal["mlflow", "prometheus"], Option("--format", help="The program that reads them.")
     ],
     output: Annotated[
         str | None,
@@ -50,7 +50,7 @@ def export(
 ) -> None:
     """Export runs to MLflow or Prometheus.
 
-    A table is printed by `zeusrun history --csv`.
+    `zeusrun history --csv` prints a table.
     """
     if form == "mlflow":
         uri = uri or os.environ.get(_URI)

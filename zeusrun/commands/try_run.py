@@ -176,7 +176,7 @@ def _describe_proposal(
     if best is not None:
         remarks.append(f"It was {was}: the target is near the best.")
     elif whole:
-        remarks.append("The whole training has run: this is what it reached. Others may miss it.")
+        remarks.append("The whole training has run: this is what it reached. Another may miss it.")
     elif target == last:
         remarks.append("It is at its best after one epoch: choose the target yourself.")
     if names_training(metric):

@@ -112,7 +112,7 @@ def find_remarks(
     if settled and (text := describe_spawned(spawned, always=spawns, arrives=arrives)) is not None:
         remarks["spawned"] = text
     reached = progress.reached if progress.listens else None
-    late = progress.source != REPORT  # read a moment after the script has asked: an epoch more
+    late = progress.source != REPORT  # a printed value is read after the next epoch has begun
     if stops_at_target and reached is not None and progress.epochs > reached.epoch + late:
         remarks["trains on"] = _TRAINS_ON
     return remarks

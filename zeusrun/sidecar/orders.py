@@ -10,7 +10,7 @@ STACK_SIGNAL = 57
 # files are closed.
 LEAVE_SIGNAL = 58
 
-# In the log of a rank, after what the disk could take: numbers on that line may be cut.
+# Ends a line of a rank's log that a full disk has cut, perhaps within a number.
 MISSING = b"bytes or more are missing: the disk was full (zeusrun)"
 
 PREFIX_COLUMNS = len("[rank0] ")  # before each line of a rank that submit shows

@@ -27,7 +27,7 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _BUFFERED = {io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom}
 _INSTALLED = ("site-packages", "dist-packages")
 _SWITCH_S = 0.02  # every thread that does not wait for something has run by then
-_PARTING_S = 1.0  # in which the others may save; so long Python takes to clear torch
+_PEERS_SAVE_S = 1.0  # in which the other ranks may save; Python takes as long to clear torch
 _CODE = (ModuleType, FunctionType, BuiltinFunctionType, type)  # what a ``__del__`` calls
 
 
@@ -88,7 +88,8 @@ def _end_in_exit_hook(code: int, interrupted: bool, grace_s: float, pid: int) ->
         sleep(grace_s)
         os._exit(code)
 
-    # An exit hook could not start it, and none should see it.
+    # Here, because an exit hook cannot start a thread; ``threading`` must not list it, because an
+    # exit hook of the script may join all threads.
     timer = _thread.start_new_thread(give_up, ())
 
     def finish() -> NoReturn:
@@ -106,7 +107,7 @@ def _end_in_exit_hook(code: int, interrupted: bool, grace_s: float, pid: int) ->
             code = _FLUSH_FAILED
         alone = "ZEUSRUN_SLOT" in os.environ or os.environ.get("WORLD_SIZE") == "1"
         if code and os.getpid() == pid and not alone:
-            _part()
+            _close_connections()
         if interrupted:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGINT)
@@ -142,16 +143,16 @@ def _flush_output() -> bool:
     return True
 
 
-def _part() -> None:
-    """Close the connections of a rank that fails, and let the others save.
+def _close_connections() -> None:
+    """Close the connections of a rank that fails, and give the other ranks time to save.
 
-    They notice it now. torchrun ends them as soon as this process has ended.
+    They notice the failure now. torchrun ends them as soon as this process has ended.
     """
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208
         with contextlib.suppress(OSError), socket.fromfd(int(name), socket.AF_INET6, 0) as each:
             if isinstance(each.getpeername(), tuple):  # else it is no socket, listens, is of Unix
                 each.shutdown(socket.SHUT_RDWR)
-    sleep(_PARTING_S)
+    sleep(_PEERS_SAVE_S)
 
 
 def _process_groups() -> list[object]:
@@ -169,9 +170,9 @@ def _process_groups() -> list[object]:
 def _take_down() -> None:
     """Clear the modules of the script, so that its open files are closed and its objects finalized.
 
-    As in Python, whole modules are collected first, so that a ``__del__`` still finds their names;
-    files wait until then, so that none loses what is written. Of a module that something installed
-    refers to, the names are dropped, with classes, imports and functions last.
+    As in Python, whole modules are collected first, so that a ``__del__`` still finds their names.
+    Files are closed after that, so that none loses what a ``__del__`` writes. If something
+    installed refers to a module, its names are dropped; classes, imports and functions come last.
     """
     for name in ("last_type", "last_value", "last_traceback", "last_exc"):
         setattr(sys, name, None)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from zeusrun.bandit.problem import Observation, RunsByArm
 
 # Once a run has missed the target by bad luck: the share that usually do, and as how many runs of
-# the job it counts. As many runs as ``OWN_MISSES`` of an arm count as much as those of the job.
+# the job it counts. ``OWN_MISSES`` runs of an arm count as much as all those of the job.
 MISSES, MISSES_WEIGHT, OWN_MISSES = 0.03, 1.5, 20.0
 BAD_LUCK = 0.1  # chance that a failure of an arm that has reached the target is bad luck
 
