@@ -86,16 +86,21 @@ def _curves(law: Law, arm: int, rng: Generator) -> list[LearningCurve]:
     low, high = law.converging
     for _ in range(CURVES):
         spread = math.exp(law.run_sd * rng.standard_normal())
-        epochs = max(1, round(law.median_epochs(arm) * spread))
+        # Where the metric passes the target; the run ends with that epoch.
+        passed = max(0.5, law.median_epochs(arm) * spread - 0.5)
+        epochs = math.ceil(passed)
         ceiling = LEVELS if low <= arm <= high else int(rng.integers(LEVELS // 3, LEVELS))
         pace: dict[int, float] = {}
         for level in range(1, ceiling + 1):
             share = -math.log(1 - level / LEVELS * (1 - math.exp(-3))) / 3
-            epoch = max(1, math.ceil(epochs * share - 1e-9))
+            epoch = max(1, math.ceil(passed * share - 1e-9))
             if epoch <= law.max_epochs:
                 pace[epoch] = TARGET * level / LEVELS
         reached = epochs if ceiling == LEVELS and epochs <= law.max_epochs else None
-        curves.append(LearningCurve(reached, tuple(pace.items())))
+        if reached:  # exact values before and after the target
+            near = range(max(1, epochs - 1), epochs + 1)
+            pace |= {n: TARGET * math.expm1(-3 * n / passed) / math.expm1(-3) for n in near}
+        curves.append(LearningCurve(reached, tuple(sorted(pace.items()))))
     return curves
 
 

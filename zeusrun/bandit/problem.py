@@ -70,6 +70,7 @@ class Problem:
     micro_batch_sizes: Mapping[int, int] = field(default_factory=dict)  # per rank, where split
     max_power_w: float | None = None  # summed over the job's devices
     samples_per_epoch: float | None = None  # ``None`` until a trial has shown it
+    startup_s: float = 0.0  # from launch to training, by the newest trials on this hardware
     # Samples that count as an epoch, if trainings report the metric within epochs: then all that
     # is said of epochs is about so many samples.
     unit: int | None = None
@@ -171,6 +172,8 @@ class Observation(NamedTuple):
     status: TrialStatus
     stage: Stage = Stage.EXPLORE
     epochs: int | None = None  # to the target if it was reached, else completed
+    # Of a run that reached the target: how many more such runs take on average; see ``_walk``.
+    more_epochs: float = 0.0
     cost_j: float | None = None  # to the target; ``None`` unless reached on hardware like today's
     epoch_cost_j: float | None = None  # on today's hardware, at ``power_limit_w``
     power_limit_w: float | None = None  # what the objective chooses among those measured
@@ -187,8 +190,8 @@ class Observation(NamedTuple):
 
     @property
     def epochs_today(self) -> float:
-        """The epochs that it would take today, at least 1: fewer come from a damaged record."""
-        epochs = max(1, self.epochs or 1)
+        """The epochs that such a run would take today on average, at least half a one."""
+        epochs = max(1, self.epochs or 1) + self.more_epochs
         return epochs * finite_exp(self.log_shift) if self.log_shift else epochs
 
 

@@ -86,6 +86,7 @@ def complete(problem: Problem, trials: Sequence[Trial]) -> Problem:
     if samples is None:
         sizes = [size for trial in trials[-20:] if (size := samples_per_epoch(trial))]
         samples = statistics.median(sizes) if sizes else None
+    starts = (t.startup_s for t in trials if t.startup_s and same_hardware(problem, t))
     if measured is None:
         sources = (trial.energy_source for trial in reversed(trials) if trial.teaches)
         newest = next(filter(None, sources), None)
@@ -97,6 +98,7 @@ def complete(problem: Problem, trials: Sequence[Trial]) -> Problem:
         problem,
         unit=unit,
         samples_per_epoch=samples,
+        startup_s=statistics.median([*starts][-20:] or [problem.startup_s]),
         energy_measured=measured,
         fingerprint=fingerprint,
     )
@@ -162,7 +164,7 @@ def _read_learning(
     epochs = epochs_of(trial.curve)
     # A script that ignored max_epochs then would do so again.
     limit = math.inf if epochs > trial.max_epochs else problem.epoch_limit
-    pace, reached, last = _walk(problem, trial, limit)
+    pace, reached, last, more = _walk(problem, trial, limit)
     end = reached or (last if epochs > limit else None) or whole_way(trial)
     as_it_ended = trial.target == problem.target and trial.status is TrialStatus.REACHED
     if as_it_ended and trial.epochs and trial.epochs <= limit:
@@ -178,6 +180,7 @@ def _read_learning(
     run = run._replace(
         status=status,
         epochs=end.epochs if end else problem.max_epochs if silent else None,
+        more_epochs=more,
         cost_j=spent_j if spent_j and spent_j > _LEAST_J else None,
         pace=tuple(pace),
     )
@@ -186,18 +189,20 @@ def _read_learning(
 
 def _walk(
     problem: Problem, trial: Trial, limit: float
-) -> tuple[list[tuple[int, float]], Way | None, Way | None]:
+) -> tuple[list[tuple[int, float]], Way | None, Way | None, float]:
     """Return the pace, where the target was reached, and the last point within ``limit`` epochs.
 
-    A history has thousands of points: the loop calls no function for each.
+    A run ends with a report of its metric, so where the metric passed the target between the last
+    two, by linear interpolation, says more than the number of epochs does. The last value is how
+    many more epochs runs take on average that pass the target where this one did. A history has thousands of points: the loop calls no function for each.
     """
     minimise = problem.mode == "min"
     edge = worst_that_reaches(problem.target, problem.mode)
     pace: list[tuple[int, float]] = []
-    curve, epochs = trial.curve, 0
+    curve, epochs, reported = trial.curve, 0, 0
     last: CurvePoint | None = None
     best: float | None = None
-    reached = False
+    reached, rest = False, 0.0
     more = count_missing(curve)
     if curve and is_baseline(curve[0]):  # no epoch: it shows from where the values improve
         best, curve = curve[0].value, curve[1:]
@@ -210,14 +215,16 @@ def _walk(
         if value is None:
             continue
         if best is None or (value < best if minimise else value > best):
-            best = value
             pace.append((epochs, value))
             meets = value <= edge if minimise else value >= edge
             if meets and (point.epoch or trial.whole_steps):
-                reached = True
+                after = 0.5 if best is None else min(1.0, (value - edge) / (value - best))
+                reached, rest = True, (0.5 - after) * (epochs - reported)
                 break
+            best = value
+        reported = epochs
     end = None if last is None else Way(epochs, last.time_s, last.energy_j)
-    return pace, end if reached else None, end
+    return pace, end if reached else None, end, rest
 
 
 def _failure(problem: Problem, trial: Trial, end: Way | None) -> TrialStatus:

@@ -72,6 +72,7 @@ class SimulatedJob:
     target: float
     max_epochs: int
     max_power_w: float  # of the GPU
+    startup_s: float = 0.0  # of each trial, at maximum power; a trial's time is without it
     rates: Mapping[int, Mapping[float, Rate]]  # by batch size, then by power limit; never empty
     eras: Sequence[tuple[int, Mapping[int, Sequence[LearningCurve]]]]  # by first recurrence
     slowness: Mapping[int, float] = field(default_factory=dict)  # by recurrence, of its epochs; 1
@@ -196,6 +197,7 @@ class _Simulation:
         self._epoch_share = 0.0  # share of the current epoch that is done
         self._probed_s = 0.0  # seconds of the current probe
         self._curve: list[CurvePoint] = []
+        self._rises = 0  # of the metric so far
         self._epoch_end: CurvePoint | None = None  # of the last whole epoch
         self._best: float | None = None
         self.status: TrialStatus | None = None
@@ -257,14 +259,18 @@ class _Simulation:
 
     def _report_metric(self) -> None:
         """Take the metric from the learning curve, at the end of an epoch."""
-        pace, epochs, reported = self._learning.pace, self._epochs, len(self._curve)
-        rises = reported < len(pace) and pace[reported][0] <= epochs
+        pace, epochs, before = self._learning.pace, self._epochs, self._epoch_end
+        rises = self._rises < len(pace) and pace[self._rises][0] <= epochs
         if rises:
-            self._best = pace[reported][1]
+            self._best = pace[self._rises][1]
+            self._rises += 1
         self._epoch_end = CurvePoint(epochs, self._time_s, self._energy_j, self._best)
+        reached = epochs == self._learning.epochs
+        if reached and before is not None and self._curve[-1:] != [before]:
+            self._curve.append(before)  # it shows where in the last epoch the target was passed
         if rises:
             self._curve.append(self._epoch_end)
-        if epochs == self._learning.epochs:
+        if reached:
             self.status, self._reason = TrialStatus.REACHED, "target reached"
         elif epochs >= self._setting.job.max_epochs:
             self.status, self._reason = TrialStatus.MISSED, "target missed"

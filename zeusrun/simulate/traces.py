@@ -10,7 +10,10 @@ import csv
 import io
 import lzma
 import math
+from collections import Counter
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+
+import numpy as np
 
 from zeusrun.errors import UsageError, did_you_mean
 from zeusrun.simulate.engine import LearningCurve, Rate, SimulatedJob
@@ -192,19 +195,30 @@ def _build_job(
 
 
 def _build_curve(levels: Levels, workload: Workload) -> LearningCurve:
-    """Return the levels in order, up to the target or to ``max_epochs``."""
+    """Return the levels in order, up to the target or to ``max_epochs``.
+
+    The values around the target are interpolated: levels that were passed in one epoch divide it
+    evenly.
+    """
     sign = -1 if workload.mode == "min" else 1
-    pace: list[tuple[int, float]] = []
+    passed = Counter(levels.values())
+    before: Counter[int] = Counter()
+    pace: dict[int, float] = {}
+    times: list[tuple[float, float]] = []  # when a level was passed, and the level
     for level in sorted(levels, key=lambda level: sign * level):
         epoch = levels[level]
         if epoch is None or epoch > workload.max_epochs:
             break
-        if pace and pace[-1][0] == epoch:
-            pace.pop()
-        pace.append((epoch, level))
+        pace[epoch] = level
+        times.append((epoch - 1 + (before[epoch] + 0.5) / passed[epoch], level))
+        before[epoch] += 1
         if meets_target(level, workload.target, workload.mode):
-            return LearningCurve(epoch, tuple(pace))
-    return LearningCurve(None, tuple(pace))
+            if pace.keys() - {epoch}:
+                left = times[-1][0] - (epoch - 1)  # share of the last epoch until the target
+                pace[epoch - 1] = value = float(np.interp(epoch - 1, *zip(*times, strict=True)))
+                pace[epoch] = value + (level - value) / left
+            return LearningCurve(epoch, tuple(sorted(pace.items())))
+    return LearningCurve(None, tuple(pace.items()))
 
 
 def _gpu(directory: Path, gpu: str | None) -> str:

@@ -7,7 +7,7 @@ default)`` with the same kernel: epochs depend on the data, joules per epoch on 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -46,6 +46,8 @@ class Beliefs:
     log_epoch_cost: Array  # mean of log joules per epoch
     mean: Array  # of log joules to the target
     covariance: Array  # of the mean, shape ``(n, n)``; without the spread between runs
+    speed_covariance: Array  # that part of it which is of log joules per epoch
+    speed_noise: float  # variance of one run's log joules per epoch
     run_sd: float  # of one run's log cost
     bound_factor: float | None  # other arms are stopped at this multiple of the incumbent's cost
     incumbent: int | None  # index of the arm of least mean among those that have reached the target
@@ -100,6 +102,8 @@ def believe(problem: Problem, evidence: Evidence) -> Beliefs:
         log_epoch_cost=speed[:n],
         mean=mean,
         covariance=(epochs_covariance + speed_covariance)[:n, :n],
+        speed_covariance=speed_covariance[:n, :n],
+        speed_noise=noise,
         run_sd=math.sqrt(run_sd**2 + noise),
         bound_factor=bound_factor,
         incumbent=incumbent,
@@ -254,32 +258,58 @@ class Assessment:
     evidence: Evidence
     beliefs: Beliefs
     values: Array | None  # of trying each arm, in runs of the incumbent; ``None``: no cost is known
+    start: float  # what a start of the script costs, in runs of the incumbent; 0 if unknown
 
 
 def assess(problem: Problem, runs: Runs) -> Assessment:
     """Assess all runs of the job, oldest first."""
     evidence = gather(problem, runs)
     beliefs = believe(problem, evidence)
-    values = None
+    values, start = None, 0.0
     if beliefs.incumbent_cost_j is not None:
+        start = problem.startup_s * (problem.max_power_w or 0.0) / beliefs.incumbent_cost_j
         # One speed check a recurrence: each is a start of the script.
         known = evidence.speeds if evidence.checked_now else evidence.fitting
         usable = [
             arm for arm in evidence.fitting if arm in known and arm not in evidence.failed_now
         ]
-        values = values_of_trying(beliefs, usable, evidence.in_flight)
-    return Assessment(problem, evidence, beliefs, values)
+        values = values_of_trying(beliefs, usable, evidence.in_flight, start)
+    return Assessment(problem, evidence, beliefs, values, start)
+
+
+def value_of_check(now: Assessment, index: int, price: float) -> float:
+    """Return the value of measuring an arm's speed first, in runs of the incumbent.
+
+    Then the best arm of known speed runs. If it is another one, ``price`` and a start are lost.
+    Compare it with the value of trying the arm at once.
+    """
+    beliefs, evidence = now.beliefs, now.evidence
+    usable = set(evidence.fitting) - evidence.failed_now
+    known = [i for i, arm in enumerate(beliefs.arms) if i == index or arm in evidence.speeds]
+    column = beliefs.speed_covariance[index]
+    variance = column[index] + beliefs.speed_noise
+    shift = column / math.sqrt(variance)
+    then = replace(beliefs, covariance=beliefs.covariance - np.outer(shift, shift))
+    value, least = 0.0, beliefs.mean.min() - beliefs.mean[beliefs.incumbent]
+    for node, weight in zip(_NODES, _WEIGHTS, strict=True):
+        mean = beliefs.mean + shift * node - shift**2 / 2
+        values = values_of_trying(replace(then, mean=mean), usable, evidence.in_flight, now.start)
+        best = max(known, key=values.__getitem__)
+        gain = math.exp(least) - math.exp(mean.min() - mean[beliefs.incumbent])
+        lost = 0.0 if best == index else price + now.start
+        value += weight * (HORIZON * gain + values[best] - lost)
+    return value
 
 
 def values_of_trying(
-    beliefs: Beliefs, usable: Collection[int], in_flight: Collection[int]
+    beliefs: Beliefs, usable: Collection[int], in_flight: Collection[int], start: float = 0.0
 ) -> Array:
     """Return the value of trying each arm, in runs of the incumbent, shape ``(n,)``.
 
     The knowledge gradient (Frazier, Powell and Dayanik, 2009) in log cost. What a run teaches is
     the expected saving over the next ``HORIZON`` recurrences. The value is what a run of the arm
     teaches more than one of the incumbent, less what it is expected to cost more, at most up to
-    its bound. Zero for the incumbent; minus infinity for arms that are not usable, and for arms in
+    its bound and the ``start`` of another run. Zero for the incumbent; minus infinity for arms that are not usable, and for arms in
     flight in other recurrences, whose results are assumed as expected.
     """
     incumbent = beliefs.incumbent
@@ -300,7 +330,7 @@ def values_of_trying(
         after = mean[open_, None, None] + shifts[..., None] * _NODES - shifts[..., None] ** 2 / 2
         gain = np.exp(mean[open_].min()) - np.exp(after).min(axis=0) @ _WEIGHTS
         cost = np.exp(mean[options])
-        stopped = math.inf if beliefs.bound_factor is None else beliefs.bound_factor
+        stopped = math.inf if beliefs.bound_factor is None else beliefs.bound_factor + start
         loss = np.maximum(np.minimum(cost * np.exp(variance / 2) - 1, stopped), cost - 1)
         own = gain[options.index(incumbent)] if incumbent in options else 0.0
         values[options] = HORIZON * (gain - own) - loss

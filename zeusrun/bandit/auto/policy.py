@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from zeusrun.bandit.auto.beliefs import LEAST_SAVING, assess, newest_paces, way_gone
+from zeusrun.bandit.auto.beliefs import LEAST_SAVING, assess, newest_paces, value_of_check, way_gone
 from zeusrun.bandit.auto.evidence import PROVEN, was_bounded
 from zeusrun.bandit.auto.words import (
     belief_of,
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from zeusrun.bandit.problem import ArmBelief, Problem, Runs
 
 SPEED_CHECK_S = 30.0  # of training show an arm's speed
-SPEED_CHECK_SHARE = 0.2  # of the cost of a run that a speed check may cost
 LOST_SHARE = 0.2  # of the cost of a run; after larger losses, only proven arms follow
 LEAP = 3  # failures of a recurrence after which the best arm is not near where it was
 PACES = 5  # learning curves that a trial is compared with
@@ -191,7 +190,7 @@ def _enough_of_trying(now: Assessment, incumbent: int) -> bool:
 
 
 def _needs_speed_check(now: Assessment, index: int) -> bool:
-    """Whether an arm's speed is unknown, and costs little to measure."""
+    """Whether an arm's speed is unknown, and to measure it first saves more than it costs."""
     power_w, cost_j = now.problem.max_power_w, now.beliefs.incumbent_cost_j
     if adapts(now.problem.variant):  # the speed at its first batch size says little
         return False
@@ -199,7 +198,8 @@ def _needs_speed_check(now: Assessment, index: int) -> bool:
         return False
     if now.beliefs.arms[index] in now.evidence.speeds or not power_w or not cost_j:
         return False
-    return SPEED_CHECK_S * power_w < SPEED_CHECK_SHARE * cost_j
+    value = value_of_check(now, index, SPEED_CHECK_S * power_w / cost_j)
+    return now.values is not None and value > now.values[index]
 
 
 def _bound(now: Assessment, index: int, *, proven: bool) -> Bound | None:
