@@ -234,7 +234,12 @@ HELD_OUT = {
 _STREAM = 77  # with a seed: the generator that a job is made from
 
 
-def play(cell: tuple[str, str, str, int], directory: Path, in_flight: int) -> Episode:
+def play(
+    cell: tuple[str, str, str, int],
+    directory: Path,
+    in_flight: int,
+    recurrences: int = HORIZONS[-1],
+) -> Episode:
     """Simulate one seed of one job of a suite under a policy."""
     suite, name, policy, seed = cell
     families = {**FAMILIES, **HELD_OUT}
@@ -243,7 +248,7 @@ def play(cell: tuple[str, str, str, int], directory: Path, in_flight: int) -> Ep
     else:
         job = tables(directory, suite)[name]
     settings = StudySettings(
-        recurrences=HORIZONS[-1] if name not in families else HORIZONS[1],
+        recurrences=recurrences if name not in families else HORIZONS[1],
         eta_knob=ETA_KNOB,
         cost_factor=COST_FACTOR,
         in_flight=in_flight,

@@ -20,7 +20,7 @@ from zeusrun.analysis.amounts import (
     lost_j,
     rate_of,
 )
-from zeusrun.analysis.run_costs import draw_run_costs
+from zeusrun.analysis.run_costs import RunCosts, draw_run_costs
 from zeusrun.analysis.usual import SETTING, has_cost, setting
 from zeusrun.bandit.auto.drift import weigh_shown
 from zeusrun.bandit.problem import Problem
@@ -66,7 +66,7 @@ class Comparison:
     era: Runs  # runs since the training last changed, oldest first
     # What runs cost, drawn as known now and before each of the last recurrences; empty if nothing
     # was known of the default.
-    looks: Sequence[Mapping[int, Array]]
+    looks: Sequence[Mapping[int, RunCosts]]
     compared: Sequence[Compared]  # those whose batch size has a known cost now
 
     def estimate_saved(self, counted: Iterable[Counted]) -> Estimate:
@@ -83,9 +83,10 @@ class Comparison:
         if not reached:  # what was lost is known
             return Estimate(*(0.0 - lost,) * 3)
 
-        def saved(drawn: Mapping[int, Array]) -> Array:
+        def saved(drawn: Mapping[int, RunCosts]) -> Array:
+            usual_j = drawn[default].expected
             known = [arm for arm in reached if arm in drawn]
-            more = sum(reached[arm] * (drawn[default] - drawn[arm]) for arm in known)
+            more = sum(reached[arm] * (usual_j - drawn[arm].reached) for arm in known)
             return np.asarray(more - lost)
 
         return _over_looks([saved(drawn) if drawn else None for drawn in self.looks])
@@ -95,23 +96,29 @@ class Comparison:
         drawn, default = self.looks[0], self.problem.default
         sums, now = [], np.zeros(())
         for each in self.compared:
-            arm = default if each.arm is None else each.arm
-            now = now + drawn[default] - drawn[arm] - each.lost_j
+            now = now - each.lost_j
+            if each.arm is not None and each.arm != default:
+                now = now + drawn[default].expected - drawn[each.arm].reached
             sums.append(float(np.median(now)))
         return sums
 
-    def estimate_share(self, arm: int | None, against: int, lost_j: float = 0.0) -> Estimate:
+    def estimate_share(
+        self, arm: int | None, against: int, lost_j: float | None = None
+    ) -> Estimate:
         """Return what a run with a batch size saves, as a share of what another one costs.
 
-        ``lost_j`` is what attempts before it took. At a look at which nothing was known of the
-        batch size, or without one, nothing else is saved.
+        ``lost_j`` is what attempts before it took; ``None``: as much as is expected. At a look at
+        which nothing was known of the batch size, or without one, nothing else is saved.
         """
 
-        def share(drawn: Mapping[int, Array]) -> Array | None:
+        def share(drawn: Mapping[int, RunCosts]) -> Array | None:
             if against not in drawn:
                 return None
-            own = drawn[against] if arm is None else drawn.get(arm, drawn[against])
-            return np.asarray(1 - (own + lost_j) / drawn[against])
+            usual_j = drawn[against].expected
+            own = usual_j
+            if arm is not None and arm in drawn and arm != against:
+                own = drawn[arm].expected if lost_j is None else drawn[arm].reached
+            return np.asarray(1 - (own + (lost_j or 0.0)) / usual_j)
 
         return _over_looks([share(drawn) for drawn in self.looks])
 
@@ -245,7 +252,7 @@ def compare(trials: Sequence[Trial], ended: Sequence[Sequence[Trial]]) -> Saving
         },
         so_far=found.add_up(),
         default=default,
-        default_j=float(np.median(now[default])),
+        default_j=float(np.median(now[default].expected)),
         default_runs=sum(
             run.arm == default and run.status is TrialStatus.REACHED for run in found.era
         ),

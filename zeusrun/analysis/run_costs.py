@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from zeusrun.bandit.auto.beliefs import condition, prior_covariance
+from zeusrun.bandit.auto.beliefs import condition, log_misses, prior_covariance
 from zeusrun.bandit.auto.evidence import NOISY_SHARE_OF_RANGES, find_speed_variance, gather
 from zeusrun.bandit.problem import (
     GAUSSIAN90,
@@ -36,11 +36,18 @@ _ODD_FACTOR = 4.0  # between the epochs of two batch sizes; one run alone does n
 _MAX_LOG = 100.0  # of joules; more comes from a damaged record
 
 
-def draw_run_costs(problem: Problem, runs: Runs) -> dict[int, Array]:
-    """Draw what a run costs with each batch size of known epochs and speed, in joules.
+class RunCosts(NamedTuple):
+    """Draws of a cost in joules, shape ``(DRAWS,)`` each."""
 
-    ``runs`` are of one training, oldest first. Each array has the shape ``(DRAWS,)``; the same luck
-    is in the draws of all batch sizes. Empty without a run of the default.
+    reached: Array  # of a run that reaches the target
+    expected: Array  # to the target: with the runs that miss it by bad luck before
+
+
+def draw_run_costs(problem: Problem, runs: Runs) -> dict[int, RunCosts]:
+    """Draw what a run costs with each batch size of known epochs and speed.
+
+    ``runs`` are of one training, oldest first. The same luck is in the draws of all batch sizes.
+    Empty without a run of the default.
     """
     evidence = gather(problem, runs)
     # A speed that only shared runs show is the least that it may be.
@@ -56,7 +63,9 @@ def draw_run_costs(problem: Problem, runs: Runs) -> dict[int, Array]:
         speeds = _find_speeds(problem.default, arm, evidence)
         sd = wider * math.sqrt(variance / len(speeds))
         log = math.log(average_speed(speeds)) + own + sd * _luck(1, arm)
-        drawn[arm] = np.exp(np.clip(log, -_MAX_LOG, _MAX_LOG))
+        reached = np.exp(np.clip(log, -_MAX_LOG, _MAX_LOG))
+        misses = log_misses(problem, evidence, arm, float(own.mean()))
+        drawn[arm] = RunCosts(reached, reached * math.exp(misses))
     return drawn
 
 

@@ -192,9 +192,10 @@ def _walk(
 ) -> tuple[list[tuple[int, float]], Way | None, Way | None, float]:
     """Return the pace, where the target was reached, and the last point within ``limit`` epochs.
 
-    A run ends with a report of its metric, so where the metric passed the target between the last
-    two, by linear interpolation, says more than the number of epochs does. The last value is how
-    many more epochs runs take on average that pass the target where this one did. A history has thousands of points: the loop calls no function for each.
+    A run ends with a report of its metric. Where the metric passed the target between the last two
+    reports, by linear interpolation, says more than the number of epochs: the last value is how
+    many more epochs runs take on average that pass the target where this one did. A history has
+    thousands of points: the loop calls no function for each.
     """
     minimise = problem.mode == "min"
     edge = worst_that_reaches(problem.target, problem.mode)

@@ -271,8 +271,9 @@ def _learn_epochs(
     newest, sd, count = newest_paces(evidence), evidence.run_sd, len(reached) + len(missed)
     paces = [run.pace for run in reached if run.pace] or newest
     if drawn is not None:
-        weight, lost = _weigh(reached), _weigh(missed)
-        return count, float(np.mean(drawn)), float(np.std(drawn)), lost / (lost + weight), paces
+        lost = _weigh(missed)  # those that are no bad luck
+        others = (1 - evidence.luck.missing_of(size)) * _weigh(reached) / (_weigh(reached) + lost)
+        return count, float(np.mean(drawn)), float(np.std(drawn)), 1 - others, paces
     if missed:  # it has never reached the target
         return count, math.log(_MAX_EPOCHS), 0.0, 1.0, paces
     stopped = [run for run in (*results, *evidence.cut.get(size, ())) if run.pace]

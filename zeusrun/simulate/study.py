@@ -170,7 +170,8 @@ def simulate(scenario: Scenario, policy: str, seed: int, settings: StudySettings
     for trial, start_s, _ in played:
         at = trial.recurrence - 1
         starts_s[at] = min(starts_s[at], start_s)
-        spent[at] += (trial.cost_j or 0.0, trial.energy_j or 0.0, trial.time_s or 0.0) + start
+        spent[at] += start
+        spent[at] += (trial.cost_j or 0.0, trial.energy_j or 0.0, trial.time_s or 0.0)
         reached[at] |= trial.status is TrialStatus.REACHED
     attempts = [each.trial for each in played if each.trial.status is not TrialStatus.CANCELLED]
     made = np.bincount([trial.recurrence - 1 for trial in attempts], minlength=recurrences)

@@ -215,7 +215,8 @@ def _build_curve(levels: Levels, workload: Workload) -> LearningCurve:
         if meets_target(level, workload.target, workload.mode):
             if pace.keys() - {epoch}:
                 left = times[-1][0] - (epoch - 1)  # share of the last epoch until the target
-                pace[epoch - 1] = value = float(np.interp(epoch - 1, *zip(*times, strict=True)))
+                at, known = zip(*times, strict=True)
+                pace[epoch - 1] = value = float(np.interp(epoch - 1, at, known))
                 pace[epoch] = value + (level - value) / left
             return LearningCurve(epoch, tuple(sorted(pace.items())))
     return LearningCurve(None, tuple(pace.items()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from itertools import takewhile
 from types import MappingProxyType
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from zeusrun.trial import Decision, Trial
 
 _CERTAIN = 0.995
+_MANY = 10  # candidates, beyond which those that matter little are not listed
 _APART = 30.0  # times the lower end of a range
 _SAME = 0.01  # of the cost; a smaller difference between two views is none
 _LEGEND = {
@@ -201,6 +203,22 @@ def lead(
     return [headline, *map(_sentence, (why, cost, last))]
 
 
+def fold(beliefs: Sequence[ArmBelief]) -> tuple[list[ArmBelief], str | None]:
+    """Return the candidates that matter, and a sentence on the others; ``None``: there are none.
+
+    Of many, those matter that have run, may run next, or are the best to try after these.
+    """
+    others = [each for each in beliefs if not (each.trials or each.chance)]
+    others.sort(key=lambda each: -math.inf if each.value_j is None else each.value_j)
+    folded = others[:-2]
+    if len(beliefs) <= _MANY or len(folded) < 2:
+        return [*beliefs], None
+    worth = any((each.value_j or 0.0) > 0 for each in folded)
+    saves = "more than these" if worth else "anything"
+    text = f"{len(folded)} others have not run, and none is expected to save {saves}"
+    return [each for each in beliefs if each not in folded], text
+
+
 def _sentence(text: str) -> str:
     return f"{text[0].upper()}{text[1:]}."
 
@@ -208,6 +226,11 @@ def _sentence(text: str) -> str:
 def _cost(decision: Decision, own: ArmBelief, default: ArmBelief | None, problem: Problem) -> str:
     if own.cost_j is None:
         return "what it costs is not known yet"
+    if decision.bound is not None and own.cost_j > decision.bound.cost_j:
+        return (
+            f"to the target, it is expected to cost {energy_text(own.cost_j)}, but the run is "
+            f"stopped before it costs more than about {energy_text(decision.bound.cost_j)}"
+        )
     text = f"it is expected to cost {energy_text(own.cost_j)}"
     if own.cost_range_j is not None and own.cost_range_j[0] < own.cost_range_j[1]:
         known = _is_known(own.cost_range_j)
@@ -273,6 +296,7 @@ def explain_table(
     not shown. ``by_samples``: what is said of epochs is of samples.
     """
     columns = _BELIEF_COLUMNS
+    beliefs, rest = fold(beliefs)
     if by_samples:
         columns = [replace(each, name=each.name.replace("epoch", "sample")) for each in columns]
     likely = [belief.chance >= 0.5 for belief in beliefs]
@@ -285,6 +309,8 @@ def explain_table(
         verdict = "the next run uses it; see above" if belief.is_next else belief.verdict
         style = "" if bright else "dim"
         verdicts.append((Text(f"{belief.global_batch_size:5}", style), Text(verdict, style)))
+    if rest is not None:
+        verdicts.append((Text(), Text(f"{rest} (--json lists them)", "dim")))
     named = {n.replace("epochs", "samples") if by_samples else n: t for n, t in _LEGEND.items()}
     legend = [f"{name}: {text}" for name, text in named.items() if name.split(", ")[-1] in names]
     if limits:

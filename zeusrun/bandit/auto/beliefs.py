@@ -87,7 +87,7 @@ def believe(problem: Problem, evidence: Evidence) -> Beliefs:
 
     n = len(arms)
     pairs = zip(arms, epochs.tolist(), strict=False)
-    misses = np.array([_log_misses(problem, evidence, *each) for each in pairs])
+    misses = np.array([log_misses(problem, evidence, *each) for each in pairs])
     mean = (epochs + speed)[:n] + misses
     usable = evidence.reached.keys() & set(evidence.fitting)
     options = [i for i, arm in enumerate(arms) if arm in usable]
@@ -157,18 +157,17 @@ def _weigh(counts: Sequence[tuple[float, float]], run_sd: float) -> tuple[float,
     return math.log(sum(epochs * each for epochs, each in counts) / weight), run_sd**2 / weight
 
 
-def _log_misses(problem: Problem, evidence: Evidence, arm: int, log_epochs: float) -> float:
+def log_misses(problem: Problem, evidence: Evidence, arm: int, log_epochs: float) -> float:
     """Return what misses add to the log of the joules to the target.
 
-    Each costs as much as its bound pays for, at most all epochs, and then the next run.
+    Each is as long as the longest run so far, at most as its bound allows, and then follows the
+    next run.
     """
     if not evidence.reached:
         return 0.0
     chance = evidence.luck.missing_of(arm)
-    limit = problem.epoch_limit
-    if limit == math.inf:  # the script ends it: as the longest run so far
-        limit = max(run.epochs_today for own in evidence.results.values() for run in own)
-    spent = limit / finite_exp(log_epochs)
+    longest = max(run.epochs_today for own in evidence.results.values() for run in own)
+    spent = longest / finite_exp(log_epochs)
     if problem.cost_factor is not None:
         spent = min(spent, max(problem.cost_factor, evidence.widest.get(arm, 0.0)))
     return math.log1p(chance / (1 - chance) * min(max(1.0, spent), _MOST))
@@ -185,7 +184,7 @@ def _cheapest(
     usable = evidence.reached.keys() & set(evidence.fitting) or evidence.reached.keys()
     for arm in usable:
         log_epochs, _ = mean_log_epochs(evidence.reached[arm])
-        log_epochs += _log_misses(problem, evidence, arm, log_epochs)
+        log_epochs += log_misses(problem, evidence, arm, log_epochs)
         costs.append((log_epochs + log_epoch_cost[arm], finite_exp(-log_epochs)))
     return min(costs, default=(None, 0.0))
 
@@ -277,28 +276,26 @@ def assess(problem: Problem, runs: Runs) -> Assessment:
     return Assessment(problem, evidence, beliefs, values, start)
 
 
-def value_of_check(now: Assessment, index: int, price: float) -> float:
-    """Return the value of measuring an arm's speed first, in runs of the incumbent.
+def saved_by_check(now: Assessment, index: int, price: float) -> float:
+    """Return what measuring an arm's speed saves before it is tried, in runs of the incumbent.
 
-    Then the best arm of known speed runs. If it is another one, ``price`` and a start are lost.
-    Compare it with the value of trying the arm at once.
+    Then the best arm of known speed runs: another one, as far as the arm may be too slow. Then
+    ``price`` and a start are lost.
     """
     beliefs, evidence = now.beliefs, now.evidence
     usable = set(evidence.fitting) - evidence.failed_now
     known = [i for i, arm in enumerate(beliefs.arms) if i == index or arm in evidence.speeds]
     column = beliefs.speed_covariance[index]
-    variance = column[index] + beliefs.speed_noise
-    shift = column / math.sqrt(variance)
+    shift = column / math.sqrt(column[index] + beliefs.speed_noise)
     then = replace(beliefs, covariance=beliefs.covariance - np.outer(shift, shift))
-    value, least = 0.0, beliefs.mean.min() - beliefs.mean[beliefs.incumbent]
+    saved = 0.0
     for node, weight in zip(_NODES, _WEIGHTS, strict=True):
-        mean = beliefs.mean + shift * node - shift**2 / 2
-        values = values_of_trying(replace(then, mean=mean), usable, evidence.in_flight, now.start)
+        then = replace(then, mean=beliefs.mean + shift * node - shift**2 / 2)
+        values = values_of_trying(then, usable, evidence.in_flight, now.start)
         best = max(known, key=values.__getitem__)
-        gain = math.exp(least) - math.exp(mean.min() - mean[beliefs.incumbent])
-        lost = 0.0 if best == index else price + now.start
-        value += weight * (HORIZON * gain + values[best] - lost)
-    return value
+        if best != index:
+            saved += weight * (values[best] - values[index] - price - now.start)
+    return saved
 
 
 def values_of_trying(
@@ -309,8 +306,9 @@ def values_of_trying(
     The knowledge gradient (Frazier, Powell and Dayanik, 2009) in log cost. What a run teaches is
     the expected saving over the next ``HORIZON`` recurrences. The value is what a run of the arm
     teaches more than one of the incumbent, less what it is expected to cost more, at most up to
-    its bound and the ``start`` of another run. Zero for the incumbent; minus infinity for arms that are not usable, and for arms in
-    flight in other recurrences, whose results are assumed as expected.
+    its bound and the ``start`` of another run. Zero for the incumbent; minus infinity for arms that
+    are not usable, and for arms in flight in other recurrences, whose results are assumed as
+    expected.
     """
     incumbent = beliefs.incumbent
     if incumbent is None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from zeusrun.bandit.auto.beliefs import LEAST_SAVING, assess, newest_paces, value_of_check, way_gone
+from zeusrun.bandit.auto.beliefs import LEAST_SAVING, assess, newest_paces, saved_by_check, way_gone
 from zeusrun.bandit.auto.evidence import PROVEN, was_bounded
 from zeusrun.bandit.auto.words import (
     belief_of,
@@ -99,7 +99,7 @@ def _first(now: Assessment) -> int:
 
     The search begins at the default or, after the job has changed, at the arm that reached the
     target last: the best arm now is rarely far from it. When no arm is left, that one runs again.
-    An arm in flight may be chosen: without bounds, spreading out costs more than it teaches.
+    While it is in flight, the next larger arm runs: a smaller one usually costs more an epoch.
     """
     problem, evidence = now.problem, now.evidence
     begin = evidence.last_reached or problem.default
@@ -114,8 +114,10 @@ def _first(now: Assessment) -> int:
         # The best arm is far from where it was. One that needed few epochs may need more today.
         arm = min(proven, key=lambda arm: evidence.successes[arm])
     else:
-        options = untried or evidence.fitting or [problem.default]
-        arm = min(options, key=lambda arm: (abs(math.log(arm / begin)), arm))
+        idle = [arm for arm in untried if arm not in evidence.in_flight]
+        options = idle or untried or evidence.fitting or [problem.default]
+        up = begin in evidence.in_flight
+        arm = min(options, key=lambda arm: (up and arm < begin, abs(math.log(arm / begin)), arm))
     return problem.candidates.index(arm)
 
 
@@ -198,8 +200,7 @@ def _needs_speed_check(now: Assessment, index: int) -> bool:
         return False
     if now.beliefs.arms[index] in now.evidence.speeds or not power_w or not cost_j:
         return False
-    value = value_of_check(now, index, SPEED_CHECK_S * power_w / cost_j)
-    return now.values is not None and value > now.values[index]
+    return saved_by_check(now, index, SPEED_CHECK_S * power_w / cost_j) > 0
 
 
 def _bound(now: Assessment, index: int, *, proven: bool) -> Bound | None:

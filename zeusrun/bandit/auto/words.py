@@ -28,6 +28,7 @@ def why_first(now: Assessment, index: int) -> str:
     evidence, arm = now.evidence, now.beliefs.arms[index]
     last = evidence.last_reached
     begin = "the default" if last is None else f"{last}, which reached it last"
+    first = now.problem.default if last is None else last
     nothing = "nothing has reached the target yet"
     if evidence.outdated:
         left_out = f"so {describe_outdated(evidence.outdated)} for epochs"
@@ -52,7 +53,10 @@ def why_first(now: Assessment, index: int) -> str:
     if now.problem.last_attempt and arm in evidence.successes:
         return f"{nothing}; this is the last attempt allowed, and {arm} has reached it before"
     options = "not tried, or only stopped at an old bound" if own else "not tried"
-    return f"{nothing}; of the batch sizes {options}, {arm} is nearest to {begin}"
+    why = f"of the batch sizes {options}, {arm} is nearest to {begin}"
+    if first in evidence.in_flight and arm not in evidence.in_flight:
+        why = f"{first} runs now, in another recurrence, so {arm} is tried beside it"
+    return f"{nothing}; {why}"
 
 
 def why_retry(now: Assessment, index: int) -> str:
@@ -106,9 +110,17 @@ def why_try(now: Assessment, index: int, incumbent: int) -> str:
     saving = f"{worth:.2g} runs" if worth >= 1.05 else f"{worth:.0%} of a run"
     arm, best = beliefs.arms[index], beliefs.arms[incumbent]
     another = "another run of it" if arm in now.evidence.results else "trying it"
+    more, of = beliefs.mean[index] - beliefs.mean[incumbent], beliefs.covariance
+    sd = math.sqrt(of[index, index] + of[incumbent, incumbent] - 2 * of[index, incumbent])
+    chance = f"with a probability of {math.erfc(more / sd / math.sqrt(2)) / 2:.0%}"
+    doubt = f"but so little is known that it is cheaper {chance}" if more > 0 else chance
+    known = ""
+    if now.evidence.results.keys() == {best}:
+        usual = "larger ones usually cost less" if arm > best else "smaller ones may need less"
+        known = f"only {best} has run so far, and {usual}: "
     return (
-        f"{arm}{_crashed(now, arm)} is expected to be {_compared(now, index)} {best}, but this is "
-        f"uncertain: a bad try costs once, a good one saves in {HORIZON} recurrences; {another} is "
+        f"{known}{arm}{_crashed(now, arm)} is expected to be {_compared(now, index)} {best}, "
+        f"{doubt}; a bad try costs once, a good one saves in {HORIZON} recurrences; {another} is "
         f"expected to save the cost of about {saving} in all"
     )
 

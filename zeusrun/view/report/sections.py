@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from zeusrun.view import units
 from zeusrun.view.claims import claim_cost, short_share
 from zeusrun.view.columns import CARBON, COST, ENERGY, LIMIT, PRICE, TIME, Column
-from zeusrun.view.explain import RANGE
+from zeusrun.view.explain import RANGE, fold
 from zeusrun.view.report.figures import DRAWN_RUNS, DRAWN_TRACES
 from zeusrun.view.report.headline import capitalized, folding, percent, target, unbroken
 from zeusrun.view.report.markup import Html, details, figure, join, table, tag
@@ -201,16 +201,18 @@ def _belief(belief: Belief) -> Html:
         Column("next", lambda each: percent(each.chance)),
     ]
     title = f"What policy {belief.policy} expects of the next run"
-    listed = table(title, columns, belief.arms)
+    arms, rest = fold(belief.arms)
+    listed = table(title, columns, arms)
     if not belief.sentences:
         return listed
     first, *others = belief.sentences
     text = tag("p", tag("strong", f"{first[:1].upper()}{first[1:]}. "), " ".join(others))
     verdicts = [
         tag("li", tag("strong", f"{arm.global_batch_size}: "), arm.verdict)
-        for arm in belief.arms
+        for arm in arms
         if not arm.is_next
     ]
+    verdicts += [tag("li", rest)] if rest else []
     list_ = tag("ul", *verdicts, class_="plain") if verdicts else ""
     return join((tag("div", text, class_="next"), list_, listed))
 
