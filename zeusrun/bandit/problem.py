@@ -172,8 +172,9 @@ class Observation(NamedTuple):
     status: TrialStatus
     stage: Stage = Stage.EXPLORE
     epochs: int | None = None  # to the target if it was reached, else completed
-    # Of a run that reached the target: how many more such runs take on average; see ``_walk``.
-    more_epochs: float = 0.0
+    # Of a run that reached the target: the epochs between its last two reports, and the share of
+    # these after which the metric passed the target, by linear interpolation.
+    last_step: tuple[int, float] | None = None
     cost_j: float | None = None  # to the target; ``None`` unless reached on hardware like today's
     epoch_cost_j: float | None = None  # on today's hardware, at ``power_limit_w``
     power_limit_w: float | None = None  # what the objective chooses among those measured
@@ -190,8 +191,8 @@ class Observation(NamedTuple):
 
     @property
     def epochs_today(self) -> float:
-        """The epochs that such a run would take today on average, at least half a one."""
-        epochs = max(1, self.epochs or 1) + self.more_epochs
+        """The epochs that it would take today; fewer than one come from a damaged record."""
+        epochs = max(1, self.epochs or 1)
         return epochs * finite_exp(self.log_shift) if self.log_shift else epochs
 
 

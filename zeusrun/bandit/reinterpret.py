@@ -164,7 +164,7 @@ def _read_learning(
     epochs = epochs_of(trial.curve)
     # A script that ignored max_epochs then would do so again.
     limit = math.inf if epochs > trial.max_epochs else problem.epoch_limit
-    pace, reached, last, more = _walk(problem, trial, limit)
+    pace, reached, last, step = _walk(problem, trial, limit)
     end = reached or (last if epochs > limit else None) or whole_way(trial)
     as_it_ended = trial.target == problem.target and trial.status is TrialStatus.REACHED
     if as_it_ended and trial.epochs and trial.epochs <= limit:
@@ -180,7 +180,7 @@ def _read_learning(
     run = run._replace(
         status=status,
         epochs=end.epochs if end else problem.max_epochs if silent else None,
-        more_epochs=more,
+        last_step=step,
         cost_j=spent_j if spent_j and spent_j > _LEAST_J else None,
         pace=tuple(pace),
     )
@@ -189,13 +189,11 @@ def _read_learning(
 
 def _walk(
     problem: Problem, trial: Trial, limit: float
-) -> tuple[list[tuple[int, float]], Way | None, Way | None, float]:
+) -> tuple[list[tuple[int, float]], Way | None, Way | None, tuple[int, float] | None]:
     """Return the pace, where the target was reached, and the last point within ``limit`` epochs.
 
-    A run ends with a report of its metric. Where the metric passed the target between the last two
-    reports, by linear interpolation, says more than the number of epochs: the last value is how
-    many more epochs runs take on average that pass the target where this one did. A history has
-    thousands of points: the loop calls no function for each.
+    Then ``Observation.last_step``. A history has thousands of points: the loop calls no function
+    for each.
     """
     minimise = problem.mode == "min"
     edge = worst_that_reaches(problem.target, problem.mode)
@@ -203,7 +201,8 @@ def _walk(
     curve, epochs, reported = trial.curve, 0, 0
     last: CurvePoint | None = None
     best: float | None = None
-    reached, rest = False, 0.0
+    reached = False
+    step: tuple[int, float] | None = None
     more = count_missing(curve)
     if curve and is_baseline(curve[0]):  # no epoch: it shows from where the values improve
         best, curve = curve[0].value, curve[1:]
@@ -219,13 +218,14 @@ def _walk(
             pace.append((epochs, value))
             meets = value <= edge if minimise else value >= edge
             if meets and (point.epoch or trial.whole_steps):
-                after = 0.5 if best is None else min(1.0, (value - edge) / (value - best))
-                reached, rest = True, (0.5 - after) * (epochs - reported)
+                reached = True
+                if best is not None:
+                    step = epochs - reported, max(0.0, (edge - best) / (value - best))
                 break
             best = value
         reported = epochs
     end = None if last is None else Way(epochs, last.time_s, last.energy_j)
-    return pace, end if reached else None, end, rest
+    return pace, end if reached else None, end, step
 
 
 def _failure(problem: Problem, trial: Trial, end: Way | None) -> TrialStatus:

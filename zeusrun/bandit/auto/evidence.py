@@ -93,7 +93,7 @@ def gather(problem: Problem, runs: Runs) -> Evidence:
         run if sure else run._replace(weight=chance, log_shift=log_shift)
         for run, (chance, log_shift, sure) in shown
     ]
-    relevant = [run for run in _without_old_bounds(weighed) if run.weight >= LEAST]
+    relevant = _even_out([run for run in _without_old_bounds(weighed) if run.weight >= LEAST])
     reached = _by_arm(problem, [run for run in relevant if run.status is TrialStatus.REACHED])
     failed = _by_arm(problem, [run for run in relevant if run.status in FAILED])
     luck, failed = find_luck(reached, failed)
@@ -155,6 +155,25 @@ def _without_old_bounds(runs: Runs) -> Runs:
     reached = (i for i, run in enumerate(runs) if run.status is TrialStatus.REACHED and i >= since)
     old = range(since, next(reached, 0))
     return [r for i, r in enumerate(runs) if i not in old or r.status is not TrialStatus.STOPPED]
+
+
+def _even_out(runs: Runs) -> Runs:
+    """Count where in its last step each run passed the target: it went on to the next report.
+
+    One that was lucky to pass just before it takes as few epochs as another that was not. The mean
+    over all runs is as they took.
+    """
+    shares = [run.last_step[1] for run in runs if run.last_step]
+    usual = statistics.fmean(shares) if shares else 0.0
+    even = []
+    for run in runs:
+        if run.last_step and run.epochs:
+            step, share = run.last_step
+            times = max(0.5, run.epochs + step * (share - usual)) / run.epochs
+            even.append(run._replace(log_shift=run.log_shift + math.log(times)))
+        else:
+            even.append(run)
+    return even
 
 
 def _widest(spread: Spread, runs: Runs) -> float:
