@@ -51,7 +51,7 @@ CHANGES: Mapping[str, tuple[Any, ...]] = {
     "MISSES": (0.01, 0.1),
     "MISSES_WEIGHT": (0.5, 5.0),
     "OWN_MISSES": (5.0, 80.0),
-    "MOST_FAILED": (1, 4),
+    "TOO_MANY": (1, 4),
     "BAD_LUCK": (0.0001, 0.3),
     "RUN_SD": (0.07, 0.28),
     "RUN_SD_WEIGHT": (1.5, 6.0),

@@ -32,8 +32,9 @@ def test_a_job_has_the_batch_sizes_that_both_traces_have(tmp_path):
     assert job.power_limits_w == (100, 200)
     assert job.rates[512][100] == Rate(30, 70)
     assert job.curves(1024, 1) == [
-        LearningCurve(4, ((1, 0.3), (4, 0.6))),
-        LearningCurve(6, ((2, 0.3), (6, 0.6))),
+        # 0.3 half-way through epoch 1, 0.6 half-way through epoch 4: in between, 0.1 an epoch
+        LearningCurve(4, ((1, 0.3), (3, pytest.approx(0.55)), (4, pytest.approx(0.65)))),
+        LearningCurve(6, ((2, 0.3), (5, pytest.approx(0.5625)), (6, pytest.approx(0.6375)))),
     ]
     assert job.curves(512, 1) == [LearningCurve(None, ((1, 0.3),))]
 
@@ -80,7 +81,9 @@ def test_expected_costs_by_hand(tmp_path):
 def test_a_metric_that_falls_is_read_downwards(tmp_path):
     wanted = parse_workload("other:8:3:9:min")
     (job,) = load_jobs(write(tmp_path), "toy", [wanted])
-    assert job.curves(8, 1) == [LearningCurve(9, ((2, 5.0), (9, 3.0)))]
+    assert job.curves(8, 1) == [
+        LearningCurve(9, ((2, 5.0), (8, pytest.approx(22 / 7)), (9, pytest.approx(20 / 7))))
+    ]
 
 
 def test_the_default_is_at_most_the_largest_batch_size(tmp_path):

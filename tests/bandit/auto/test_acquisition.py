@@ -16,7 +16,18 @@ def believed(mean, covariance, run_sd=0.1, incumbent=0, bound_factor=1.35):
     mean = np.array(mean, dtype=float)
     covariance = np.array(covariance)
     return Beliefs(
-        ARMS, mean, 0 * mean, mean, mean, covariance, run_sd, bound_factor, incumbent, 1.0
+        arms=ARMS,
+        log_epochs=mean,
+        log_misses=0 * mean,
+        log_epoch_cost=mean,
+        mean=mean,
+        covariance=covariance,
+        speed_covariance=0 * covariance,
+        speed_noise=0.0,
+        run_sd=run_sd,
+        bound_factor=bound_factor,
+        incumbent=incumbent,
+        incumbent_cost_j=1.0,
     )
 
 

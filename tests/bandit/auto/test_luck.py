@@ -42,10 +42,13 @@ def test_a_run_that_was_stopped_near_the_usual_epochs_would_probably_have_reache
     assert luck.missing_of(64) < 0.05
 
 
-def test_where_more_runs_fail_than_reach_the_target_the_successes_were_good_luck():
+def test_where_twice_as_many_runs_fail_as_reach_the_target_the_successes_were_good_luck():
     luck, others = luck_of([run(64, 1)], [run(64, 30, status=STOPPED)] * 2)
     assert luck.missing_of(64) == 0.0
     assert [each.weight for each in others[64]] == [1.0, 1.0]
+    luck, others = luck_of([run(64, 10)] * 2, [run(64, 30, status=STOPPED)] * 3)
+    assert luck.missing_of(64) > 0.4
+    assert max(each.weight for each in others[64]) < 0.1
 
 
 def test_what_is_said_of_a_job_that_misses_by_luck_can_come_true():

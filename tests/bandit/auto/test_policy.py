@@ -51,8 +51,16 @@ def test_while_nothing_reaches_what_failed_least_near_the_default_is_next():
     assert "nearest to the default" in choose(*failed).why
 
 
-def test_at_the_start_all_recurrences_in_flight_run_the_default():
-    assert choose(flying(64), flying(64)).global_batch_size == 64
+def test_at_the_start_the_next_larger_batch_sizes_run_beside_the_default():
+    second = choose(flying(64))
+    assert second.global_batch_size == 128
+    assert second.why == (
+        "nothing has reached the target yet; 64 runs now, in another recurrence, so 128 is tried "
+        "beside it"
+    )
+    assert choose(flying(64), flying(128)).global_batch_size == 256
+    assert choose(flying(64), flying(128), flying(256)).global_batch_size == 32
+    assert choose(*map(flying, JOB.candidates)).global_batch_size == 64
 
 
 def test_what_has_proved_cheapest_is_run_when_no_doubt_is_left():
@@ -68,9 +76,11 @@ def test_a_doubtful_arm_is_worth_a_try_and_it_says_why():
     decision = choose(run(64, 10))
     assert decision.stage is Stage.EXPLORE
     assert decision.global_batch_size != 64
-    assert (
-        "uncertain: a bad try costs once, a good one saves in 20 recurrences; try" in decision.why
+    assert decision.why.startswith(
+        "only 64 has run so far, and larger ones usually cost less: 256 is expected to be 4% "
+        "cheaper than 64, with a probability of 5"
     )
+    assert "%; a bad try costs once, a good one saves in 20 recurrences; try" in decision.why
 
 
 def test_what_has_run_before_is_run_once_more():
@@ -79,7 +89,9 @@ def test_what_has_run_before_is_run_once_more():
     assert (again.global_batch_size, again.stage) == (128, Stage.EXPLORE)
     assert "another run of it is expected to save the cost of about 22% of a run" in again.why
     crashed = choose(run(64, 10), crash(256, 8))
-    assert crashed.why.startswith("256, with which the script crashed in one recurrence, is exp")
+    assert "256, with which the script crashed in one recurrence, is exp" in crashed.why
+    dearer = choose(run(64, 10), run(128, 13), run(32, 14)).why
+    assert " more expensive than 64, but so little is known that it is cheaper with a pro" in dearer
 
 
 def test_a_try_that_is_expected_to_save_little_is_not_made():

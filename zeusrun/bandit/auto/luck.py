@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 # Once a run has missed the target by bad luck: the share that usually do, and as how many runs of
 # the job it counts. ``OWN_MISSES`` runs of an arm count as much as all those of the job.
 MISSES, MISSES_WEIGHT, OWN_MISSES = 0.03, 1.5, 20.0
-MOST_FAILED = 2  # times as many failures as successes are no bad luck: the successes were good luck
+TOO_MANY = 2  # times as many failures as successes: then the successes were good luck
 BAD_LUCK = 0.1  # chance that a failure of an arm that has reached the target is bad luck
 
 
@@ -49,7 +49,7 @@ def find_luck(reached: RunsByArm, failed: RunsByArm) -> tuple[Luck, dict[int, li
     sd, missed = math.sqrt(squares / freedom), dict.fromkeys(reached, 0.0)
     others = {arm: list(own) for arm, own in failed.items()}
     for arm in reached.keys() & failed.keys():
-        if len(failed[arm]) > MOST_FAILED * len(reached[arm]):
+        if len(failed[arm]) >= TOO_MANY * len(reached[arm]):
             continue  # such as of a smoke test
         (mean, total), others[arm] = means[arm], []
         for run in failed[arm]:
