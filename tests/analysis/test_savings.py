@@ -613,3 +613,20 @@ def test_a_forgotten_success_proves_no_batch_size():
 def test_one_shared_run_is_not_all_of_them():
     unknown = [run(n, 16, energy_j=None, stage=Stage.EXPLOIT) for n in range(2, 7)]
     assert find_savings([run(1, shared=True), *unknown]).note == "no run shows its cost yet"
+
+
+def test_misses_by_bad_luck_are_no_loss_where_the_default_would_have_had_as_many():
+    """A recurrence in five misses once, with the default as with 64: that was a loss of 401 J."""
+    trials = []
+    for n in range(1, 21):
+        arm, stage = (32, Stage.EXPLORE) if n <= 10 else (64, Stage.EXPLOIT)
+        usual = {"arm": arm, "max_epochs": 200}
+        if missed := n % 5 == 3:
+            trials.append(run(n, epochs=200, status=FAILED[0], stage=stage, **usual))
+        stage = Stage.RETRY if missed else stage
+        trials.append(run(n, epochs=100 + n % 3, attempt=1 + missed, stage=stage, **usual))
+    found = find_savings(trials)
+    assert found.default_j == pytest.approx(101 + 0.2 / 0.8 * 200, rel=0.1)
+    assert found.net.low < 0 < found.net.high
+    assert abs(found.net.value) < 50
+    assert found.share.value == pytest.approx(0, abs=0.01)

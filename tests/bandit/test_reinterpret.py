@@ -10,7 +10,7 @@ import pytest
 from tests.bandit.scripts import DISPATCHED, MISSED, OOM, REACHED, STOPPED, change, problem, trial
 from zeusrun.bandit.auto.policy import Auto
 from zeusrun.bandit.differences import describe_kept
-from zeusrun.bandit.reinterpret import in_units, read_history, read_trial
+from zeusrun.bandit.reinterpret import complete, in_units, read_history, read_trial
 from zeusrun.trial import (
     CurvePoint,
     EnergySource,
@@ -514,3 +514,41 @@ def test_auto_avoids_a_batch_size_with_which_the_script_never_evaluates():
     assert (own.trials, own.chance) == (1, 0.0)
     assert own.verdict.startswith("failed 1 of 1; counting that, ")
     assert own.cost_j > 2 * beliefs[0].cost_j
+
+
+@pytest.mark.parametrize(
+    ("values", "changes", "last_step"),
+    [
+        ((0.5, 0.85, 1.05), {}, (1, 0.5)),  # the target is 0.95
+        ((0.5, 0.94, 0.95), {}, (1, 1.0)),
+        ((0.5, 0.90, 0.80, 1.00), {}, (1, 0.5)),  # from the best so far
+        ((0.5, 0.85, None, None, 1.05), {}, (3, 0.5)),  # reported every third epoch
+        ((0.96,), {}, None),  # nothing is known of the time before
+        ((0.5, 0.9), {"status": MISSED}, None),
+    ],
+)
+def test_where_a_run_passed_the_target_between_its_last_two_reports(values, changes, last_step):
+    run = read_trial(NOW, learned(*values, **changes))
+    if last_step is None:
+        assert run.last_step is None
+    else:
+        assert run.last_step == pytest.approx(last_step, abs=1e-4)
+
+
+def test_a_falling_metric_passes_its_target_downwards():
+    now = dataclasses.replace(NOW, mode="min", target=1.0)
+    run = read_trial(now, learned(3.0, 1.5, 0.5, mode="min", target=1.0))
+    assert run.last_step == pytest.approx((1, 0.5), abs=1e-4)
+    first = learned(0.5, mode="min", target=1.0)
+    before = CurvePoint(0, 0.0, 0.0, 2.0)  # evaluated before the training
+    run = read_trial(now, dataclasses.replace(first, curve=(before, *first.curve)))
+    assert run.last_step == pytest.approx((1, 2 / 3), abs=1e-4)
+
+
+def test_the_startup_is_that_of_the_newest_runs_on_these_devices():
+    trials = [learned(0.5, 0.96, startup_s=seconds) for seconds in (300.0, 40.0, 50.0, 60.0)]
+    elsewhere = dataclasses.replace(trials[0], gpu_model="another", gpu_count=4)
+    unknown = dataclasses.replace(trials[0], startup_s=None)
+    assert complete(NOW, []).startup_s == 0.0
+    assert complete(NOW, [elsewhere, *trials[1:], unknown]).startup_s == 50.0
+    assert complete(NOW, [trials[0]] * 20 + trials[1:2] * 20).startup_s == 40.0

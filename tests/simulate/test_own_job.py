@@ -16,8 +16,10 @@ import pytest
 
 from tests.factories import DONE, build_trial
 from zeusrun.analysis.savings import find_savings
+from zeusrun.bandit.auto.evidence import gather
 from zeusrun.bandit.problem import Problem
 from zeusrun.bandit.registry import create_policy
+from zeusrun.bandit.reinterpret import read_history
 from zeusrun.errors import UsageError
 from zeusrun.simulate.engine import best_arm, expected
 from zeusrun.simulate.own_job import draw_job, fit_line, learn
@@ -329,3 +331,13 @@ def test_a_batch_size_that_only_missed_on_other_devices_never_reaches_the_target
     model = learn("job", PROBLEM, [*KNOWN, missed])
     assert (model.arms[-1].batch_size, model.arms[-1].missing) == (256, 1.0)
     assert {curve.epochs for curve in draw_job(model, 0).curves(256, 1)} == {None}
+
+
+def test_a_forecast_has_as_many_misses_as_the_policy_expects():
+    missed = [ran(90 + n, 32, scale=5.0, status=TrialStatus.MISSED) for n in range(2)]
+    trials = [*KNOWN, *missed]
+    problem, runs = read_history(PROBLEM, trials)
+    luck = gather(problem, runs).luck
+    arms = {arm.batch_size: arm for arm in learn("job", PROBLEM, trials).arms}
+    assert arms[32].missing == pytest.approx(luck.missing_of(32), abs=0.01)
+    assert 0.05 < arms[64].missing == pytest.approx(luck.missing_of(64), abs=0.01)

@@ -64,6 +64,12 @@ def test_a_try_says_what_its_result_decides():
     )
 
 
+def test_a_try_that_would_cost_more_than_its_bound_says_what_it_costs_at_most():
+    tried = belief(256, 1300.0, chance=1.0, range_j=(300.0, 900.0))
+    told = lead("auto", chosen(256, Stage.EXPLORE, "why", 900.0), [DEFAULT, tried], PROBLEM)
+    assert told[2] == "It is expected to need 1.30 kJ to the target, but is stopped at about 900 J."
+
+
 def test_without_any_run_it_says_what_comes_after_the_first_success():
     first = belief(64, chance=1.0)
     told = lead("auto", chosen(64, Stage.EXPLORE), [first, belief(128)], PROBLEM, retry=chosen(128))

@@ -228,8 +228,8 @@ def _cost(decision: Decision, own: ArmBelief, default: ArmBelief | None, problem
         return "what it costs is not known yet"
     if decision.bound is not None and own.cost_j > decision.bound.cost_j:
         return (
-            f"to the target, it is expected to cost {energy_text(own.cost_j)}, but the run is "
-            f"stopped before it costs more than about {energy_text(decision.bound.cost_j)}"
+            f"it is expected to need {energy_text(own.cost_j)} to the target, but is stopped at "
+            f"about {energy_text(decision.bound.cost_j)}"
         )
     text = f"it is expected to cost {energy_text(own.cost_j)}"
     if own.cost_range_j is not None and own.cost_range_j[0] < own.cost_range_j[1]:

@@ -171,3 +171,31 @@ def test_a_window_of_one_does_not_forget_that_an_arm_works():
     evidence = gather(problem(window=1), runs)
     assert len(evidence.results[64]) == 2
     assert list(evidence.reached) == [64]
+
+
+def passed(arm, epochs, share, step=1):
+    return run(arm, epochs)._replace(last_step=(step, share))
+
+
+def counted(*runs):
+    reached = gather(problem(), runs).reached
+    return {arm: [each.epochs_today for each in own] for arm, own in reached.items()}
+
+
+def test_a_run_that_passed_its_target_just_in_time_counts_as_one_that_was_just_too_late():
+    """Four epochs instead of five by luck made a dearer batch size the best, often for good."""
+    found = counted(passed(64, 4, 0.98), passed(128, 5, 0.02))
+    assert found[64][0] == pytest.approx(4.48)
+    assert found[128][0] == pytest.approx(4.52)
+
+
+def test_runs_count_as_many_epochs_on_average_as_they_took():
+    runs = [passed(64, n, share) for n, share in ((4, 0.1), (5, 0.9), (4, 0.6), (7, 0.0))]
+    assert np.mean(counted(*runs)[64]) == pytest.approx(5)
+    # An accuracy of 1 that is wanted is passed with the last report of each run.
+    assert counted(*(passed(64, n, 1.0) for n in (4, 5)))[64] == [4, 5]
+    assert counted(passed(64, 1, 0.0), passed(64, 1, 1.0), run(64, 9))[64] == [0.5, 1.5, 9]
+
+
+def test_reports_that_are_far_apart_say_as_much():
+    assert counted(passed(64, 40, 1.0, 10), passed(64, 50, 0.0, 10))[64] == pytest.approx([45, 45])

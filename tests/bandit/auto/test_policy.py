@@ -11,6 +11,7 @@ import pytest
 
 from tests.bandit.runs import flying, run, speed_checked
 from tests.bandit.scripts import power_levers, problem, watts
+from zeusrun.bandit.auto.beliefs import assess, saved_by_check
 from zeusrun.bandit.auto.policy import Auto, bound_of_proven
 from zeusrun.bandit.problem import Running
 from zeusrun.trial import Hardware, PowerPoint, Stage, TrialStatus
@@ -631,3 +632,40 @@ def test_the_bound_of_a_forced_run_is_not_of_before_the_job_moved():
     since = [run(64, 15, recurrence=n) for n in range(9, 13)]
     assert bound_of_proven(JOB, before).cost_j == pytest.approx(2 * 500, rel=0.1)
     assert bound_of_proven(JOB, [*before, *since]).cost_j == pytest.approx(2 * 1500, rel=0.1)
+
+
+def long_run(*extra, **changes):
+    """The choice after one run of 1 MJ, and after what else has run."""
+    return choose(run(64, 10, per_epoch=1e5), *extra, **changes)
+
+
+def test_a_speed_check_pays_for_another_start_of_the_script():
+    assert long_run(startup_s=60.0).stage is Stage.SPEED_CHECK
+    slow = long_run(startup_s=1e5)  # 5 MJ, as much as five runs
+    assert slow.stage is Stage.EXPLORE
+    assert "measure" not in slow.why
+
+
+def test_a_speed_that_the_neighbours_predict_is_not_checked():
+    arms = {"candidates": (32, 64, 128, 192, 256)}
+    first = run(64, 10, per_epoch=1e5)
+    others = [speed_checked(arm, 1e5) for arm in (32, 128, 256)]
+    unknown, predicted = (
+        saved_by_check(assess(dataclasses.replace(JOB, **arms), runs), 3, 0.2)
+        for runs in ([first], [first, *others])
+    )
+    assert unknown > 0 >= predicted
+
+
+def test_a_try_that_is_stopped_costs_another_start():
+    without, dear = (
+        assess(
+            dataclasses.replace(JOB, candidates=(64, 128, 4096), startup_s=startup_s),
+            [run(64, 10, per_epoch=1e5)],
+        )
+        for startup_s in (0.0, 2e4)
+    )
+    assert dear.start == pytest.approx(1.0, rel=0.1)
+    incumbent, near, far = without.values - dear.values
+    assert (incumbent, near) == (0, 0)
+    assert far == pytest.approx(dear.start)  # it would probably be stopped
