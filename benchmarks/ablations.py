@@ -45,7 +45,6 @@ CHANGES: Mapping[str, tuple[Any, ...]] = {
     "LEAST_SAVING": (0.0, 0.1),
     "SPEED_CHECK_S": (float("inf"),),
     "LOST_SHARE": (0.0, 1.0),
-    "LEAP": (99,),
     "PACES": (0, 2),
     "_likeliest": ("_proven",),
     "MISSES": (0.01, 0.1),

@@ -71,7 +71,7 @@ PARTS: Mapping[str, tuple[str, ...]] = {
 
 BUDGETS: Mapping[str, int] = {
     "adapt": 880,
-    "analysis": 993,
+    "analysis": 1_004,
     "commands": 2_945,
     "elastic": 1_579,
     "export": 336,
@@ -85,16 +85,16 @@ BUDGETS: Mapping[str, int] = {
     "maintenance": 951,
     "metrics": 2_127,
     "other files": 361,
-    "policies": 3_198,
-    "report": 1_646,
+    "policies": 3_237,
+    "report": 1_648,
     "schedule": 1_054,
     "server": 4_040,
     "shared histories": 1_864,
-    "simulate": 1_244,
+    "simulate": 1_270,
     "slurm": 679,
     "sync": 1_012,
     "values": 1_637,
-    "view": 2_103,
+    "view": 2_123,
     "watch": 894,
     "worker": 1_222,
 }
@@ -131,8 +131,8 @@ class Loaded(NamedTuple):
     lines: int
 
 
-WALK_BUDGET = Walk(files=106, stops=398, returns=292)
-LOADED_BUDGET = Loaded(modules=200, lines=24_397)
+WALK_BUDGET = Walk(files=106, stops=399, returns=293)
+LOADED_BUDGET = Loaded(modules=200, lines=24_436)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

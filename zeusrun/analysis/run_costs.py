@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from zeusrun.bandit.auto.beliefs import condition, log_misses, prior_covariance
-from zeusrun.bandit.auto.evidence import NOISY_SHARE_OF_RANGES, find_speed_variance, gather
+from zeusrun.bandit.auto.evidence import gather
 from zeusrun.bandit.problem import (
     GAUSSIAN90,
     RUN_SD,
@@ -56,12 +56,11 @@ def draw_run_costs(problem: Problem, runs: Runs) -> dict[int, RunCosts]:
     if problem.default not in arms:
         return {}
     epochs = draw_log_epochs(problem.default, arms, evidence)
-    variance, freedom = find_speed_variance(evidence.timed, NOISY_SHARE_OF_RANGES)
-    wider = student(SDS90, freedom) / GAUSSIAN90
+    wider = student(SDS90, evidence.speed_freedom) / GAUSSIAN90
     drawn = {}
     for arm, own in zip(arms, epochs.T, strict=True):
         speeds = _find_speeds(problem.default, arm, evidence)
-        sd = wider * math.sqrt(variance / len(speeds))
+        sd = wider * evidence.speed_sd / math.sqrt(len(speeds))
         log = math.log(average_speed(speeds)) + own + sd * _luck(1, arm)
         reached = np.exp(np.clip(log, -_MAX_LOG, _MAX_LOG))
         misses = log_misses(problem, evidence, arm, float(own.mean()))

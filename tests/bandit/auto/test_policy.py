@@ -445,17 +445,6 @@ def test_after_a_move_what_was_only_stopped_at_an_old_bound_runs_again():
     )
 
 
-def test_the_last_attempt_after_a_move_goes_to_what_has_needed_the_fewest_epochs():
-    past = [run(16, 5), run(32, 7), *[run(256, 10)] * 9]
-    past += [run(256, 40, status=MISSED, recurrence=n) for n in range(990, 1000)]
-    past += [run(arm, 40, status=MISSED, recurrence=1000) for arm in (256, 128, 64)]
-    assert choose(*past).global_batch_size == 32
-    decision = choose(*past, last_attempt=True)
-    assert decision.global_batch_size == 16
-    assert "this is the last attempt allowed, and 16 has reached it before" in decision.why
-    assert choose(*past[:-1], last_attempt=True).global_batch_size == 64  # it may be near yet
-
-
 def test_the_last_attempt_judges_by_how_far_what_was_stopped_had_come():
     def pace(epochs):
         return tuple((max(1, round(epochs * n / 10)), n / 10) for n in range(1, 11))

@@ -32,9 +32,8 @@ if TYPE_CHECKING:
     from zeusrun.bandit.problem import Observation, Problem, Runs, RunsByArm
 
 # Standard deviations of log joules per epoch between runs, of a steady and of a noisy machine, and
-# how many machines are noisy. A range has to hold on these, too, so it assumes more of them; for
-# choices that would cost 3 % of the regret. docs/policies.md shows the ranges that follow.
-STEADY_SD, NOISY_SD, NOISY_SHARE, NOISY_SHARE_OF_RANGES = 0.01, 0.2, 0.1, 0.18
+# how many machines are noisy. docs/policies.md shows the ranges that follow.
+STEADY_SD, NOISY_SD, NOISY_SHARE = 0.01, 0.2, 0.18
 # Differences of successive runs overlap, so one says less than a deviation from a known mean (von
 # Neumann, Annals of Mathematical Statistics, 1941: 0.8 of three runs, 0.7 of nine).
 DIFFERENCE_WEIGHT = 0.75
@@ -53,6 +52,7 @@ class Evidence:
     # The same on the newest other devices, by the batch size that gives a rank as much work today.
     speeds_elsewhere: Mapping[int, Sequence[float]]
     speed_sd: float  # standard deviation of one run's log joules per epoch
+    speed_freedom: float  # degrees of freedom of it
     timed: RunsByArm  # the runs that show the speed of each arm
     power_w: float | None  # drawn at the known arm nearest to the default
     run_sd: float  # standard deviation of log epochs of one run that reaches the target
@@ -72,23 +72,13 @@ class Evidence:
     in_flight: frozenset[int]
     failed_since: Counter[int]  # failures of each arm since a run reached the target
     outdated: int  # how many runs no longer count, because the job has changed since
-    # Epochs of each arm's newest success, also before the job changed; the newest of all is last.
-    successes: Mapping[int, int]
-
-    @property
-    def last_reached(self) -> int | None:
-        """Arm of the newest run that reached the target; ``None`` if none ever has."""
-        return next(reversed(tuple(self.successes)), None)
+    last_reached: int | None  # arm of the newest run that reached the target, whenever that was
 
 
 def gather(problem: Problem, runs: Runs) -> Evidence:
     """Sort the runs of a job, oldest first."""
     shown = weigh_shown(runs)
-    successes: dict[int, int] = {}
-    for run, _ in shown:
-        if run.status is TrialStatus.REACHED:
-            successes.pop(run.arm, None)
-            successes[run.arm] = run.epochs or 1
+    successes = [run.arm for run, _ in shown if run.status is TrialStatus.REACHED]
     weighed = [
         run if sure else run._replace(weight=chance, log_shift=log_shift)
         for run, (chance, log_shift, sure) in shown
@@ -98,7 +88,7 @@ def gather(problem: Problem, runs: Runs) -> Evidence:
     failed = _by_arm(problem, [run for run in relevant if run.status in FAILED])
     luck, failed = find_luck(reached, failed)
     timed = timed_runs(runs)
-    variance, _ = find_speed_variance(timed, NOISY_SHARE)
+    variance, speed_freedom = _find_speed_variance(timed)
     crashed = rule_out_crashed(runs)
     now = [run for run in runs if run.recurrence == problem.recurrence]
     out_of_memory = Counter(run.arm for run in runs if run.status is TrialStatus.OOM)
@@ -111,6 +101,7 @@ def gather(problem: Problem, runs: Runs) -> Evidence:
         speeds=_speeds(runs, timed, variance),
         speeds_elsewhere=_speeds_elsewhere(problem, runs),
         speed_sd=math.sqrt(variance),
+        speed_freedom=speed_freedom,
         timed=timed,
         power_w=_power(problem, timed),
         run_sd=luck.spread.sd,
@@ -130,7 +121,7 @@ def gather(problem: Problem, runs: Runs) -> Evidence:
         lost_now_j=sum((run.epochs or 1) * (run.epoch_cost_j or 0.0) for run in lost),
         failed_since=_failed_since(runs),
         outdated=sum(is_settled(run) and run.weight < LEAST for run in weighed),
-        successes=successes,
+        last_reached=successes[-1] if successes else None,
     )
 
 
@@ -195,7 +186,7 @@ def _by_arm(problem: Problem, runs: Iterable[Observation]) -> dict[int, list[Obs
     return {arm: own[-window:] for arm, own in arms.items()}
 
 
-def find_speed_variance(timed: RunsByArm, noisy_share: float) -> tuple[float, float]:
+def _find_speed_variance(timed: RunsByArm) -> tuple[float, float]:
     """Return the variance of log joules per epoch between runs of an arm, and its freedom.
 
     It comes from the differences of successive runs, pooled over arms, so a lasting change of speed
@@ -211,7 +202,7 @@ def find_speed_variance(timed: RunsByArm, noisy_share: float) -> tuple[float, fl
     total = DIFFERENCE_WEIGHT * sum(min(each, largest) for each in squares)
     freedom = 1 + DIFFERENCE_WEIGHT * len(squares)  # either prior counts as one run
     likelihood = ((STEADY_SD**2 + total) / (NOISY_SD**2 + total)) ** (freedom / 2)
-    odds = noisy_share / (1 - noisy_share) * NOISY_SD / STEADY_SD * likelihood
+    odds = NOISY_SHARE / (1 - NOISY_SHARE) * NOISY_SD / STEADY_SD * likelihood
     noisy = odds / (1 + odds)
     apart = (NOISY_SD**2 - STEADY_SD**2) / freedom  # the two variances, once all runs count
     variance = (STEADY_SD**2 + total) / freedom + noisy * apart

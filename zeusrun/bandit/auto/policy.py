@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 SPEED_CHECK_S = 30.0  # of training show an arm's speed
 LOST_SHARE = 0.2  # of the cost of a run; after larger losses, only proven arms follow
-LEAP = 3  # failures of a recurrence after which the best arm is not near where it was
 PACES = 5  # learning curves that a trial is compared with
 
 
@@ -109,15 +108,10 @@ def _first(now: Assessment) -> int:
         if not evidence.out_of_memory.get(arm)
         and all(was_bounded(run) for run in evidence.results.get(arm, ()))
     ]
-    proven = [arm for arm in untried if arm in evidence.successes]
-    if problem.last_attempt and len(evidence.failed_now) >= LEAP and proven:
-        # The best arm is far from where it was. One that needed few epochs may need more today.
-        arm = min(proven, key=lambda arm: evidence.successes[arm])
-    else:
-        idle = [arm for arm in untried if arm not in evidence.in_flight]
-        options = idle or untried or evidence.fitting or [problem.default]
-        up = begin in evidence.in_flight
-        arm = min(options, key=lambda arm: (up and arm < begin, abs(math.log(arm / begin)), arm))
+    idle = [arm for arm in untried if arm not in evidence.in_flight]
+    options = idle or untried or evidence.fitting or [problem.default]
+    up = begin in evidence.in_flight
+    arm = min(options, key=lambda arm: (up and arm < begin, abs(math.log(arm / begin)), arm))
     return problem.candidates.index(arm)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from zeusrun.bandit.auto.beliefs import HORIZON, LEAST_SAVING
 from zeusrun.bandit.auto.drift import describe_outdated
-from zeusrun.bandit.auto.evidence import NOISY_SHARE_OF_RANGES, find_speed_variance, was_bounded
+from zeusrun.bandit.auto.evidence import was_bounded
 from zeusrun.bandit.problem import FAILED, SDS90, ArmBelief, finite_exp, student
 from zeusrun.cost import energy_text
 
@@ -50,8 +50,6 @@ def why_first(now: Assessment, index: int) -> str:
         return f"{arm} is the default, and {nothing}"
     if arm == last:
         return f"{nothing}; {arm} reached it last"
-    if now.problem.last_attempt and arm in evidence.successes:
-        return f"{nothing}; this is the last attempt allowed, and {arm} has reached it before"
     options = "not tried, or only stopped at an old bound" if own else "not tried"
     why = f"of the batch sizes {options}, {arm} is nearest to {begin}"
     if first in evidence.in_flight and arm not in evidence.in_flight:
@@ -161,7 +159,7 @@ def belief_of(now: Assessment, index: int, bound: Bound | None, why: str | None)
     if trials and (bound is not None or missing):  # one never tried may fail for any reason
         failure_chance = risk
     if cost_j is not None:
-        far = _find_reach(evidence, arm, sd)
+        far = _find_reach(evidence, sd)
         high_j = most_j if risk > _TAIL and most_j < math.inf else finite_exp(log_cost + far)
         cost_range_j = min(most_j, finite_exp(log_cost - far)), min(most_j, high_j)
     if now.values is not None and cost_j is not None:
@@ -186,17 +184,11 @@ def _expected_epochs(now: Assessment, index: int) -> float:
     return min(now.problem.epoch_limit, finite_exp(float(now.beliefs.log_epochs[index])))
 
 
-def _find_reach(evidence: Evidence, arm: int, sd: float) -> float:
-    """Return how far from its mean the next run's log cost lies in nine runs of ten, at most.
-
-    ``sd`` is the standard deviation by which ``auto`` chooses.
-    """
-    noise, freedom = find_speed_variance(evidence.timed, NOISY_SHARE_OF_RANGES)
-    runs = max(1, len(evidence.speeds.get(arm, ())))
-    sd = math.sqrt(sd**2 + (noise - evidence.speed_sd**2) * (1 + 1 / runs))
-    own = evidence.run_sd**2
-    both = (own + noise) ** 2 / (own**2 / evidence.freedom + noise**2 / freedom)  # Satterthwaite
-    return student(SDS90, both) * sd
+def _find_reach(evidence: Evidence, sd: float) -> float:
+    """Return how far from its mean the next run's log cost lies in nine runs of ten, at most."""
+    own, noise = evidence.run_sd**2, evidence.speed_sd**2
+    spread = own**2 / evidence.freedom + noise**2 / evidence.speed_freedom  # Satterthwaite
+    return student(SDS90, (own + noise) ** 2 / spread) * sd
 
 
 def _verdict(now: Assessment, index: int, failure_chance: float | None) -> str:
