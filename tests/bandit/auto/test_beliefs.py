@@ -76,7 +76,7 @@ def test_low_power_promises_cheaper_epochs_for_larger_batches():
 
 def test_a_measured_speed_is_all_but_certain():
     b = beliefs(run(64, 10), speed_checked(256, 55.0))
-    assert b.log_epoch_cost[-1] == pytest.approx(math.log(55), abs=0.01)
+    assert b.log_epoch_cost[-1] == pytest.approx(math.log(55), abs=0.02)
 
 
 def test_many_runs_are_believed():

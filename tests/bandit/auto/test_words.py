@@ -22,7 +22,7 @@ def assess(times=(1.0, 1.0, 1.0), values=(0.5, 0.0, 2.0), *, incumbent=1, cost_j
         "results": {}, "reached": {32: [1]}, "crashes": {}, "crashed": {}, "outdated": (), "fitting": ARMS,
         "in_flight": (), "failed_since": dict.fromkeys(ARMS, 0), "failed_now": {16},
         "crashed_now": {64, 16}, "last_reached": 32, "out_of_memory": {}, "speeds": {32: [1]},
-        "timed": {}, "freedom": 4.0, "run_sd": 0.1, "speed_sd": 0.05, "luck": Luck(Spread(0.1), {}, 0.0),
+        "timed": {}, "freedom": 4.0, "run_sd": 0.1, "speed_sd": 0.05, "speed_freedom": 4.0, "luck": Luck(Spread(0.1), {}, 0.0),
     }  # fmt: skip
     beliefs = SimpleNamespace(
         arms=ARMS, mean=np.log(100.0 * np.array(times)), covariance=np.eye(3) * 0.03,
