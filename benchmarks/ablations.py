@@ -14,7 +14,6 @@ import argparse
 import os
 from collections import defaultdict
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 HORIZON = HORIZONS[1]
 SUITES = ("smoothed tables", "held-out tables")
 _MODULES = ("auto.beliefs", "auto.drift", "auto.evidence", "auto.luck", "auto.policy", "problem")
-# Of each constant, other values. A name with a second one takes that function in its place.
+# Other values of each constant. Of a function, the name of the one that takes its place.
 CHANGES: Mapping[str, tuple[Any, ...]] = {
     "SLOPE_SD": (0.0, 0.3),
     "BEND_SD": (0.0, 1.0),
@@ -57,7 +56,7 @@ CHANGES: Mapping[str, tuple[Any, ...]] = {
     "WIDEST_SDS": (2.0, 4.0),
     "STEADY_SD": (0.005, 0.02),
     "NOISY_SD": (0.1, 0.4),
-    "NOISY_SHARE": (0.05, 0.18),
+    "NOISY_SHARE": (0.05, 0.1, 0.3),
     "DIFFERENCE_WEIGHT": (1.0,),
     "OUTLIER": (10.0, 1e9),
     "SPEED_RUNS": (1, 5),
@@ -75,8 +74,7 @@ CHANGES: Mapping[str, tuple[Any, ...]] = {
 def change(name: str, value: object) -> None:
     """Change a constant, or a function, in every module that has it."""
     for module in (import_module(f"zeusrun.bandit.{each}") for each in _MODULES):
-        with suppress(AttributeError):
-            getattr(module, name)
+        if hasattr(module, name):
             setattr(module, name, getattr(module, value) if isinstance(value, str) else value)
 
 

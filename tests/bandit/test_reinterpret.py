@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import numpy as np
 import pytest
@@ -552,3 +553,5 @@ def test_the_startup_is_that_of_the_newest_runs_on_these_devices():
     assert complete(NOW, []).startup_s == 0.0
     assert complete(NOW, [elsewhere, *trials[1:], unknown]).startup_s == 50.0
     assert complete(NOW, [trials[0]] * 20 + trials[1:2] * 20).startup_s == 40.0
+    damaged = [learned(0.5, 0.96, startup_s=seconds) for seconds in (-1.0, math.nan, math.inf)]
+    assert complete(NOW, [*damaged, trials[1]]).startup_s == 40.0

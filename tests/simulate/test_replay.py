@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -169,3 +172,23 @@ def test_the_same_seed_gives_the_same_replay(name, in_flight):
     runs = [play(POLICIES[name](), 12, in_flight=in_flight) for _ in range(2)]
     assert runs[0] == runs[1]
     assert {each.trial.recurrence for each in runs[0]} == set(range(1, 13))
+
+
+@pytest.mark.parametrize(("startup_s", "most", "extra"), [(0.0, 2, 30), (300.0, 1, 0)])
+def test_thirty_equal_batch_sizes_make_no_storm_of_speed_checks(startup_s, most, extra):
+    """They made up to eleven launches in a recurrence, and 28 more than recurrences."""
+    arms = tuple(range(64, 124, 2))
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        epochs = {arm: np.maximum(1, rng.normal(15, 1.5, 20).round()).astype(int) for arm in arms}
+        curves = {
+            arm: [LearningCurve(n, ((n // 2, 0.5), (n, 1.0))) for n in own.tolist()]
+            for arm, own in epochs.items()
+        }
+        rates = {arm: {300.0: Rate(100.0, 200.0)} for arm in arms}
+        made = job(curves, rates, default=94, max_epochs=40, max_power_w=300.0)
+        problem = replace(ask_about(made, 0.5, 2.0), startup_s=startup_s)
+        played = replay(made, POLICIES["auto"](), problem, 50, seed)
+        launches = Counter(each.trial.recurrence for each in played)
+        assert max(launches.values()) <= most
+        assert len(played) - 50 <= extra

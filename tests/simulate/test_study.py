@@ -266,18 +266,3 @@ def test_a_default_that_never_reaches_is_compared_with_nothing():
     assert own.never_j is None
     assert own.to_never.cost is None
     assert own.failed_share > 0
-
-
-def test_a_start_of_the_script_is_charged_to_each_trial():
-    curves = {8: [LearningCurve(None, ())], 16: [LearningCurve(4, ((4, 1.0),))]}
-    quick = job(curves, default=16)
-    slow = replace(quick, startup_s=100.0)
-    without, charged = (
-        simulate(Scenario(made.name, made), "grid", 0, StudySettings(recurrences=4))
-        for made in (quick, slow)
-    )
-    launched = sum(charged.arms.values()) + charged.speed_checks
-    more = charged.spent.sum(0) - without.spent.sum(0)
-    assert more[2] == 100 * launched > 400
-    assert more[0] == 100 * launched * slow.max_power_w
-    assert (charged.best - without.best)[:, 2].tolist() == [100] * 4

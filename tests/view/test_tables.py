@@ -594,3 +594,7 @@ def test_of_many_batch_sizes_those_that_matter_are_listed():
     worth = [*many[2:], *(belief(300 + n, **untried, value_j=5.0) for n in range(5))]
     assert fold(worth)[1] == "29 others have not run, and none is expected to save more than these"
     assert fold(many[-10:]) == (many[-10:], None)
+    unknown = [replace(each, value_j=None) for each in many]  # before a cost is known
+    rows, text = fold(unknown)
+    assert [each.global_batch_size for each in rows] == [32, 200]
+    assert text == "28 others have not run"

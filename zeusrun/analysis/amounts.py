@@ -162,10 +162,6 @@ class Estimate:
         """Return what is lost where this is saved."""
         return Estimate(-self.value, -self.high, -self.low)
 
-    def less(self, amount: float) -> Estimate:
-        """Return it less an amount that is known."""
-        return Estimate(self.value - amount, self.low - amount, self.high - amount)
-
 
 @dataclass(frozen=True)
 class Savings:

@@ -72,13 +72,15 @@ class Comparison:
     def estimate_saved(self, counted: Iterable[Counted]) -> Estimate:
         """Return what recurrences saved.
 
-        At a look at which nothing was known of a batch size, it saved nothing.
+        At a look at which nothing was known of a batch size, it saved nothing. The default alone
+        would have missed the target now and then, too: so it saves something where it reached the
+        target after others had not, and nothing where it ran alone.
         """
         default, lost = self.problem.default, 0.0
         reached: defaultdict[int, float] = defaultdict(float)
         for arm, joules, worth in counted:
             lost += worth * joules
-            if arm is not None and arm != default:
+            if arm is not None and (arm != default or joules):
                 reached[arm] += worth
         if not reached:  # what was lost is known
             return Estimate(*(0.0 - lost,) * 3)
@@ -97,7 +99,7 @@ class Comparison:
         sums, now = [], np.zeros(())
         for each in self.compared:
             now = now - each.lost_j
-            if each.arm is not None and each.arm != default:
+            if each.arm is not None and (each.arm != default or each.lost_j):
                 now = now + drawn[default].expected - drawn[each.arm].reached
             sums.append(float(np.median(now)))
         return sums
@@ -114,9 +116,8 @@ class Comparison:
         def share(drawn: Mapping[int, RunCosts]) -> Array | None:
             if against not in drawn:
                 return None
-            usual_j = drawn[against].expected
-            own = usual_j
-            if arm is not None and arm in drawn and arm != against:
+            own = usual_j = drawn[against].expected
+            if arm is not None and arm in drawn and (arm != against or lost_j):
                 own = drawn[arm].expected if lost_j is None else drawn[arm].reached
             return np.asarray(1 - (own + (lost_j or 0.0)) / usual_j)
 
@@ -237,15 +238,13 @@ def compare(trials: Sequence[Trial], ended: Sequence[Sequence[Trial]]) -> Saving
     if not now:
         note = _why_nothing(found)
         return Savings(len(ended), explored=True, default=default, note=note)
-    usual = {
-        arm: found.estimate_saved([(arm, 0.0, 1.0)]) for arm in {each.arm for each in compared}
-    }
     counted = [(each.arm, each.lost_j, 1.0) for each in compared]
+    saved = {each: found.estimate_saved([each]) for each in set(counted)}  # most are alike
     in_use = _find_in_use(compared)
     return Savings(
         ended=len(ended),
         explored=True,
-        by_trial={each.last.trial: usual[each.arm].less(each.lost_j) for each in compared},
+        by_trial={each.last.trial: saved[own] for each, own in zip(compared, counted, strict=True)},
         shares={
             each.last.trial: found.estimate_share(each.arm, default, each.lost_j)
             for each in compared

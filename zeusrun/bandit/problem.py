@@ -191,7 +191,7 @@ class Observation(NamedTuple):
 
     @property
     def epochs_today(self) -> float:
-        """The epochs that it would take today; fewer than one come from a damaged record."""
+        """The epochs that it would take today, above 0 also for a damaged record."""
         epochs = max(1, self.epochs or 1)
         return epochs * finite_exp(self.log_shift) if self.log_shift else epochs
 

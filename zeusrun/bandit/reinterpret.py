@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from zeusrun.trial import CurvePoint, PowerPoint, Trial
 
 CUT_SHORT = TrialStatus.CANCELLED
+_NEWEST = 20  # trials that show how long an epoch and a start are
 _LEAST_J = 1e-6  # less is no cost: a meter or a clock stood still
 
 
@@ -84,9 +85,13 @@ def complete(problem: Problem, trials: Sequence[Trial]) -> Problem:
         unit = find_unit(problem.metric, problem.mode, trials)
         samples = unit or samples
     if samples is None:
-        sizes = [size for trial in trials[-20:] if (size := samples_per_epoch(trial))]
+        sizes = [size for trial in trials[-_NEWEST:] if (size := samples_per_epoch(trial))]
         samples = statistics.median(sizes) if sizes else None
-    starts = (t.startup_s for t in trials if t.startup_s and same_hardware(problem, t))
+    starts = [
+        start_s
+        for trial in trials[-_NEWEST:]
+        if 0 < (start_s := trial.startup_s or 0.0) < math.inf and same_hardware(problem, trial)
+    ]
     if measured is None:
         sources = (trial.energy_source for trial in reversed(trials) if trial.teaches)
         newest = next(filter(None, sources), None)
@@ -98,7 +103,7 @@ def complete(problem: Problem, trials: Sequence[Trial]) -> Problem:
         problem,
         unit=unit,
         samples_per_epoch=samples,
-        startup_s=statistics.median([*starts][-20:] or [problem.startup_s]),
+        startup_s=statistics.median(starts) if starts else problem.startup_s,
         energy_measured=measured,
         fingerprint=fingerprint,
     )

@@ -72,7 +72,6 @@ class SimulatedJob:
     target: float
     max_epochs: int
     max_power_w: float  # of the GPU
-    startup_s: float = 0.0  # of each trial, at maximum power; a trial's time is without it
     rates: Mapping[int, Mapping[float, Rate]]  # by batch size, then by power limit; never empty
     eras: Sequence[tuple[int, Mapping[int, Sequence[LearningCurve]]]]  # by first recurrence
     slowness: Mapping[int, float] = field(default_factory=dict)  # by recurrence, of its epochs; 1

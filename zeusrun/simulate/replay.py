@@ -71,12 +71,7 @@ def ask_about(job: SimulatedJob, eta_knob: float, cost_factor: float | None) -> 
     )
     problem = build_problem(spec, machine, (), 1)
     # ``replay`` counts the attempts.
-    return replace(
-        problem,
-        samples_per_epoch=SAMPLES_PER_EPOCH,
-        startup_s=job.startup_s,
-        attempts_left=None,
-    )
+    return replace(problem, samples_per_epoch=SAMPLES_PER_EPOCH, attempts_left=None)
 
 
 def replay(

@@ -161,16 +161,12 @@ def simulate(scenario: Scenario, policy: str, seed: int, settings: StudySettings
         in_flight=settings.in_flight,
         arrivals=[Arrival(run.start_s, run.duration_s / default_s) for run in runs],
     )
-    start_j = job.startup_s * job.max_power_w
-    start = np.array([start_j, start_j, job.startup_s])
-    best, never = best + start, never + start
     starts_s = np.full(recurrences, np.inf)
     spent = np.zeros((recurrences, 3))
     reached = np.zeros(recurrences, dtype=np.bool_)
     for trial, start_s, _ in played:
         at = trial.recurrence - 1
         starts_s[at] = min(starts_s[at], start_s)
-        spent[at] += start
         spent[at] += (trial.cost_j or 0.0, trial.energy_j or 0.0, trial.time_s or 0.0)
         reached[at] |= trial.status is TrialStatus.REACHED
     attempts = [each.trial for each in played if each.trial.status is not TrialStatus.CANCELLED]

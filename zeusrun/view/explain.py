@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from itertools import takewhile
 from types import MappingProxyType
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from zeusrun.trial import Decision, Trial
 
 _CERTAIN = 0.995
+_TRIES = frozenset({Stage.EXPLORE, Stage.SPEED_CHECK})
 _MANY = 10  # candidates, beyond which those that matter little are not listed
 _APART = 30.0  # times the lower end of a range
 _SAME = 0.01  # of the cost; a smaller difference between two views is none
@@ -209,13 +209,15 @@ def fold(beliefs: Sequence[ArmBelief]) -> tuple[list[ArmBelief], str | None]:
     Of many, those matter that have run, may run next, or are the best to try after these.
     """
     others = [each for each in beliefs if not (each.trials or each.chance)]
-    others.sort(key=lambda each: -math.inf if each.value_j is None else each.value_j)
-    folded = others[:-2]
+    worth = {each.global_batch_size: each.value_j for each in others if each.value_j is not None}
+    best = sorted(worth, key=worth.__getitem__)[-2:]
+    folded = [each for each in others if each.global_batch_size not in best]
     if len(beliefs) <= _MANY or len(folded) < 2:
         return [*beliefs], None
-    worth = any((each.value_j or 0.0) > 0 for each in folded)
-    saves = "more than these" if worth else "anything"
-    text = f"{len(folded)} others have not run, and none is expected to save {saves}"
+    text = f"{len(folded)} others have not run"
+    if worth:
+        more = any((each.value_j or 0.0) > 0 for each in folded)
+        text += f", and none is expected to save {'more than these' if more else 'anything'}"
     return [each for each in beliefs if each not in folded], text
 
 
@@ -226,12 +228,10 @@ def _sentence(text: str) -> str:
 def _cost(decision: Decision, own: ArmBelief, default: ArmBelief | None, problem: Problem) -> str:
     if own.cost_j is None:
         return "what it costs is not known yet"
-    if decision.bound is not None and own.cost_j > decision.bound.cost_j:
-        return (
-            f"it is expected to need {energy_text(own.cost_j)} to the target, but is stopped at "
-            f"about {energy_text(decision.bound.cost_j)}"
-        )
-    text = f"it is expected to cost {energy_text(own.cost_j)}"
+    text, stops = f"it is expected to cost {energy_text(own.cost_j)}", decision.bound
+    if stops is not None and decision.stage in _TRIES and own.cost_j > stops.cost_j:
+        text = f"it is expected to need {energy_text(own.cost_j)} to the target"
+        return f"{text}, but is stopped at about {energy_text(stops.cost_j)}"
     if own.cost_range_j is not None and own.cost_range_j[0] < own.cost_range_j[1]:
         known = _is_known(own.cost_range_j)
         often = f"{units.energy_range(own.cost_range_j)} in nine runs of ten"

@@ -160,8 +160,8 @@ def _weigh(counts: Sequence[tuple[float, float]], run_sd: float) -> tuple[float,
 def log_misses(problem: Problem, evidence: Evidence, arm: int, log_epochs: float) -> float:
     """Return what misses add to the log of the joules to the target.
 
-    Each is as long as the longest run so far, at most as its bound allows, and then follows the
-    next run.
+    Each takes as many epochs as the longest run so far, at most as many as its bound pays for.
+    Another run follows it.
     """
     if not evidence.reached:
         return 0.0
@@ -277,10 +277,10 @@ def assess(problem: Problem, runs: Runs) -> Assessment:
 
 
 def saved_by_check(now: Assessment, index: int, price: float) -> float:
-    """Return what measuring an arm's speed saves before it is tried, in runs of the incumbent.
+    """Return what it saves to measure an arm's speed before the arm is tried.
 
-    Then the best arm of known speed runs: another one, as far as the arm may be too slow. Then
-    ``price`` and a start are lost.
+    Once the speed is known, the most valuable arm of known speed runs. If that is another one, the
+    check has cost ``price`` and a start. All are in runs of the incumbent.
     """
     beliefs, evidence = now.beliefs, now.evidence
     usable = set(evidence.fitting) - evidence.failed_now

@@ -149,10 +149,10 @@ def _without_old_bounds(runs: Runs) -> Runs:
 
 
 def _even_out(runs: Runs) -> Runs:
-    """Count where in its last step each run passed the target: it went on to the next report.
+    """Count where between its last two reports each run passed the target.
 
-    One that was lucky to pass just before it takes as few epochs as another that was not. The mean
-    over all runs is as they took.
+    One that passed it just in time takes a report less than one that was just too late: both count
+    as about the same. The mean over all runs stays.
     """
     shares = [run.last_step[1] for run in runs if run.last_step]
     usual = statistics.fmean(shares) if shares else 0.0

@@ -109,13 +109,13 @@ def why_try(now: Assessment, index: int, incumbent: int) -> str:
     arm, best = beliefs.arms[index], beliefs.arms[incumbent]
     another = "another run of it" if arm in now.evidence.results else "trying it"
     more, of = beliefs.mean[index] - beliefs.mean[incumbent], beliefs.covariance
-    sd = math.sqrt(of[index, index] + of[incumbent, incumbent] - 2 * of[index, incumbent])
-    chance = f"with a probability of {math.erfc(more / sd / math.sqrt(2)) / 2:.0%}"
+    twice = 2 * (of[index, index] + of[incumbent, incumbent] - 2 * of[index, incumbent])
+    chance = f"with a probability of {math.erfc(more / math.sqrt(max(1e-9, twice))) / 2:.0%}"
     doubt = f"but so little is known that it is cheaper {chance}" if more > 0 else chance
     known = ""
     if now.evidence.results.keys() == {best}:
         usual = "larger ones usually cost less" if arm > best else "smaller ones may need less"
-        known = f"only {best} has run so far, and {usual}: "
+        known = f"only {best} has run to its end so far, and {usual}: "
     return (
         f"{known}{arm}{_crashed(now, arm)} is expected to be {_compared(now, index)} {best}, "
         f"{doubt}; a bad try costs once, a good one saves in {HORIZON} recurrences; {another} is "
