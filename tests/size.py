@@ -71,7 +71,7 @@ PARTS: Mapping[str, tuple[str, ...]] = {
 
 BUDGETS: Mapping[str, int] = {
     "adapt": 880,
-    "analysis": 1_004,
+    "analysis": 1_001,
     "commands": 2_945,
     "elastic": 1_579,
     "export": 336,
@@ -85,12 +85,12 @@ BUDGETS: Mapping[str, int] = {
     "maintenance": 951,
     "metrics": 2_127,
     "other files": 361,
-    "policies": 3_237,
+    "policies": 3_242,
     "report": 1_648,
     "schedule": 1_054,
     "server": 4_040,
     "shared histories": 1_864,
-    "simulate": 1_270,
+    "simulate": 1_260,
     "slurm": 679,
     "sync": 1_012,
     "values": 1_637,
@@ -132,7 +132,7 @@ class Loaded(NamedTuple):
 
 
 WALK_BUDGET = Walk(files=106, stops=399, returns=293)
-LOADED_BUDGET = Loaded(modules=200, lines=24_436)
+LOADED_BUDGET = Loaded(modules=200, lines=24_439)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

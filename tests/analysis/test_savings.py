@@ -630,3 +630,11 @@ def test_misses_by_bad_luck_are_no_loss_where_the_default_would_have_had_as_many
     assert found.net.low < 0 < found.net.high
     assert abs(found.net.value) < 50
     assert found.share.value == pytest.approx(0, abs=0.01)
+
+
+def test_what_a_failed_try_cost_before_the_default_ran_again_is_known():
+    failed = run(2, 64, 43, status=TrialStatus.STOPPED, stage=Stage.EXPLORE)
+    again = run(2, attempt=2, stage=Stage.RETRY)
+    found = find_savings([run(1), failed, again])
+    assert (found.net.low, found.net.value, found.net.high) == pytest.approx((-43, -43, -43))
+    assert found.so_far[-1] == pytest.approx(-43)

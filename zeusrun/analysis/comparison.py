@@ -85,13 +85,15 @@ class Comparison:
         if not reached:  # what was lost is known
             return Estimate(*(0.0 - lost,) * 3)
 
-        def saved(drawn: Mapping[int, RunCosts]) -> Array:
+        def saved(drawn: Mapping[int, RunCosts]) -> Array | None:
+            if not drawn:  # what was lost before the default ran again is known
+                return np.array([0.0 - lost]) if reached.keys() == {default} else None
             usual_j = drawn[default].expected
             known = [arm for arm in reached if arm in drawn]
             more = sum(reached[arm] * (usual_j - drawn[arm].reached) for arm in known)
             return np.asarray(more - lost)
 
-        return _over_looks([saved(drawn) if drawn else None for drawn in self.looks])
+        return _over_looks([saved(drawn) for drawn in self.looks])
 
     def add_up(self) -> list[float]:
         """Return what recurrences had saved after each of them; sums of medians are no medians."""
