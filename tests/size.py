@@ -71,7 +71,7 @@ PARTS: Mapping[str, tuple[str, ...]] = {
 
 BUDGETS: Mapping[str, int] = {
     "adapt": 880,
-    "analysis": 1_001,
+    "analysis": 999,
     "commands": 2_945,
     "elastic": 1_579,
     "export": 336,
@@ -85,16 +85,16 @@ BUDGETS: Mapping[str, int] = {
     "maintenance": 951,
     "metrics": 2_127,
     "other files": 361,
-    "policies": 3_242,
+    "policies": 3_246,
     "report": 1_648,
     "schedule": 1_054,
     "server": 4_040,
     "shared histories": 1_864,
-    "simulate": 1_260,
+    "simulate": 1_261,
     "slurm": 679,
     "sync": 1_012,
     "values": 1_637,
-    "view": 2_123,
+    "view": 2_128,
     "watch": 894,
     "worker": 1_222,
 }
@@ -132,7 +132,7 @@ class Loaded(NamedTuple):
 
 
 WALK_BUDGET = Walk(files=106, stops=399, returns=293)
-LOADED_BUDGET = Loaded(modules=200, lines=24_439)
+LOADED_BUDGET = Loaded(modules=200, lines=24_443)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

@@ -638,3 +638,15 @@ def test_what_a_failed_try_cost_before_the_default_ran_again_is_known():
     found = find_savings([run(1), failed, again])
     assert (found.net.low, found.net.value, found.net.high) == pytest.approx((-43, -43, -43))
     assert found.so_far[-1] == pytest.approx(-43)
+
+
+def test_a_speed_check_before_the_default_saves_nothing_though_the_default_misses_now_and_then():
+    trials = []
+    for n in range(1, 26):
+        first = run(n, 64, 3, status=TrialStatus.CANCELLED, stage=Stage.SPEED_CHECK)
+        missed = run(n, epochs=200, status=TrialStatus.MISSED)
+        made = [*([first] if n > 15 else ()), *([missed] if n % 5 == 3 else ())]
+        made = [replace(each, attempt=i, trial=f"job-{n}-{i}") for i, each in enumerate(made, 1)]
+        trials += [*made, run(n, attempt=len(made) + 1)]
+    net = find_savings(trials).net
+    assert (net.low, net.value, net.high) == pytest.approx((-30, -30, -30))

@@ -19,7 +19,14 @@ from zeusrun.simulate.engine import (
     never_optimising,
 )
 from zeusrun.simulate.study import Scenario, StudySettings, run_study
-from zeusrun.simulate.traces import WORKLOADS, Workload, gpus, load_jobs, parse_workload
+from zeusrun.simulate.traces import (
+    WORKLOADS,
+    Workload,
+    _build_curve,
+    gpus,
+    load_jobs,
+    parse_workload,
+)
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "traces"
 PUBLIC = pytest.mark.skipif(not SHARED.is_dir(), reason=f"the public traces are not in {SHARED}")
@@ -84,6 +91,15 @@ def test_a_metric_that_falls_is_read_downwards(tmp_path):
     assert job.curves(8, 1) == [
         LearningCurve(9, ((2, 5.0), (8, pytest.approx(22 / 7)), (9, pytest.approx(20 / 7))))
     ]
+
+
+def test_a_target_between_two_levels_is_passed_in_the_last_epoch():
+    levels = {0.5: 1, 0.8: 2, 0.92: 10}
+    curve = _build_curve(levels, Workload("toy", 8, 0.9, 20))
+    assert curve.epochs == 10
+    (*_, (before, value), (last, reached)) = curve.pace
+    assert (before, last) == (9, 10)
+    assert value < 0.9 < reached
 
 
 def test_the_default_is_at_most_the_largest_batch_size(tmp_path):

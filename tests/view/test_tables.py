@@ -587,14 +587,16 @@ def test_of_many_batch_sizes_those_that_matter_are_listed():
     many += [belief(32, chance=1.0, value_j=0.0), belief(200, chance=0.0, value_j=-5.0)]
     rows, text = fold(many)
     assert [each.global_batch_size for each in rows] == [64, 65, 32, 200]
-    assert text == "26 others have not run, and none is expected to save anything"
+    assert text == "26 others: none is expected to save anything"
     shown = " ".join(render(explained("title", many)).split())
     assert f"{text} (--json lists them)" in shown
     assert " 80 " not in shown
     worth = [*many[2:], *(belief(300 + n, **untried, value_j=5.0) for n in range(5))]
-    assert fold(worth)[1] == "29 others have not run, and none is expected to save more than these"
+    assert fold(worth)[1] == "29 others: none is expected to save more than these"
     assert fold(many[-10:]) == (many[-10:], None)
     unknown = [replace(each, value_j=None) for each in many]  # before a cost is known
     rows, text = fold(unknown)
     assert [each.global_batch_size for each in rows] == [32, 200]
-    assert text == "28 others have not run"
+    assert text == "28 others are not listed: what they cost is not known yet"
+    busy = [belief(400, **untried), *many]  # it runs now, or its script crashed
+    assert [each.global_batch_size for each in fold(busy)[0]] == [400, 64, 65, 32, 200]

@@ -72,28 +72,24 @@ class Comparison:
     def estimate_saved(self, counted: Iterable[Counted]) -> Estimate:
         """Return what recurrences saved.
 
-        At a look at which nothing was known of a batch size, it saved nothing. The default alone
-        would have missed the target now and then, too: so it saves something where it reached the
-        target after others had not, and nothing where it ran alone.
+        At a look at which nothing was known of a batch size, it saved nothing.
         """
         default, lost = self.problem.default, 0.0
         reached: defaultdict[int, float] = defaultdict(float)
         for arm, joules, worth in counted:
             lost += worth * joules
-            if arm is not None and (arm != default or joules):
+            if arm is not None and arm != default:
                 reached[arm] += worth
         if not reached:  # what was lost is known
             return Estimate(*(0.0 - lost,) * 3)
 
-        def saved(drawn: Mapping[int, RunCosts]) -> Array | None:
-            if not drawn:  # what was lost before the default ran again is known
-                return np.array([0.0 - lost]) if reached.keys() == {default} else None
+        def saved(drawn: Mapping[int, RunCosts]) -> Array:
             usual_j = drawn[default].expected
             known = [arm for arm in reached if arm in drawn]
             more = sum(reached[arm] * (usual_j - drawn[arm].reached) for arm in known)
             return np.asarray(more - lost)
 
-        return _over_looks([saved(drawn) for drawn in self.looks])
+        return _over_looks([saved(drawn) if drawn else None for drawn in self.looks])
 
     def add_up(self) -> list[float]:
         """Return what recurrences had saved after each of them; sums of medians are no medians."""
@@ -101,7 +97,7 @@ class Comparison:
         sums, now = [], np.zeros(())
         for each in self.compared:
             now = now - each.lost_j
-            if each.arm is not None and (each.arm != default or each.lost_j):
+            if each.arm is not None and each.arm != default:
                 now = now + drawn[default].expected - drawn[each.arm].reached
             sums.append(float(np.median(now)))
         return sums
@@ -119,7 +115,7 @@ class Comparison:
             if against not in drawn:
                 return None
             own = usual_j = drawn[against].expected
-            if arm is not None and arm in drawn and (arm != against or lost_j):
+            if arm is not None and arm in drawn and arm != against:
                 own = drawn[arm].expected if lost_j is None else drawn[arm].reached
             return np.asarray(1 - (own + (lost_j or 0.0)) / usual_j)
 

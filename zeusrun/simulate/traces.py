@@ -213,11 +213,12 @@ def _build_curve(levels: Levels, workload: Workload) -> LearningCurve:
         times.append((epoch - 1 + (before[epoch] + 0.5) / passed[epoch], level))
         before[epoch] += 1
         if meets_target(level, workload.target, workload.mode):
+            times[-1] = times[-1][0], workload.target
             if pace.keys() - {epoch}:
                 left = times[-1][0] - (epoch - 1)  # share of the last epoch until the target
                 at, known = zip(*times, strict=True)
                 pace[epoch - 1] = value = float(np.interp(epoch - 1, at, known))
-                pace[epoch] = value + (level - value) / left
+                pace[epoch] = value + (workload.target - value) / left
             return LearningCurve(epoch, tuple(sorted(pace.items())))
     return LearningCurve(None, tuple(pace.items()))
 

@@ -206,18 +206,24 @@ def lead(
 def fold(beliefs: Sequence[ArmBelief]) -> tuple[list[ArmBelief], str | None]:
     """Return the candidates that matter, and a sentence on the others; ``None``: there are none.
 
-    Of many, those matter that have run, may run next, or are the best to try after these.
+    Of many, those matter that have ended, may run next, or are the best to try after these; and,
+    once it is known what a try is worth, those that cannot be tried now.
     """
-    others = [each for each in beliefs if not (each.trials or each.chance)]
-    worth = {each.global_batch_size: each.value_j for each in others if each.value_j is not None}
-    best = sorted(worth, key=worth.__getitem__)[-2:]
-    folded = [each for each in others if each.global_batch_size not in best]
+    worth = {each.global_batch_size: each.value_j for each in beliefs if each.value_j is not None}
+    others = [
+        each
+        for each in beliefs
+        if not (each.trials or each.chance) and (not worth or each.global_batch_size in worth)
+    ]
+    others.sort(key=lambda each: each.value_j or 0.0)
+    folded = others[:-2] if worth else others
     if len(beliefs) <= _MANY or len(folded) < 2:
         return [*beliefs], None
-    text = f"{len(folded)} others have not run"
+    text = f"{len(folded)} others are not listed: what they cost is not known yet"
     if worth:
-        more = any((each.value_j or 0.0) > 0 for each in folded)
-        text += f", and none is expected to save {'more than these' if more else 'anything'}"
+        more = (folded[-1].value_j or 0.0) > 0
+        saves = "more than these" if more else "anything"
+        text = f"{len(folded)} others: none is expected to save {saves}"
     return [each for each in beliefs if each not in folded], text
 
 

@@ -79,7 +79,7 @@ def test_a_doubtful_arm_is_worth_a_try_and_it_says_why():
     assert decision.global_batch_size != 64
     assert decision.why.startswith(
         "only 64 has run to its end so far, and larger ones usually cost less: 256 is expected to be 4% "
-        "cheaper than 64, with a probability of 5"
+        "cheaper than 64, and it is cheaper with a probability of 5"
     )
     assert "%; a bad try costs once, a good one saves in 20 recurrences; try" in decision.why
 

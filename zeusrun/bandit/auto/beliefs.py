@@ -283,8 +283,8 @@ def saved_by_check(now: Assessment, index: int, price: float) -> float:
     check has cost ``price`` and a start. All are in runs of the incumbent.
     """
     beliefs, evidence = now.beliefs, now.evidence
-    usable = set(evidence.fitting) - evidence.failed_now
-    known = [i for i, arm in enumerate(beliefs.arms) if i == index or arm in evidence.speeds]
+    known = {*evidence.speeds, beliefs.arms[index]}
+    usable = known.intersection(evidence.fitting) - evidence.failed_now
     column = beliefs.speed_covariance[index]
     shift = column / math.sqrt(column[index] + beliefs.speed_noise)
     then = replace(beliefs, covariance=beliefs.covariance - np.outer(shift, shift))
@@ -292,9 +292,11 @@ def saved_by_check(now: Assessment, index: int, price: float) -> float:
     for node, weight in zip(_NODES, _WEIGHTS, strict=True):
         then = replace(then, mean=beliefs.mean + shift * node - shift**2 / 2)
         values = values_of_trying(then, usable, evidence.in_flight, now.start)
-        best = max(known, key=values.__getitem__)
-        if best != index:
-            saved += weight * (values[best] - values[index] - price - now.start)
+        best = float(values.max())
+        if best <= LEAST_SAVING:  # then the incumbent runs
+            best = 0.0
+        if best != values[index]:
+            saved += weight * (best - values[index] - price - now.start)
     return saved
 
 

@@ -158,9 +158,9 @@ def _even_out(runs: Runs) -> Runs:
     usual = statistics.fmean(shares) if shares else 0.0
     even = []
     for run in runs:
-        if run.last_step and run.epochs:
-            step, share = run.last_step
-            times = max(0.5, run.epochs + step * (share - usual)) / run.epochs
+        if run.last_step:
+            (step, share), epochs = run.last_step, max(1, run.epochs or 1)
+            times = max(0.5, epochs + step * (share - usual)) / epochs
             even.append(run._replace(log_shift=run.log_shift + math.log(times)))
         else:
             even.append(run)

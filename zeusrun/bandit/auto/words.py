@@ -51,6 +51,7 @@ def why_first(now: Assessment, index: int) -> str:
     if arm == last:
         return f"{nothing}; {arm} reached it last"
     options = "not tried, or only stopped at an old bound" if own else "not tried"
+    options += ", and not running now" if evidence.in_flight else ""
     why = f"of the batch sizes {options}, {arm} is nearest to {begin}"
     if first in evidence.in_flight and arm not in evidence.in_flight:
         why = f"{first} runs now, in another recurrence, so {arm} is tried beside it"
@@ -110,10 +111,11 @@ def why_try(now: Assessment, index: int, incumbent: int) -> str:
     another = "another run of it" if arm in now.evidence.results else "trying it"
     more, of = beliefs.mean[index] - beliefs.mean[incumbent], beliefs.covariance
     twice = 2 * (of[index, index] + of[incumbent, incumbent] - 2 * of[index, incumbent])
-    chance = f"with a probability of {math.erfc(more / math.sqrt(max(1e-9, twice))) / 2:.0%}"
-    doubt = f"but so little is known that it is cheaper {chance}" if more > 0 else chance
-    known = ""
-    if now.evidence.results.keys() == {best}:
+    chance = math.erfc(more / math.sqrt(max(1e-9, twice))) / 2
+    doubt = "but so little is known that" if more > 0 else "and"
+    doubt = f"{doubt} it is cheaper with a probability of {chance:.0%}"
+    known, shown = "", now.evidence.results.keys() | now.evidence.speeds.keys()
+    if shown == {best} and not now.evidence.outdated:
         usual = "larger ones usually cost less" if arm > best else "smaller ones may need less"
         known = f"only {best} has run to its end so far, and {usual}: "
     return (
