@@ -1,11 +1,14 @@
 """What each constant and part of policy ``auto`` is worth: the regret with it changed.
 
-    python benchmarks/ablations.py --trace-dir DIR [--seeds 20] [--only WORD]
+    python benchmarks/ablations.py --trace-dir DIR [--seeds 20] [--only WORD ...] [--power]
 
 The jobs are those of ``held_out.py`` and ``synthetic.py``, 50 recurrences each. A variant sees the
 same runs as the policy as it is, so the difference is one of pairs: for the recorded tables, of the
 pooled regret ÷ that of ``zeus``; for a made-up family, in best runs, where it is larger than two
 standard errors.
+
+With ``--power``, the constants of the walk over power limits instead, on the profiles of
+``power_limits.py`` with 0.5 % noise.
 """
 
 from __future__ import annotations
@@ -21,16 +24,28 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from held_out import HELD_OUT, error, play, tables
+from power_limits import FAMILIES as PROFILES
+from power_limits import OBJECTIVES, Case, Walk, is_probed, load_cases, make_up, pooled, replay
 from regret import HORIZONS, regrets
 from synthetic import FAMILIES
 from timing import describe_machine
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 HORIZON = HORIZONS[1]
 SUITES = ("smoothed tables", "held-out tables")
-_MODULES = ("auto.beliefs", "auto.drift", "auto.evidence", "auto.luck", "auto.policy", "problem")
+_MODULES = (
+    *(
+        "auto.beliefs",
+        "auto.drift",
+        "auto.evidence",
+        "auto.luck",
+        "auto.policy",
+        "problem",
+        "power",
+    ),
+)
 # Other values of each constant. Of a function, the name of the one that takes its place.
 CHANGES: Mapping[str, tuple[Any, ...]] = {
     "SLOPE_SD": (0.0, 0.3),
@@ -46,10 +61,8 @@ CHANGES: Mapping[str, tuple[Any, ...]] = {
     "LOST_SHARE": (0.0, 1.0),
     "PACES": (0, 2),
     "_likeliest": ("_proven",),
-    "MISSES": (0.01, 0.1),
-    "MISSES_WEIGHT": (0.5, 5.0),
     "OWN_MISSES": (5.0, 80.0),
-    "TOO_MANY": (1, 4),
+    "TOO_MANY": (2, 10),
     "BAD_LUCK": (0.0001, 0.3),
     "RUN_SD": (0.07, 0.28),
     "RUN_SD_WEIGHT": (1.5, 6.0),
@@ -69,6 +82,23 @@ CHANGES: Mapping[str, tuple[Any, ...]] = {
     "DOUBTED": (0.3, 0.7),
     "LEAST": (0.01, 0.2),
 }
+# The same of the walk over power limits.
+POWER_CHANGES: Mapping[str, tuple[Any, ...]] = {
+    "_STARTS": ((1.0,) * 5, (0.7,) * 5),
+    "DOWN_FIRST": (0.0, 2.0),
+    "CLOSE": (0.0, 0.02),
+    "BURSTY": (0.0, 1.0),
+    "EQUAL": (0.0, 0.005),
+    "ALIKE": (0.0, 0.05),
+    "UNBOUND": (0.0, 0.9),
+    "CURVE": (1.0, 2.0),
+    "DRAW": (0.3, 0.8),
+    "LEAST_SLOPE": (0.01, 0.2),
+    "FLAT": (0.0, 0.01),
+    "RISE": (0.0, 0.1),
+    "STEEP": (0.4, 2.0),
+}
+NOISE, MADE_UP = 0.005, 100
 
 
 def change(name: str, value: object) -> None:
@@ -134,15 +164,61 @@ def _signed(values: np.ndarray, digits: int) -> str:
     return f"{values.mean():+.{digits}f} ± {error(values):.{digits}f}"
 
 
+def _is_one(name: str, words: Sequence[str]) -> bool:
+    return any(word in name for word in words)
+
+
+def walk_limits(
+    suites: Mapping[str, list[Case]], seeds: int, *changed: object
+) -> dict[str, list[Walk]]:
+    """Return the walks over power limits, of the objectives that need any, by suite."""
+    if changed:
+        change(str(changed[0]), changed[1])
+    return {
+        suite: pooled(
+            {each: replay(cases, each, NOISE, seeds) for each in OBJECTIVES if is_probed(each)}
+        )[0]
+        for suite, cases in suites.items()
+    }
+
+
+def report_power(directory: Path, seeds: int, only: Sequence[str]) -> None:
+    """Print a table of the constants of the walk over power limits."""
+    rng = np.random.default_rng(0)
+    made_up = [make_up(family, rng) for family in PROFILES for _ in range(MADE_UP)]
+    suites = {
+        "recorded": load_cases(directory),
+        "made up": [case._replace(job=(f"{n}",)) for n, case in enumerate(made_up)],
+    }
+    changes = [(name, v) for name, own in POWER_CHANGES.items() if _is_one(name, only) for v in own]
+    heads = [f"{suite}: {figure}" for suite in suites for figure in ("loss, %", "worst", "probes")]
+    print(f"| changed | {' | '.join(heads)} |\n|{'---|' * (len(heads) + 1)}", flush=True)
+    with ProcessPoolExecutor(os.cpu_count(), max_tasks_per_child=1) as pool:
+        found = [pool.submit(walk_limits, suites, seeds, *each) for each in [(), *changes]]
+        for label, walks in zip([("as it is",), *changes], found, strict=True):
+            cells = [
+                f"{100 * np.mean([each.loss for each in own]):.3f}"
+                f" | {100 * max(each.loss for each in own):.1f}"
+                f" | {np.mean([each.probes for each in own]):.2f}"
+                for own in walks.result().values()
+            ]
+            name = f"`{label[0]}` = {label[1]}" if len(label) > 1 else label[0]
+            print(f"| {name} | {' | '.join(cells)} |", flush=True)
+
+
 def main() -> None:
     """Print a table in Markdown."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--trace-dir", type=Path, required=True, help="where the traces are")
     parser.add_argument("--seeds", type=int, default=20)
-    parser.add_argument("--only", default="", help="constants with this in their name")
+    parser.add_argument("--only", nargs="*", default=[""], help="constants with it in their names")
+    parser.add_argument("--power", action="store_true", help="those of power limits instead")
     given = parser.parse_args()
     directory, seeds = given.trace_dir, given.seeds
     print(f"{describe_machine()}; {seeds} seeds, {HORIZON} recurrences\n", flush=True)
+    if given.power:
+        report_power(directory, seeds, given.only)
+        return
     zeus, usual = (simulate(directory, seeds, policy) for policy in ("zeus", "auto"))
     for suite in SUITES:
         of_zeus = sum(each.mean() for (own, _), (each, _) in zeus.items() if own == suite)
@@ -152,7 +228,7 @@ def main() -> None:
     print("| changed | smoothed tables | held-out tables | families, best runs | no model |")
     print("|---|---|---|---|---|", flush=True)
     for name, values in CHANGES.items():
-        for value in values if given.only in name else ():
+        for value in values if _is_one(name, given.only) else ():
             now = simulate(directory, seeds, "auto", name, value)
             row = " | ".join(described(usual, now, zeus))
             print(f"| `{name}` = {value} | {row} |", flush=True)

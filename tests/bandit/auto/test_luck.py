@@ -42,10 +42,10 @@ def test_a_run_that_was_stopped_near_the_usual_epochs_would_probably_have_reache
     assert luck.missing_of(64) < 0.05
 
 
-def test_where_twice_as_many_runs_fail_as_reach_the_target_the_successes_were_good_luck():
-    luck, others = luck_of([run(64, 1)], [run(64, 30, status=STOPPED)] * 2)
+def test_where_far_more_runs_fail_than_reach_the_target_the_successes_were_good_luck():
+    luck, others = luck_of([run(64, 1)], [run(64, 30, status=STOPPED)] * 3)
     assert luck.missing_of(64) == 0.0
-    assert [each.weight for each in others[64]] == [1.0, 1.0]
+    assert [each.weight for each in others[64]] == [1.0, 1.0, 1.0]
     luck, others = luck_of([run(64, 10)] * 2, [run(64, 30, status=STOPPED)] * 3)
     assert luck.missing_of(64) > 0.4
     assert max(each.weight for each in others[64]) < 0.1
@@ -77,6 +77,6 @@ def test_where_nothing_ends_a_training_a_miss_costs_as_much_as_the_longest_run(c
     believed = Auto().explain(job, runs, np.random.default_rng(0))
     (own,) = (each for each in believed if each.global_batch_size == 64)
     assert own.failure_chance > 0.2
-    assert 400 < own.cost_j < 400 * (1 + 3 * 0.5)
+    assert 400 < own.cost_j < 400 * (1 + 3 * 0.55)  # one run in three misses at 12 epochs
     for each in believed:
         assert all(map(math.isfinite, (*each.cost_range_j, each.cost_j, each.epochs)))

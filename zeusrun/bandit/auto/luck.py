@@ -12,10 +12,8 @@ if TYPE_CHECKING:
 
     from zeusrun.bandit.problem import Observation, RunsByArm
 
-# Once a run has missed the target by bad luck: the share that usually do, and as how many runs of
-# the job it counts. ``OWN_MISSES`` runs of an arm count as much as all those of the job.
-MISSES, MISSES_WEIGHT, OWN_MISSES = 0.03, 1.5, 20.0
-TOO_MANY = 2  # times as many failures as successes: then the successes were good luck
+OWN_MISSES = 20.0  # so many runs of an arm show as much of its bad luck as all those of the job
+TOO_MANY = 3  # times as many failures as successes: then the successes were good luck
 BAD_LUCK = 0.1  # chance that a failure of an arm that has reached the target is bad luck
 
 
@@ -62,9 +60,8 @@ def find_luck(reached: RunsByArm, failed: RunsByArm) -> tuple[Luck, dict[int, li
             freedom += others[arm][-1].weight * (far > 0)
     counts = {arm: len(own) + missed[arm] for arm, own in reached.items()}
     total = sum(missed.values())
-    job = (
-        (MISSES * MISSES_WEIGHT + total) / (MISSES_WEIGHT + sum(counts.values())) if total else 0.0
-    )
+    # Of the prior of Jeffreys (1946) once a run has missed; most trainings never do.
+    job = (min(1.0, total) / 2 + total) / (1 + sum(counts.values()))
     missing = {
         arm: (OWN_MISSES * job + missed[arm]) / (OWN_MISSES + counts[arm]) for arm in reached
     }
