@@ -72,7 +72,7 @@ PARTS: Mapping[str, tuple[str, ...]] = {
 BUDGETS: Mapping[str, int] = {
     "adapt": 880,
     "analysis": 999,
-    "commands": 2_945,
+    "commands": 2_979,
     "elastic": 1_579,
     "export": 336,
     "gpu and energy": 2_302,
@@ -81,11 +81,11 @@ BUDGETS: Mapping[str, int] = {
     "hosts": 1_802,
     "jobfile": 3_219,
     "kubernetes": 923,
-    "launcher": 5_929,
-    "maintenance": 951,
+    "launcher": 5_745,
+    "maintenance": 1_108,
     "metrics": 2_127,
     "other files": 361,
-    "policies": 3_246,
+    "policies": 3_244,
     "report": 1_648,
     "schedule": 1_054,
     "server": 4_040,
@@ -131,8 +131,8 @@ class Loaded(NamedTuple):
     lines: int
 
 
-WALK_BUDGET = Walk(files=106, stops=399, returns=293)
-LOADED_BUDGET = Loaded(modules=200, lines=24_443)
+WALK_BUDGET = Walk(files=103, stops=386, returns=283)
+LOADED_BUDGET = Loaded(modules=201, lines=24_448)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

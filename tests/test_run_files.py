@@ -14,9 +14,9 @@ from tests.history.memory import MemoryHistory
 from zeusrun.errors import HistoryError
 from zeusrun.files.tail import LineTail
 from zeusrun.history.tinydb.store import TinyDBHistory
-from zeusrun.launcher.recover import recover_lost
 from zeusrun.launcher.rundir.layout import RunPaths, create_run, find_run
 from zeusrun.launcher.rundir.ownership import RunLock
+from zeusrun.maintenance.recover import recover_lost
 from zeusrun.metrics.base import SidecarReader
 from zeusrun.sidecar.step_clock import read_step_clock
 from zeusrun.trial import Outcome, TrialStatus

@@ -13,9 +13,9 @@ from tests.fuzz.mutations import mutated, pieces, run_inputs
 from tests.launcher.values import GOAL, LAUNCHED, KnownMeter, ten_watts
 from zeusrun.history.rules import encode_trial
 from zeusrun.launcher.processes.torchrun import ProcessExit
-from zeusrun.launcher.recover import _lost
 from zeusrun.launcher.rundir.layout import create_run
 from zeusrun.launcher.supervision.outcome import build_outcome
+from zeusrun.maintenance.recover import _lost
 from zeusrun.metrics.advance import advance
 from zeusrun.metrics.base import MAX_WARNINGS, SidecarReader
 from zeusrun.metrics.progress import take_step_clock

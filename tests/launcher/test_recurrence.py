@@ -22,7 +22,6 @@ from zeusrun.launcher.recurrence import SubmitResult, _attempts_before, _may_go_
 from zeusrun.launcher.request import Request
 from zeusrun.launcher.supervision.stopping import StopOrder
 from zeusrun.reasons import ReasonCode
-from zeusrun.redaction import MASK
 from zeusrun.trial import TrialStatus
 
 
@@ -172,14 +171,14 @@ MISSED = TrialStatus.MISSED
         *(([MISSED, None], [], (1, 4)), ([MISSED, MISSED], [signal.SIGINT], (1, 130))),
     ],
 )
-def test_a_submit_makes_attempts_with_the_secrets_and_limits_of_its_job(
+def test_a_submit_makes_attempts_with_the_limits_of_its_job(
     tmp_path, monkeypatch, ends, signals, found
 ):
     holder, said, given = Holder(), [], []
     monkeypatch.setattr(recurrence, "open_limits", lambda *_: holder)
 
     def run(submission, made, _emit, caught):
-        given.append((submission.spec.env["API_KEY"], submission.limits, len(made)))
+        given.append((submission.limits, len(made)))
         caught.received += signals
         status = ends[len(given) - 1]
         trial = build_trial(attempt=len(given), status=status or MISSED)
@@ -187,16 +186,13 @@ def test_a_submit_makes_attempts_with_the_secrets_and_limits_of_its_job(
 
     monkeypatch.setattr(recurrence.attempt, "run", run)
     submission = Submission(
-        spec=load_job(tmp_path, env={"API_KEY": MASK}, attempts=2),
-        history=MemoryHistory(), policy=None, devices=(), world_size=1, torchrun=None,
-        home=tmp_path, environment={"API_KEY": "1234"},
-        cluster=SimpleNamespace(remarks=["GPUs differ"], nodes=()),
+        spec=load_job(tmp_path, attempts=2), history=MemoryHistory(), policy=None, devices=(),
+        world_size=1, torchrun=None, home=tmp_path, environment={},
     )  # fmt: skip
     result = recurrence.submit(submission, said.append)
     assert (len(result.trials), result.exit_code, result.recurrence) == (*found, 1)
-    assert Warned("GPUs differ") in said
-    assert (said[-1] == Warned("nothing is left")) is (len(given) > found[0])
-    assert given == [("1234", holder, 0), ("1234", holder, 1)][: len(given)]
+    assert (Warned("nothing is left") in said) is (len(given) > found[0])
+    assert given == [(holder, 0), (holder, 1)][: len(given)]
 
 
 def test_a_batch_size_of_the_user_is_forced_with_its_reason():

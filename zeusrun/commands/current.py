@@ -108,7 +108,7 @@ def cancel(
 
     The effect is that of Ctrl-C in the terminal of its submit. The command waits for the end.
     """
-    from zeusrun.launcher.recover import (  # noqa: PLC0415 - psutil takes 20 ms
+    from zeusrun.maintenance.recover import (  # noqa: PLC0415 - psutil takes 20 ms
         cancel_preempted,
         recover_lost,
     )

@@ -38,8 +38,8 @@ from zeusrun.launcher.kubernetes.manifest import build_cron_job, build_manifest,
 from zeusrun.launcher.kubernetes.output import PodOutput
 from zeusrun.launcher.processes.signals import CaughtSignals
 from zeusrun.launcher.queue.admission import Queue, check_not_ended
-from zeusrun.launcher.recover import cancel_preempted
 from zeusrun.launcher.recurrence import SubmitResult, exit_code
+from zeusrun.maintenance.recover import cancel_preempted
 from zeusrun.trial import TrialStatus
 from zeusrun.view.console import lasting_console
 from zeusrun.view.export import print_json, result_json

@@ -18,11 +18,16 @@ from zeusrun.commands import options
 from zeusrun.commands.compose import compose
 from zeusrun.errors import BusyError, ExitCode, HistoryError, ZeusrunError
 from zeusrun.history.base import NEWEST, UnavailableError
+from zeusrun.jobfile.fingerprint import take_fingerprint
+from zeusrun.jobfile.secrets import find_exposed
 from zeusrun.launcher.events import FoundLost, Noted, TrialEnded, Warned
 from zeusrun.launcher.power.control import held_by
 from zeusrun.launcher.processes.signals import CaughtSignals
 from zeusrun.launcher.queue.admission import admitted, check_not_ended
 from zeusrun.launcher.recurrence import submit as run_submit
+from zeusrun.launcher.redact import restore_secrets
+from zeusrun.launcher.script_warnings import find_script_warnings
+from zeusrun.maintenance.recover import clean_up
 from zeusrun.maintenance.retention import collect, read_bounds, remove
 from zeusrun.notify.notices import build_notices, failure_notice, lost_notices, send
 from zeusrun.schedule.store import Schedules
@@ -37,7 +42,8 @@ if TYPE_CHECKING:
 
     from zeusrun.history.base import History
     from zeusrun.jobfile.spec import JobSpec
-    from zeusrun.launcher.events import SubmitEvent
+    from zeusrun.launcher.context import Submission
+    from zeusrun.launcher.events import Emit, SubmitEvent
     from zeusrun.launcher.queue.tickets import HeldTicket
     from zeusrun.launcher.request import Request
     from zeusrun.launcher.schedulers import Allocation
@@ -108,6 +114,7 @@ def run_recurrence(
                     describe_machine=functools.partial(_describe_machine, home),
                 )
                 with contextlib.closing(submission):
+                    submission = prepare(submission, consume)
                     check_not_ended(spec.name, signals.received)
                     began = True
                     result = run_submit(submission, consume)
@@ -130,6 +137,39 @@ def run_recurrence(
     if as_json:
         print_json(record)
     return record
+
+
+def prepare(submission: Submission, emit: Emit) -> Submission:
+    """Clean up after dead launchers, and warn of the job and its script; restore its secrets."""
+    spec = restore_secrets(submission.spec, submission.environment)
+    own = None if submission.allocation is None else submission.allocation.name
+    clean_up(submission.history, submission.home, spec.name, own, emit)
+    remarks = [] if submission.cluster is None else submission.cluster.remarks
+    exposed = find_exposed(spec.secrets, spec.source)
+    for text in [*exposed, *find_script_warnings(spec), *remarks]:
+        emit(Warned(text))
+    if (renamed := _find_other_name(submission.history, spec)) is not None:
+        emit(Noted(renamed))
+    return replace(submission, spec=spec)
+
+
+def _find_other_name(history: History, spec: JobSpec) -> str | None:
+    """Return that a new job has the script of another one, which may be the same, renamed."""
+    if history.is_shared(spec.name) or history.count(spec.name):
+        return None
+    script, found = take_fingerprint(spec).parts.get("script"), []
+    for job in history.jobs() if script else ():
+        with contextlib.suppress(HistoryError):  # another job's history is damaged
+            found += [
+                t for t in history.trials(job, 1) if (t.fingerprint or {}).get("script") == script
+            ]
+    if not found:
+        return None
+    other = max(found, key=lambda trial: trial.started_at).job
+    return (
+        f"no history of the name {spec.name}; {other} has the same script. If it is the same job, "
+        f"write  name: {other}, or first: zeusrun history --rename {other} A-NAME-WITHOUT-RUNS"
+    )
 
 
 class _HistoryMessages:

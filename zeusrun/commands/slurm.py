@@ -28,12 +28,12 @@ from zeusrun.jobfile.spec import load_spec
 from zeusrun.launcher.processes.signals import PREEMPTING, CaughtSignals
 from zeusrun.launcher.queue.admission import Queue, end_allocated
 from zeusrun.launcher.queue.tickets import Tickets
-from zeusrun.launcher.recover import recover_lost
 from zeusrun.launcher.recurrence import exit_code
 from zeusrun.launcher.schedulers import cancel_job
 from zeusrun.launcher.slurm.allocation import open_allocation
 from zeusrun.launcher.slurm.client import name_of, read_jobs, requeue_job, stop_job, submit_script
 from zeusrun.launcher.slurm.queued import QueuedFiles, build_script, find_files, new_files
+from zeusrun.maintenance.recover import recover_lost
 from zeusrun.notify.notices import lost_notices
 from zeusrun.reasons import ReasonCode
 from zeusrun.trial import TrialStatus

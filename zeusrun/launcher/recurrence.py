@@ -8,18 +8,13 @@ from typing import TYPE_CHECKING
 
 from zeusrun.bandit.problem import OUTDONE
 from zeusrun.choice.choose import Attempt, NothingLeft
-from zeusrun.errors import DeviceError, ExitCode, HistoryError
+from zeusrun.errors import DeviceError, ExitCode
 from zeusrun.history.base import NEWEST
-from zeusrun.jobfile.fingerprint import take_fingerprint
-from zeusrun.jobfile.secrets import find_exposed
 from zeusrun.launcher import attempt
 from zeusrun.launcher.events import Noted, Warned
 from zeusrun.launcher.nodes.limits import JoinedLimits
 from zeusrun.launcher.power.control import open_limits
 from zeusrun.launcher.processes.signals import PREEMPTING, CaughtSignals
-from zeusrun.launcher.recover import clean_up
-from zeusrun.launcher.redact import restore_secrets
-from zeusrun.launcher.script_warnings import find_script_warnings
 from zeusrun.lever import POWER, Lever
 from zeusrun.reasons import ReasonCode
 from zeusrun.trial import TrialStatus
@@ -28,8 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from zeusrun.gpu.power_limits.holder import LimitHolder
-    from zeusrun.history.base import History
-    from zeusrun.jobfile.spec import JobSpec
     from zeusrun.launcher.context import Submission
     from zeusrun.launcher.events import Emit
     from zeusrun.launcher.supervision.stopping import StopOrder
@@ -57,37 +50,8 @@ class SubmitResult:
 
 def submit(submission: Submission, emit: Emit) -> SubmitResult:
     """Run one recurrence of a job; ``emit`` gets every event. Raises ``ZeusrunError``."""
-    spec = restore_secrets(submission.spec, submission.environment)
-    submission = replace(submission, spec=spec)
-    with CaughtSignals() as signals:
-        clean_up(submission, emit)
-        exposed = find_exposed(spec.secrets, spec.source)
-        remarks = [] if submission.cluster is None else submission.cluster.remarks
-        for text in [*exposed, *find_script_warnings(spec), *remarks]:
-            emit(Warned(text))
-        if (renamed := _find_other_name(submission.history, spec)) is not None:
-            emit(Noted(renamed))
-        with _limits(submission, emit) as limits:
-            return _recur(replace(submission, limits=limits), emit, signals)
-
-
-def _find_other_name(history: History, spec: JobSpec) -> str | None:
-    """Return that a new job has the script of another one, which may be the same, renamed."""
-    if history.is_shared(spec.name) or history.count(spec.name):
-        return None
-    script, found = take_fingerprint(spec).parts.get("script"), []
-    for job in history.jobs() if script else ():
-        with contextlib.suppress(HistoryError):  # another job's history is damaged
-            found += [
-                t for t in history.trials(job, 1) if (t.fingerprint or {}).get("script") == script
-            ]
-    if not found:
-        return None
-    other = max(found, key=lambda trial: trial.started_at).job
-    return (
-        f"no history of the name {spec.name}; {other} has the same script. If it is the same job, "
-        f"write  name: {other}, or first: zeusrun history --rename {other} A-NAME-WITHOUT-RUNS"
-    )
+    with CaughtSignals() as signals, _limits(submission, emit) as limits:
+        return _recur(replace(submission, limits=limits), emit, signals)
 
 
 @contextlib.contextmanager

@@ -12,19 +12,19 @@ from tests.history.memory import MemoryHistory
 from zeusrun.bandit.proof import is_resized
 from zeusrun.choice.attempts import find_preempted
 from zeusrun.errors import BusyError
-from zeusrun.launcher import recover
 from zeusrun.launcher.events import FoundLost, Noted, Warned
-from zeusrun.launcher.recover import (
-    Orphans,
-    cancel_preempted,
-    clean_up,
-    outcome_so_far,
-    recover_lost,
-)
 from zeusrun.launcher.rundir.layout import create_run
 from zeusrun.launcher.rundir.ownership import RunLock
 from zeusrun.launcher.rundir.record import Live, read_outcome, write_live, write_record
 from zeusrun.launcher.supervision.outcome import cost_with_earlier
+from zeusrun.launcher.supervision.unfinished import outcome_so_far
+from zeusrun.maintenance import recover
+from zeusrun.maintenance.recover import (
+    Orphans,
+    cancel_preempted,
+    clean_up,
+    recover_lost,
+)
 from zeusrun.maintenance.repair import find_and_repair
 from zeusrun.maintenance.running import read_running
 from zeusrun.reasons import ReasonCode
@@ -417,10 +417,7 @@ def test_what_dead_launchers_have_left_is_told(tmp_path, monkeypatch):
     )
     orphans = [Orphans("job-7-1", names), Orphans("job-8-1", names[:1], names[:5])]
     monkeypatch.setattr(recover, "end_orphans", lambda _home, _job: orphans)
-    spec = SimpleNamespace(name="job")
-    clean_up(
-        SimpleNamespace(history=history, home=tmp_path, spec=spec, allocation=None), said.append
-    )
+    clean_up(history, tmp_path, "job", None, said.append)
     five = ", ".join(names[:5])
     assert said == [
         Noted("a limit"),
