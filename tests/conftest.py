@@ -132,7 +132,7 @@ def slurm(tmp_path, monkeypatch):
     """A stand-in for Slurm, whose commands are found first."""
     fake = FakeSlurm(tmp_path / "slurm-commands")
     monkeypatch.setenv("PATH", fake.path)
-    monkeypatch.setattr("zeusrun.launcher.schedulers._states", {})
+    monkeypatch.setattr("zeusrun.run_on.registry._states", {})
     return fake
 
 

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from tests.fake_kubernetes import IMAGE
-from zeusrun.launcher.kubernetes import client
+from zeusrun.run_on.kubernetes import client
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -99,7 +99,7 @@ def kubeconfig(monkeypatch):
         monkeypatch.setattr(default, str(path))
         forget_cluster()
 
-    monkeypatch.setattr("zeusrun.launcher.schedulers._states", {})
+    monkeypatch.setattr("zeusrun.run_on.registry._states", {})
     yield use
     forget_cluster()
 
@@ -109,12 +109,12 @@ def hasty(monkeypatch):
     """Let nobody pause who waits for a cluster, nor wait long for one that is silent."""
     for name in (
         "zeusrun.commands.follow._POLL_S",
-        "zeusrun.commands.kubernetes._POLL_S",
-        "zeusrun.launcher.kubernetes.output._AGAIN_S",
-        "zeusrun.launcher.schedulers._AGAIN_S",
+        "zeusrun.run_on.kubernetes.submit._POLL_S",
+        "zeusrun.run_on.kubernetes.output._AGAIN_S",
+        "zeusrun.run_on.registry._AGAIN_S",
     ):
         monkeypatch.setattr(name, 0.03)
-    monkeypatch.setattr("zeusrun.launcher.kubernetes.client._SILENT_S", (5.0, 0.3))
+    monkeypatch.setattr("zeusrun.run_on.kubernetes.client._SILENT_S", (5.0, 0.3))
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from __future__ import annotations
 LAYERS = (
     ("__main__",),
     ("cli",),
+    ("run_on/kubernetes", "run_on/slurm"),
     ("commands",),
     ("server",),
     ("view",),
@@ -19,6 +20,7 @@ LAYERS = (
     ("energy", "worker"),
     ("sidecar",),
     ("jobfile", "files"),
+    ("run_on",),
     ("trial", "plugins"),
     (
         "cost",
@@ -55,11 +57,8 @@ BOTH_WAYS = {
     ("history", "history/shared"),
     ("history", "history/sql"),
     ("history", "history/tinydb"),
-    ("launcher", "launcher/kubernetes"),
     ("launcher", "launcher/nodes"),
     ("launcher", "launcher/queue"),
-    ("launcher", "launcher/rundir"),
-    ("launcher", "launcher/slurm"),
     ("launcher", "launcher/supervision"),
     ("launcher/nodes", "launcher/power"),
     ("launcher/nodes", "launcher/supervision"),
@@ -72,6 +71,13 @@ BOTH_WAYS = {
     ("worker/hooks", "worker/sync"),
 }
 """Folders within a package that import each other: none may be added, and those are to go."""
+
+
+def package_of(path: str) -> str:
+    """Return the package, of those in the table, that a module or a folder is in, by its path."""
+    place = path.removesuffix(".py").removesuffix("/__init__")
+    fitting = [name for row in LAYERS for name in row if f"{place}/".startswith(f"{name}/")]
+    return max(fitting, key=len, default=place.split("/")[0])
 
 
 def below(package: str) -> set[str]:

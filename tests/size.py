@@ -45,12 +45,10 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     "hooks": ("worker/hooks/",),
     "hosts": (
         *("launcher/nodes/", "commands/node.py", "jobfile/hosts.py"),
-        *("jobfile/run_on_section.py", "commands/follow.py", "launcher/schedulers.py"),
+        *("jobfile/run_on_section.py", "jobfile/plugged.py", "commands/follow.py", "run_on/"),
     ),
     "jobfile": ("jobfile/",),
-    "kubernetes": (
-        *("launcher/kubernetes/", "commands/kubernetes.py", "jobfile/kubernetes_section.py"),
-    ),
+    "kubernetes": ("run_on/kubernetes/",),
     "launcher": ("launcher/",),
     "maintenance": ("maintenance/", "notify/"),
     "metrics": ("metrics/",),
@@ -60,7 +58,7 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     "server": ("server/", "history/http/", "commands/server.py", "commands/connect.py"),
     "shared histories": ("history/shared/", "history/sql/"),
     "simulate": ("simulate/",),
-    "slurm": ("launcher/slurm/", "commands/slurm.py", "jobfile/slurm_section.py"),
+    "slurm": ("run_on/slurm/",),
     "sync": ("worker/sync/", "jobfile/sync_section.py"),
     "view": ("view/",),
     "watch": ("worker/stats/",),
@@ -72,16 +70,16 @@ PARTS: Mapping[str, tuple[str, ...]] = {
 BUDGETS: Mapping[str, int] = {
     "adapt": 880,
     "analysis": 999,
-    "commands": 2_979,
+    "commands": 2_973,
     "elastic": 1_579,
     "export": 336,
     "gpu and energy": 2_302,
     "history": 1_091,
     "hooks": 1_642,
-    "hosts": 1_802,
-    "jobfile": 3_219,
-    "kubernetes": 923,
-    "launcher": 5_745,
+    "hosts": 1_881,
+    "jobfile": 3_233,
+    "kubernetes": 948,
+    "launcher": 5_752,
     "maintenance": 1_108,
     "metrics": 2_127,
     "other files": 361,
@@ -91,7 +89,7 @@ BUDGETS: Mapping[str, int] = {
     "server": 4_040,
     "shared histories": 1_864,
     "simulate": 1_261,
-    "slurm": 679,
+    "slurm": 707,
     "sync": 1_012,
     "values": 1_637,
     "view": 2_128,
@@ -131,8 +129,8 @@ class Loaded(NamedTuple):
     lines: int
 
 
-WALK_BUDGET = Walk(files=103, stops=386, returns=283)
-LOADED_BUDGET = Loaded(modules=201, lines=24_448)
+WALK_BUDGET = Walk(files=103, stops=388, returns=285)
+LOADED_BUDGET = Loaded(modules=198, lines=24_066)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

@@ -1,4 +1,4 @@
-"""What a cluster does for ``launcher/kubernetes/client.py``, and its stand-in as well.
+"""What a cluster does for ``run_on/kubernetes/client.py``, and its stand-in as well.
 
 A test inherits the class. It has a fixture ``image``, which makes the client use the cluster, and
 returns the name of an image with ``sh``; and a fixture ``evict``, which evicts a pod by its name.
@@ -15,7 +15,7 @@ import pytest
 from tests.kubernetes import build_job
 from tests.lazily import Lazily
 from tests.runs import wait_for
-from zeusrun.launcher.kubernetes.client import (
+from zeusrun.run_on.kubernetes.client import (
     GONE,
     ApiError,
     cancel_job,

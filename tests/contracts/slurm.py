@@ -1,4 +1,4 @@
-"""What the commands of Slurm do for ``launcher/slurm/client.py``, and their stand-in as well.
+"""What the commands of Slurm do for ``run_on/slurm/client.py``, and their stand-in as well.
 
 A test inherits the class. It has a fixture ``slurm_is_there``, with which the commands are found.
 """
@@ -11,8 +11,8 @@ import pytest
 
 from tests.runs import wait_for
 from zeusrun.errors import LaunchError
-from zeusrun.launcher.schedulers import end_job, find_ended, is_job
-from zeusrun.launcher.slurm.client import (
+from zeusrun.run_on.registry import end_job, find_ended, is_job
+from zeusrun.run_on.slurm.client import (
     GONE,
     cancel_job,
     interrupt_job,

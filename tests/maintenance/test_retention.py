@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from tests.factories import begin, build_trial
 from tests.history.memory import MemoryHistory
 from zeusrun.jobfile.validators import size_bytes
-from zeusrun.launcher import schedulers
 from zeusrun.launcher.rundir.layout import RunPaths, create_run
 from zeusrun.launcher.rundir.ownership import RunLock
 from zeusrun.maintenance.retention import Bounds, OldRun, choose_old, collect, remove
+from zeusrun.run_on import registry
 from zeusrun.trial import Outcome, TrialStatus
 
 DAY_S = 86400.0
@@ -264,7 +264,7 @@ def test_a_preempted_run_stays_while_its_job_of_slurm_may_continue_it(
     assert names(old) == [2, 4]
     assert len(slurm.calls()) == 1
     slurm.fail("squeue")
-    schedulers._states.clear()
+    registry._states.clear()
     assert names(collect(history, tmp_path, "job", Bounds(last=1), NOW)) == [4]
 
 

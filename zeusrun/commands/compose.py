@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from zeusrun.history.base import History
     from zeusrun.jobfile.spec import JobSpec
     from zeusrun.launcher.events import Emit
-    from zeusrun.launcher.schedulers import Allocation
+    from zeusrun.run_on.registry import Allocation
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
@@ -62,7 +62,7 @@ def compose(
     environment = {**inherited, **spec.env}
     per_node, cluster, run_on = spec.launch.nproc_per_node, None, spec.run_on
     planned = None
-    if run_on is not None and run_on.is_elsewhere:
+    if run_on is not None and run_on.scheduler is not None:
         planned = None if allocation else _plan_machine(spec, history)
         nodes = () if allocation is None else allocation.hosts
         run_on = run_on.model_copy(update={"hosts": nodes}) if nodes[1:] else None

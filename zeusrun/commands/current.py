@@ -21,7 +21,9 @@ from zeusrun.history.rules import has_expired
 from zeusrun.launcher.queue.tickets import find_waiting, read_waiting
 from zeusrun.launcher.rundir.layout import ask_to_cancel
 from zeusrun.launcher.rundir.ownership import files_of, find_own, lease_of
-from zeusrun.launcher.schedulers import (
+from zeusrun.maintenance.running import read_running
+from zeusrun.plain_text import plain_text
+from zeusrun.run_on.registry import (
     describe_job,
     end_job,
     find_ended,
@@ -29,8 +31,6 @@ from zeusrun.launcher.schedulers import (
     is_remote,
     read_jobs,
 )
-from zeusrun.maintenance.running import read_running
-from zeusrun.plain_text import plain_text
 from zeusrun.trial import TrialStatus
 from zeusrun.view.export import print_json
 

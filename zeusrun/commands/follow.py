@@ -1,4 +1,4 @@
-"""Follows a submit whose job a scheduler runs: what it prints, and how it waits."""
+"""Submits whose jobs a scheduler runs: what a backend does for them, and how they are followed."""
 
 from __future__ import annotations
 
@@ -12,16 +12,20 @@ from rich.text import Text
 
 from zeusrun.commands import options
 from zeusrun.errors import ExitCode, UsageError, ZeusrunError
-from zeusrun.launcher.schedulers import COMPLETE, check_exists, describe_job, is_remote
 from zeusrun.plain_text import plain_log_line
+from zeusrun.run_on.registry import COMPLETE, check_exists, describe_job, is_remote, load
 from zeusrun.view.export import print_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+    from contextlib import AbstractContextManager
 
     from rich.console import Console
 
-    from zeusrun.launcher.schedulers import SchedulerJob
+    from zeusrun.jobfile.spec import JobSpec
+    from zeusrun.launcher.request import Request
+    from zeusrun.run_on.registry import SchedulerJob
+    from zeusrun.schedule.store import Schedule
 
 _POLL_S = 0.2
 
@@ -37,6 +41,42 @@ class Source(Protocol):
 
     def has_ended(self) -> bool:
         """Whether nothing more comes."""
+
+
+class Submitter(Protocol):
+    """The module of a backend that submits. See ``run_on/registry.py``."""
+
+    def show(self, spec: JobSpec, request: Request, *, as_json: bool) -> None:
+        """Show what a submit would hand to the scheduler."""
+
+    def submit(
+        self,
+        spec: JobSpec,
+        request: Request,
+        begun: Callable[[], None],
+        *,
+        detach: bool,
+        as_json: bool,
+    ) -> int:
+        """Queue a submit, and follow it to its end; return its exit code.
+
+        ``detach`` returns at once. ``begun`` is called once it is queued.
+        """
+
+    def open_output(self, name: str, *, follow: bool) -> AbstractContextManager[Source]:
+        """Open what a job prints, or has printed; raises ``UsageError`` if that is not here."""
+
+    def add_schedule(
+        self, spec: JobSpec, schedule: Schedule, *, dry_run: bool, as_json: bool
+    ) -> None:
+        """Let the scheduler itself start the job; raises ``UsageError`` if it cannot."""
+
+
+def submitter_of(spec: JobSpec) -> Submitter | None:
+    """Return what submits a job to its scheduler; ``None``: it runs on machines that it names."""
+    backend = None if spec.run_on is None else spec.run_on.scheduler
+    found: Submitter | None = None if backend is None else load(backend, "submit")
+    return found
 
 
 @dataclass

@@ -19,8 +19,8 @@ from zeusrun.history import rules
 from zeusrun.history.base import NEWEST
 from zeusrun.history.registry import find_default, open_history, open_named, remember_choice
 from zeusrun.launcher.rundir.ownership import files_of, newest_here
-from zeusrun.launcher.schedulers import check_exists, is_job, read_jobs
 from zeusrun.plain_text import plain_text
+from zeusrun.run_on.registry import check_exists, is_job, read_jobs
 from zeusrun.view.export import print_json
 
 if TYPE_CHECKING:

@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from zeusrun.launcher.events import Emit, SubmitEvent
     from zeusrun.launcher.queue.tickets import HeldTicket
     from zeusrun.launcher.request import Request
-    from zeusrun.launcher.schedulers import Allocation
     from zeusrun.notify.notices import Notice
+    from zeusrun.run_on.registry import Allocation
     from zeusrun.trial import Trial
 
 _FIRINGS = 5  # of a schedule, that a machine reports
@@ -75,7 +75,8 @@ def run_recurrence(
     trials: list[Trial] = []
     began = False
     # Signals are caught until everything is recorded, notified and cleaned up.
-    view = SubmitView(shown, quiet=request.quiet, kept=spec.pod_keeps_files is not False)
+    kept = allocation is None or allocation.keeps_files is not False
+    view = SubmitView(shown, quiet=request.quiet, kept=kept)
     with CaughtSignals() as signals, view:
         messages = _HistoryMessages(spec.name, view, signals)
         home, history = options.open_own(spec, show=messages.append, pause=messages.pause)

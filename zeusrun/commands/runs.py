@@ -25,9 +25,9 @@ from zeusrun.launcher.rundir.layout import RunPaths, earlier_parts
 from zeusrun.launcher.rundir.logs import follow_logs, log_tails
 from zeusrun.launcher.rundir.ownership import files_of, find_own, find_place, lease_of
 from zeusrun.launcher.rundir.record import read_live
-from zeusrun.launcher.schedulers import is_job, is_remote
 from zeusrun.maintenance.running import read_running
 from zeusrun.plain_text import plain_log_line, plain_text
+from zeusrun.run_on.registry import backend_of, is_job, is_remote, load
 from zeusrun.trial import TrialStatus, rank_label
 from zeusrun.view.export import all_records, csv_text, json_line, print_json, print_text, sight_json
 
@@ -358,15 +358,8 @@ def _show_job(name: str, *, follow: bool) -> None:
     """Print what a submit in a scheduler has printed, with ``follow`` until its job has ended."""
     from zeusrun.commands.follow import show_source  # noqa: PLC0415 - few need it
 
-    if is_remote(name):
-        from zeusrun.launcher.kubernetes.output import PodOutput  # noqa: PLC0415 - as above
-
-        with PodOutput(name, follow=follow) as source:
-            show_source(name, source)
-    else:
-        from zeusrun.commands.slurm import open_source  # noqa: PLC0415 - as above
-
-        show_source(name, open_source(name, follow=follow))
+    with load(backend_of(name) or "", "submit").open_output(name, follow=follow) as source:
+        show_source(name, source)
 
 
 def _open_logs(name: str, rank: int | None) -> tuple[Trial, RunPaths, Sequence[int]]:

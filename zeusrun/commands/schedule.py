@@ -29,6 +29,7 @@ from zeusrun.view.schedule import describe_rules, schedule_json, schedules_sheet
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from zeusrun.jobfile.spec import JobSpec
     from zeusrun.schedule.store import Schedule
 
 Job = Annotated[
@@ -76,10 +77,8 @@ def add(
     if in_cluster != dry_run and not in_cluster:
         raise UsageError("--dry-run shows the CronJob of --in-cluster")
     if in_cluster:
-        from zeusrun.commands.kubernetes import add_cron_job  # noqa: PLC0415 - few need it
-
         schedule = build_schedule(spec, expression, {}, names=(), known=None, now=now)
-        add_cron_job(spec, schedule, dry_run=dry_run, as_json=as_json)
+        _add_in_cluster(spec, schedule, dry_run=dry_run, as_json=as_json)
         return
     schedules = _schedules()
     home = schedules.directory.parent
@@ -113,6 +112,14 @@ def add(
         sentence = f"{schedule.job} runs {schedule.rules.timetable.describe()}; the next time is "
         console().print(sentence + _first(schedule, _FIRST) + (f" ({rules})" if rules else ""))
     _warn(notes, stderr=as_json)
+
+
+def _add_in_cluster(spec: JobSpec, schedule: Schedule, *, dry_run: bool, as_json: bool) -> None:
+    from zeusrun.commands.follow import submitter_of  # noqa: PLC0415 - few need it
+
+    if (submitter := submitter_of(spec)) is None:
+        raise UsageError(f"{spec.source}: --in-cluster is for a job with a scheduler in run_on")
+    submitter.add_schedule(spec, schedule, dry_run=dry_run, as_json=as_json)
 
 
 def _first(schedule: Schedule, form: str) -> str:

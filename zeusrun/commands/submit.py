@@ -17,6 +17,7 @@ from typer import Option
 
 from zeusrun.commands import options
 from zeusrun.commands.compose import compose
+from zeusrun.commands.follow import submitter_of
 from zeusrun.commands.recurrence import run_recurrence
 from zeusrun.errors import UsageError
 from zeusrun.files.home import trusted_home
@@ -27,6 +28,7 @@ from zeusrun.launcher.begin import plan
 from zeusrun.launcher.request import Request
 from zeusrun.launcher.rundir.ownership import files_of
 from zeusrun.reasons import ReasonCode
+from zeusrun.run_on.registry import BACKENDS
 from zeusrun.schedule.deferral import decide_start
 from zeusrun.schedule.occurrence import fire as run_occurrence
 from zeusrun.schedule.occurrence import taken
@@ -86,24 +88,17 @@ def submit(
     request = Request(
         overrides=tuple(changes), batch_size=batch_size, overlap=overlap, wait=wait, quiet=quiet
     )
-    elsewhere = spec.run_on is not None and spec.run_on.is_elsewhere
+    elsewhere = submitter_of(spec)
     if not elsewhere and detach:
         raise UsageError(
-            f"--detach is for run_on: slurm or kubernetes; use `nohup zeusrun submit {job} &`"
+            f"--detach is for run_on: {' or '.join(BACKENDS)}; use `nohup zeusrun submit {job} &`"
         )
     if elsewhere and wait and detach:
         raise UsageError(
             "--wait waits for GPUs of this machine, and run_on trains elsewhere; leave it out"
         )
-    if dry_run and spec.slurm is not None:
-        from zeusrun.commands.slurm import show_script  # noqa: PLC0415 - few jobs need it
-
-        show_script(spec, as_json=as_json)
-        return
-    if dry_run and spec.kubernetes is not None:
-        from zeusrun.commands.kubernetes import show_manifest  # noqa: PLC0415 - as above
-
-        show_manifest(spec, request, as_json=as_json)
+    if dry_run and elsewhere is not None:
+        elsewhere.show(spec, request, as_json=as_json)
         return
     if dry_run:
         with contextlib.closing(compose(spec, request.forced)) as submission:
@@ -121,17 +116,10 @@ def _run(
     as_json: bool = False,
 ) -> int:
     """Run a recurrence where its job says; return the exit code."""
-    elsewhere = spec.run_on is not None and spec.run_on.is_elsewhere
-    if elsewhere and request.forced is not None:  # before it waits for anything
-        request.forced.check(spec.batch_size.candidates)
-    if spec.slurm is not None:
-        from zeusrun.commands.slurm import submit_to_slurm  # noqa: PLC0415 - few jobs need it
-
-        return submit_to_slurm(spec, request, begun, detach=detach, as_json=as_json)
-    if spec.kubernetes is not None:
-        from zeusrun.commands.kubernetes import submit_to_kubernetes  # noqa: PLC0415 - as above
-
-        return submit_to_kubernetes(spec, request, begun, detach=detach, as_json=as_json)
+    if (elsewhere := submitter_of(spec)) is not None:
+        if request.forced is not None:  # before it waits for anything
+            request.forced.check(spec.batch_size.candidates)
+        return elsewhere.submit(spec, request, begun, detach=detach, as_json=as_json)
     return int(run_recurrence(spec, request, begun=begun, as_json=as_json)["exit_code"])
 
 
@@ -149,7 +137,7 @@ def _read_nodes(nodes_from: str | None, fan_out: str | None) -> list[str]:
     listed = [re.sub(r"([^@]*:.*)", r"[\1]", each.name) for each in hosts]  # IPv6
     pairs = zip(listed, hosts, strict=True)
     words = [name if each.slots is None else f"{name}:{each.slots}" for name, each in pairs]
-    others = ("run_on.hostfile=null", "run_on.slurm=null", "run_on.kubernetes=null")
+    others = (f"run_on.{name}=null" for name in ("hostfile", *BACKENDS))
     return [*others, f"run_on.hosts={json.dumps(words)}", *changes]
 
 

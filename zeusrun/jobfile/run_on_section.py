@@ -6,17 +6,18 @@ import contextlib
 import os
 import re
 import shlex
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from pydantic import AfterValidator, Field, ValidationInfo, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, create_model, model_validator
 
 from zeusrun.errors import JobFileError
 from zeusrun.jobfile.hosts import Host, parse_host, parse_hostfile, parse_hosts
-from zeusrun.jobfile.kubernetes_section import Kubernetes  # noqa: TC001 - pydantic needs it
+from zeusrun.jobfile.plugged import Plugged
 from zeusrun.jobfile.section import Section
-from zeusrun.jobfile.slurm_section import Slurm  # noqa: TC001 - pydantic needs it
 from zeusrun.jobfile.values import read_by
+from zeusrun.run_on.registry import BACKENDS, load
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,25 +29,12 @@ if TYPE_CHECKING:
 LOCAL = "local"
 """``run_on: local`` is the same as no section: this machine alone."""
 
-SLURM = "slurm"
-"""``run_on: slurm`` is the same as ``run_on: {slurm: {}}``."""
-
-WORDS = (LOCAL, SLURM)
-"""The short forms of ``run_on``."""
-
 JOIN = "join"
 """``fan_out: join`` starts nothing: a person runs ``zeusrun join`` on each other host."""
 
 SSH = "ssh -o BatchMode=yes {host}"
 """How other hosts are reached if ``fan_out`` does not say it."""
 
-SRUN = (
-    "srun --overlap --nodes=1 --ntasks=1 --nodelist={host} --cpu-bind=none --mem=0 "
-    "--kill-on-bad-exit=1"
-)
-"""The same within an allocation of Slurm."""
-
-_JOIN_PORTS = (29400, 29499)  # pods of a job know where to join
 _MAX_BYTES = 1 << 20  # of a hostfile: 10,000 hosts with a line for each of eight slots
 
 
@@ -73,7 +61,32 @@ def _check_fan_out(text: str) -> str:
     return text
 
 
-class RunOn(Section):
+class SchedulerSection(Section):
+    """What is asked of a scheduler; the section of a backend inherits it."""
+
+    fan_out: ClassVar[str] = SSH
+    """How the other hosts of a job are reached if ``run_on.fan_out`` does not say it."""
+    ports: ClassVar[tuple[int, int] | None] = None
+    """The first and the last port to listen on, if ``run_on.port_range`` does not say it."""
+    joins_alone: ClassVar[bool] = False
+    """Whether the other hosts join by themselves, as soon as they can."""
+
+    @classmethod
+    def of(cls, run_on: Machines | None) -> Self | None:
+        """Return this section of ``run_on``; ``None`` if the job does not run there."""
+        own = None if run_on is None else run_on.scheduled
+        return own if isinstance(own, cls) else None
+
+    @property
+    def python_words(self) -> list[str]:
+        """The words that start Python on another host; empty: those of this host."""
+        return []
+
+    def check_nodes(self, nodes: int) -> None:
+        """Raise ``ValueError`` if the section does not go with so many nodes."""
+
+
+class Machines(Section):
     """The machines of a job, this one among them, and how the others are reached."""
 
     hosts: Annotated[
@@ -89,14 +102,6 @@ class RunOn(Section):
         None,
         min_length=1,
         description="Instead of hosts: a file with a host on each line, relative to the job file.",
-    )
-    slurm: Slurm | None = Field(
-        None,
-        description="Instead of hosts: Slurm allocates launch.nnodes machines. run_on: slurm is "
-        "short for slurm: {}.",
-    )
-    kubernetes: Kubernetes | None = Field(
-        None, description="Instead of hosts: Kubernetes runs launch.nnodes pods."
     )
     nic: Annotated[str, AfterValidator(_check_nic)] | None = Field(
         None, description="Network interface; null: the one that leads to the other hosts."
@@ -116,30 +121,36 @@ class RunOn(Section):
     @model_validator(mode="after")
     def _check_ways(self) -> Self:
         ways: dict[str, object] = {"hosts": self.hosts or None, "hostfile": self.hostfile}
-        ways |= {"slurm": self.slurm, "kubernetes": self.kubernetes}
+        ways |= {name: getattr(self, name) for name in BACKENDS}
         given = [name for name, value in ways.items() if value is not None]
         if len(given) != 1:
             raise ValueError(
-                "takes one of hosts, such as [a, b], hostfile, slurm, such as {}, and kubernetes; "
+                f"takes one of hosts, such as [a, b], hostfile, {', '.join(BACKENDS)}; "
                 f"it has {' and '.join(given) or 'none'}"
             )
         return self
 
     @property
-    def is_elsewhere(self) -> bool:
-        """Whether a scheduler chooses the machines."""
-        return self.slurm is not None or self.kubernetes is not None
+    def scheduler(self) -> str | None:
+        """The name of the scheduler that chooses the machines; ``None``: the job file does."""
+        return next((name for name in BACKENDS if getattr(self, name) is not None), None)
+
+    @property
+    def scheduled(self) -> SchedulerSection | None:
+        """What is asked of the scheduler, if there is one."""
+        section: SchedulerSection | None = getattr(self, self.scheduler or "", None)
+        return section
 
     @property
     def ports(self) -> tuple[int, int] | None:
         """The first and the last port of ``port_range``."""
         if self.port_range is None:
-            return None if self.kubernetes is None else _JOIN_PORTS
+            return None if self.scheduled is None else self.scheduled.ports
         return _read_ports(self.port_range)
 
     def fan_out_command(self, host: Host) -> list[str] | None:
         """Return the words that start the words after them on a host; ``None``: ``join``."""
-        default = SRUN if self.slurm is not None else JOIN if self.kubernetes is not None else SSH
+        default = SSH if self.scheduled is None else self.scheduled.fan_out
         words = shlex.split(self.fan_out or default)
         return None if words == [JOIN] else [word.replace("{host}", host.name) for word in words]
 
@@ -178,22 +189,41 @@ class RunOn(Section):
         return hosts
 
 
+def _find_section(backend: str) -> type[SchedulerSection]:
+    section: type[SchedulerSection] = load(backend, "section").SECTION
+    return section
+
+
+if TYPE_CHECKING:
+    RunOn = Machines
+else:  # with a key for each scheduler
+    RunOn = create_model(
+        "RunOn",
+        __base__=Machines,
+        **{
+            name: (Annotated[Any, Plugged(partial(_find_section, name))], None) for name in BACKENDS
+        },
+    )
+    RunOn.__doc__ = Machines.__doc__
+
+
+def list_words() -> list[str]:
+    """Return the short forms of ``run_on``: ``local``, and schedulers of which nothing is asked."""
+    fields = {name: _find_section(name).model_fields.values() for name in BACKENDS}
+    return [LOCAL, *(name for name, own in fields.items() if not any(f.is_required() for f in own))]
+
+
 def read_run_on(value: object) -> object:
-    """Return what the short forms ``local`` and ``slurm`` stand for.
+    """Return what the short forms stand for: ``local``, and ``slurm`` for ``{slurm: {}}``.
 
     Raises:
         ValueError: If the value is another text, or a list.
     """
-    if value == SLURM:
-        return {SLURM: {}}
-    if value == "kubernetes":
-        raise ValueError(
-            "needs an image and resources: {kubernetes: {image: registry.example/train:1, "
-            "resources: {cpu: 4, memory: 16Gi}}}"
-        )
+    if isinstance(value, str) and value in BACKENDS:
+        return {value: {}}
     if isinstance(value, (str, list)) and value != LOCAL:
         raise ValueError(
-            "must be local, slurm, or a section such as {hosts: [a, b]} or {kubernetes: {...}}, "
+            "must be local, " + ", ".join(BACKENDS) + ", or a section such as {hosts: [a, b]}, "
             f"not {value!r}"
         )
     return None if value == LOCAL else value
@@ -203,17 +233,17 @@ def check_launch(launch: Launch, info: ValidationInfo) -> Launch:
     """Return ``launch`` if a job can be launched so on the machines of ``run_on``."""
     if "run_on" not in info.data:  # it is itself wrong, and its own error counts
         return launch
-    run_on: RunOn | None = info.data["run_on"]
+    run_on: Machines | None = info.data["run_on"]
     given, several = f"has nnodes: {launch.nnodes}, but", launch.nnodes not in {None, 1}
     if run_on is None and several:
         raise ValueError(f"{given} no machines are named; add run_on: slurm, or {{hosts: [a, b]}}")
-    if run_on is not None and run_on.kubernetes is not None:
-        run_on.kubernetes.check_nodes(launch.nnodes or 1)
-    if run_on is None or (run_on.is_elsewhere and not several):
+    if run_on is not None and run_on.scheduled is not None:
+        run_on.scheduled.check_nodes(launch.nnodes or 1)
+    if run_on is None or (run_on.scheduler and not several):
         return launch
     if run_on.hosts and launch.nnodes not in {None, len(run_on.hosts)}:
         raise ValueError(f"{given} run_on.hosts has {len(run_on.hosts)}; remove nnodes")
-    key = f"nnodes: {launch.nnodes}" if run_on.is_elsewhere else "run_on"
+    key = f"nnodes: {launch.nnodes}" if run_on.scheduler else "run_on"
     if not launch.distributed:
         raise ValueError(f"has distributed: false, which is for one process; remove it, or {key}")
     if launch.gpus != "all":
@@ -230,7 +260,7 @@ def count_ranks(values: Mapping[str, Any]) -> int | None:
     if launch is None or "run_on" not in values:
         return None
     hosts = ("any",) * (launch.nnodes or 1)
-    if run_on is not None and not run_on.is_elsewhere:
+    if run_on is not None and run_on.scheduler is None:
         hosts = run_on.hosts
     counts = [host.slots or launch.nproc_per_node for host in map(parse_host, hosts)]
     return sum(counts) if counts and all(isinstance(each, int) for each in counts) else None

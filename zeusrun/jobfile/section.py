@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from typing import TYPE_CHECKING, Any, TypeVar, get_args
+from collections.abc import Mapping  # noqa: TC003 - pydantic needs it
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -12,7 +13,9 @@ from zeusrun.errors import JobFileError
 from zeusrun.jobfile.yaml_reader import JobFileProblem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
+
+    from pydantic_core import ErrorDetails
 
     from zeusrun.jobfile.yaml_reader import JobDocument, KeyPath
 
@@ -52,16 +55,6 @@ _OTHER_NAMES = {
     "lr": "learning_rate.base",
     "machines": "run_on.hosts",
     "nodes": "run_on.hosts",
-    "run_on.kubernetes.cpu": "run_on.kubernetes.resources.cpu",
-    "run_on.kubernetes.gpus": "run_on.kubernetes.resources.nvidia.com/gpu",
-    "run_on.kubernetes.imagepullsecrets": "run_on.kubernetes.pod.imagePullSecrets",
-    "run_on.kubernetes.limits": "run_on.kubernetes.resources",
-    "run_on.kubernetes.memory": "run_on.kubernetes.resources.memory",
-    "run_on.kubernetes.nodes": "launch.nnodes",
-    "run_on.kubernetes.nodeselector": "run_on.kubernetes.pod.nodeSelector",
-    "run_on.kubernetes.requests": "run_on.kubernetes.resources",
-    "run_on.kubernetes.tolerations": "run_on.kubernetes.pod.tolerations",
-    "run_on.slurm.nodes": "launch.nnodes",
     "sizes": "batch_size.candidates",
     "timeout": "timeout_s",
     "world_size": "launch.nproc_per_node",
@@ -74,6 +67,10 @@ class Section(BaseModel):
     model_config = ConfigDict(
         frozen=True, strict=True, extra="forbid", allow_inf_nan=False, validate_default=True
     )
+    summary: ClassVar[str] = ""
+    """What ``zeusrun schema`` says of a section that is plugged in."""
+    other_names: ClassVar[Mapping[str, str]] = {}
+    """Dotted names that people use for keys of the section, and the keys that they mean."""
 
 
 def list_keys(
@@ -84,10 +81,36 @@ def list_keys(
     ``hidden`` are fields of the section itself that are no keys.
     """
     found = {name: [key for key in section.model_fields if key not in hidden]}
+    for key, kind in _list_sections(section):
+        found |= list_keys(kind, (), f"{name}.{key}" if name else key)
+    return found
+
+
+def _list_sections(section: type[Section]) -> Iterator[tuple[str, type[Section]]]:
+    """Yield the sections within a section, by their keys; those that are plugged in, too."""
     for key, field in section.model_fields.items():
-        for kind in (field.annotation, *get_args(field.annotation)):
+        plugged = (each.load() for each in field.metadata if hasattr(each, "load"))
+        for kind in (field.annotation, *get_args(field.annotation), *plugged):
             if isinstance(kind, type) and issubclass(kind, Section):
-                found |= list_keys(kind, (), f"{name}.{key}" if name else key)
+                yield key, kind
+
+
+def _list_other_names(section: type[Section]) -> dict[str, str]:
+    found = dict(section.other_names)
+    for _, kind in _list_sections(section):
+        found |= _list_other_names(kind)
+    return found
+
+
+def _flat(errors: Sequence[ErrorDetails], place: tuple[int | str, ...] = ()) -> list[ErrorDetails]:
+    """Return errors with those of plugged sections in the place of the one that contains them."""
+    found: list[ErrorDetails] = []
+    for error in errors:
+        within, at = error.get("ctx", {}).get("error"), (*place, *error["loc"])
+        if isinstance(within, ValidationError):
+            found += _flat(within.errors(include_url=False), at)
+        else:
+            found.append({**error, "loc": at})
     return found
 
 
@@ -113,10 +136,12 @@ def validate(
     try:
         found = kind.model_validate(values)
     except ValidationError as error:
-        errors += error.errors(include_url=False)
+        errors += _flat(error.errors(include_url=False))
     # Outside of the handler: the cause would quote what was given, passwords included.
-    described = describe_errors(errors, list_keys(kind, hidden), document)
-    problems += [show(each) for each in described if each.path not in seen]
+    if errors:
+        names = _OTHER_NAMES | _list_other_names(kind)
+        described = describe_errors(errors, list_keys(kind, hidden), names, document)
+        problems += [show(each) for each in described if each.path not in seen]
     if found is None or problems:
         raise collect_problems(document, problems)
     return found
@@ -139,12 +164,14 @@ def collect_problems(document: JobDocument, problems: Sequence[JobFileProblem]) 
 def describe_errors(
     errors: Sequence[Mapping[str, Any]],
     sections: Mapping[str, Sequence[str]],
+    names: Mapping[str, str],
     document: JobDocument,
 ) -> list[JobFileProblem]:
     """Translate pydantic's ``ValidationError.errors()``.
 
     A key that is absent because its name is misspelt is one problem: the unknown key.
-    ``sections`` holds the keys of each section by its name, those of the top level under ``""``.
+    ``sections`` holds the keys of each section by its name, those of the top level under ``""``;
+    ``names`` holds other names of keys.
     """
     problems, meant = [], set()
     for error in errors:
@@ -152,7 +179,7 @@ def describe_errors(
             *place, key = error["loc"]
             section = dotted(tuple(place))
             where = f" under '{section}'" if section else ""
-            other, hint = _meant(_section(place), str(key), sections)
+            other, hint = _meant(_section(place), str(key), sections, names)
             meant.add(other)
             sentence = f"unknown key {str(key)!r}{where}; {hint}"
             problems.append(JobFileProblem((*place, key), sentence))
@@ -184,18 +211,20 @@ def _describe(error: Mapping[str, Any], path: KeyPath, document: JobDocument) ->
     return sentence
 
 
-def _meant(section: str, key: str, sections: Mapping[str, Sequence[str]]) -> tuple[str | None, str]:
+def _meant(
+    section: str, key: str, sections: Mapping[str, Sequence[str]], names: Mapping[str, str]
+) -> tuple[str | None, str]:
     """Return the key that was probably meant, ``None`` if no key is similar; and a hint."""
     word = key.lower().replace("-", "_")
     if close := difflib.get_close_matches(word, sections[section], n=1, cutoff=0.85):
         return _join(section, close[0]), f"did you mean '{close[0]}'?"
-    other = _OTHER_NAMES.get(f"{section}.{word}")
+    other = names.get(f"{section}.{word}")
     homes = [] if other else [name for name, keys in sections.items() if key in keys]
     homes.sort(key=lambda home: not home.startswith(f"{section}."))  # those within it first
     if homes:
         place = f"under '{homes[0]}'" if homes[0] else "at the top level"
         return _join(homes[0], key), f"'{key}' belongs {place}"
-    other = other or _OTHER_NAMES.get(word)
+    other = other or names.get(word)
     if other is None and (close := difflib.get_close_matches(word, sections[section], n=1)):
         other = _join(section, close[0])
     elsewhere = {key: name for name, keys in sections.items() if name for key in keys}

@@ -26,7 +26,13 @@ from zeusrun.jobfile.adapt_section import Adapt, Watch, check_adapt
 from zeusrun.jobfile.elastic_section import Elastic, check_elastic
 from zeusrun.jobfile.metrics_section import Metrics, find_metrics
 from zeusrun.jobfile.placeholders import expand_placeholders, find_placeholders, find_shares
-from zeusrun.jobfile.run_on_section import WORDS, RunOn, check_launch, count_ranks, read_run_on
+from zeusrun.jobfile.run_on_section import (
+    RunOn,
+    check_launch,
+    count_ranks,
+    list_words,
+    read_run_on,
+)
 from zeusrun.jobfile.secrets import Secret, hide_secret, mask_items, read_secrets, write_secrets
 from zeusrun.jobfile.section import Section, validate
 from zeusrun.jobfile.sections import (
@@ -60,9 +66,6 @@ from zeusrun.trial import BY_RANKS, name_variant
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from zeusrun.jobfile.kubernetes_section import Kubernetes
-    from zeusrun.jobfile.slurm_section import Slurm
 
 
 def _check_instrument(instrument: bool, info: ValidationInfo) -> bool:
@@ -241,21 +244,6 @@ class JobSpec(Section):
             raise JobFileError(f"{self.source}: '{section}' {error}") from error
 
     @property
-    def slurm(self) -> Slurm | None:
-        """The section ``run_on.slurm``, if the job runs there."""
-        return None if self.run_on is None else self.run_on.slurm
-
-    @property
-    def kubernetes(self) -> Kubernetes | None:
-        """The section ``run_on.kubernetes``, if the job runs there."""
-        return None if self.run_on is None else self.run_on.kubernetes
-
-    @property
-    def pod_keeps_files(self) -> bool | None:
-        """Whether a pod keeps the files of its runs; ``None``: the job runs in none."""
-        return None if self.kubernetes is None else self.kubernetes.home is not None
-
-    @property
     def variant(self) -> str | None:
         """How the batch size adapts within a run, and the ranks agree; ``None`` for neither."""
         if self.elastic is not None and self.elastic.batch_size == "scaled":
@@ -375,7 +363,7 @@ def spec_json_schema() -> dict[str, Any]:
     schema["required"] = [name for name in schema["required"] if name not in _OWN]
     sections = schema["properties"]["history"]
     sections["anyOf"] = [{"type": "string"}, {"$ref": sections.pop("$ref")}]
-    schema["properties"]["run_on"]["anyOf"] += [{"const": word} for word in WORDS]
+    schema["properties"]["run_on"]["anyOf"] += [{"const": word} for word in list_words()]
     schema["oneOf"] = [{"required": ["script"]}, {"required": ["module"]}]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from zeusrun.launcher.nodes.limits import JoinedLimits
     from zeusrun.launcher.nodes.remote_node import RemoteNode
     from zeusrun.launcher.processes.command import Command, Torchrun
-    from zeusrun.launcher.schedulers import Allocation
+    from zeusrun.run_on.registry import Allocation
     from zeusrun.trial import Trial
 
 

@@ -21,9 +21,9 @@ from zeusrun.launcher.queue.tickets import find_waiting
 from zeusrun.launcher.rundir.layout import RunPaths, has_checkpoint
 from zeusrun.launcher.rundir.ownership import RunLock, find_own, lease_of
 from zeusrun.launcher.rundir.record import read_live, read_outcome, write_record
-from zeusrun.launcher.slurm.allocation import explain_end
 from zeusrun.launcher.supervision.unfinished import outcome_so_far
 from zeusrun.reasons import ReasonCode
+from zeusrun.run_on.registry import explain_end
 from zeusrun.trial import Outcome, Trial, TrialStatus, join_parts
 
 if TYPE_CHECKING:

@@ -360,7 +360,7 @@ def test_the_hosts_of_an_allocation_replace_a_new_one_of_slurm(tmp_path):
     file.write_text("a\nb\n")
     load_job(tmp_path, run_on="slurm")
     spec = load_spec(tmp_path / "job.yaml", _read_nodes(str(file), None))
-    assert (spec.slurm, spec.run_on.hosts) == (None, ("a", "b"))
+    assert (spec.run_on.slurm, spec.run_on.hosts) == (None, ("a", "b"))
 
 
 def test_standard_input_may_be_the_list(monkeypatch):

@@ -15,9 +15,9 @@ import pytest
 
 from tests.factories import build_trial
 from zeusrun.errors import HistoryError
-from zeusrun.launcher import schedulers
 from zeusrun.launcher.queue.tickets import Tickets, find_waiting, read_waiting
 from zeusrun.reasons import ReasonCode
+from zeusrun.run_on import registry
 from zeusrun.trial import TrialStatus
 
 
@@ -175,7 +175,7 @@ def test_all_tickets_are_checked_with_one_command_and_local_ones_with_none(tmp_p
     for number in range(8):
         queue(tmp_path, slurm.put(str(number), "PENDING"))
     slurm.put("5", "COMPLETED")
-    schedulers._states.clear()
+    registry._states.clear()
     asked = len(slurm.calls())
     found = [allocation for *_, allocation in present(tmp_path)]
     assert found == [f"slurm:{number}" for number in range(8) if number != 5]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import signal
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from tests.factories import load_job
-from tests.kubernetes import SECTION
 from tests.launcher.values import GOAL, after, report, started
 from zeusrun.launcher.events import Messages
 from zeusrun.launcher.processes.signals import CaughtSignals, how_at_once
@@ -208,13 +208,10 @@ def test_how_to_end_it_at_once_is_named_for_each_way_to_end_it():
         ),
     ],
 )
-def test_what_a_signal_does_is_told_as_far_as_it_is_so_in_a_pod(tmp_path, kept, rest):
-    section = {**SECTION, **({"home": "claim"} if kept else {})}
-    spec = load_job(tmp_path, run_on="local" if kept is None else {"kubernetes": section})
+def test_what_a_signal_does_is_told_as_far_as_it_is_so_in_a_pod(kept, rest):
     order = find_stop(REACHED, StopRules(None, None, stop_at_target=True), [signal.SIGTERM])
-    text = describe_signal(order, signal.SIGTERM, spec, None, "job-1-1")
-    grace_s = spec.launch.grace_period_s
-    assert text == f"SIGTERM to zeusrun: the training ends within {grace_s:g} s{rest}"
+    text = describe_signal(order, signal.SIGTERM, 30.0, None, "job-1-1", kept=kept)
+    assert text == f"SIGTERM to zeusrun: the training ends within 30 s{rest}"
 
 
 def test_a_cancel_that_comes_after_the_last_look_is_why_a_failed_run_ended(tmp_path):
@@ -226,6 +223,11 @@ def test_a_cancel_that_comes_after_the_last_look_is_why_a_failed_run_ended(tmp_p
     ask_to_cancel(paths)
     stopping.conclude(TRAINING, None, succeeded=False)
     assert stopping.order.cause is ReasonCode.CANCELLED
+
+
+def allocated(find_cause):
+    """Return a job of a scheduler that says so why it was signalled."""
+    return SimpleNamespace(keeps_files=None, find_cause=find_cause)
 
 
 def build_stopping(folder, trial=GOAL, **changes):
@@ -334,7 +336,7 @@ def test_a_scheduler_says_why_it_has_sent_a_signal(tmp_path, found, cause, reaso
     signals, said = CaughtSignals(), []
     stopping = Stopping(
         load_job(tmp_path), GOAL, RunPaths(tmp_path), signals, Messages(said.append),
-        cost_bound_j=None, find_cause=lambda: found,
+        cost_bound_j=None, allocation=allocated(lambda: found),
     )  # fmt: skip
     signals.received.append(signal.SIGTERM)
     if succeeded is None:
@@ -353,7 +355,7 @@ def test_a_scheduler_is_not_asked_about_what_people_do(tmp_path, number):
     signals, asked = CaughtSignals(), []
     stopping = Stopping(
         load_job(tmp_path), GOAL, RunPaths(tmp_path), signals, Messages(lambda _event: None),
-        cost_bound_j=None, find_cause=lambda: asked.append(1),
+        cost_bound_j=None, allocation=allocated(lambda: asked.append(1)),
     )  # fmt: skip
     assert stopping.decide(TRAINING, None) is StopLevel.NONE
     signals.received.append(number)
@@ -366,7 +368,7 @@ def test_a_signal_of_another_host_has_the_cause_that_the_scheduler_says(tmp_path
     stopping = Stopping(
         load_job(tmp_path), GOAL, RunPaths(tmp_path), CaughtSignals(),
         Messages(lambda _event: None), cost_bound_j=None,
-        find_cause=lambda: (ReasonCode.CANCELLED, "it was cancelled"),
+        allocation=allocated(lambda: (ReasonCode.CANCELLED, "it was cancelled")),
     )  # fmt: skip
     stopping.take_signal("SIGTERM to the launcher of host b")
     assert stopping.decide(TRAINING, None) is StopLevel.TERMINATE

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import shlex
 import socket
 import sys
 import threading
@@ -191,8 +190,8 @@ def _start_all(cluster: Cluster, hosts: Sequence[Host]) -> None:
     processes: list[FanOutProcess] = []
     cluster.processes = processes
     for number, host in enumerate(hosts, 1):
-        slurm = cluster.run_on.slurm  # srun passes the words on as they are
-        python = shlex.split(slurm.python or shlex.quote(sys.executable)) if slurm else ()
+        scheduled = cluster.run_on.scheduled
+        python = () if scheduled is None else scheduled.python_words
         process = FanOutProcess(cluster.run_on.fan_out_command(host) or [], number, python)
         processes.append(process)
         channel = Channel(process.reading, process.writing, number)
@@ -242,11 +241,11 @@ def _wait_for_joins(
             given = ""
         names = ", ".join(host.name for host in hosts)
         how = f"; run there: {given}zeusrun join {endpoint.address}:{port}"
-        text = f"waiting for {names}{how if run_on.kubernetes is None else ''}"  # pods do
+        alone = run_on.scheduled is not None and run_on.scheduled.joins_alone
+        text = f"waiting for {names}{'' if alone else how}"
         emit(Noted(text, needed=True))
         server.settimeout(_POLL_S)
-        # Pods may have to load their image.
-        wait_s = _PERSON_S if run_on.kubernetes is None else 3 * _PERSON_S
+        wait_s = 3 * _PERSON_S if alone else _PERSON_S  # pods may have to load their image
         until_t = time.monotonic() + wait_s
         while len(nodes) < len(hosts):
             for node in cluster.nodes:

@@ -19,7 +19,7 @@ from zeusrun.launcher.request import Request
 from zeusrun.launcher.rundir.layout import ask_to_cancel
 from zeusrun.launcher.rundir.ownership import find_own
 from zeusrun.launcher.rundir.record import read_live
-from zeusrun.launcher.schedulers import cancel_job, interrupt_job
+from zeusrun.run_on.registry import cancel_job, interrupt_job
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

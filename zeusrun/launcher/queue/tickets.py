@@ -22,7 +22,7 @@ from zeusrun.errors import HistoryError, writes_to
 from zeusrun.files.lock import FileLock, SafeLock, is_locked
 from zeusrun.files.private import build_known, check_version, read_file, replace_file
 from zeusrun.history.rules import has_expired
-from zeusrun.launcher.schedulers import find_ended, read_states
+from zeusrun.run_on.registry import find_ended, read_states
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

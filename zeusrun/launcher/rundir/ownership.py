@@ -15,7 +15,7 @@ from zeusrun.history.base import NEWEST
 from zeusrun.history.rules import job_of, offline_job
 from zeusrun.launcher.rundir.layout import RunPaths, find_run, numbered_runs, run_names
 from zeusrun.launcher.rundir.record import describes, has_begun
-from zeusrun.launcher.schedulers import is_remote
+from zeusrun.run_on.registry import is_remote
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

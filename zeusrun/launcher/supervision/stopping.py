@@ -19,13 +19,14 @@ from zeusrun.metrics.seen import list_names
 from zeusrun.reasons import ReasonCode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from zeusrun.jobfile.spec import JobSpec
     from zeusrun.launcher.events import Messages
     from zeusrun.launcher.processes.signals import CaughtSignals
     from zeusrun.launcher.rundir.layout import RunPaths
     from zeusrun.metrics.progress import Progress
+    from zeusrun.run_on.registry import Allocation
     from zeusrun.trial import Trial
 
 
@@ -74,13 +75,19 @@ def is_cause(order: StopOrder, earlier: StopOrder | None) -> bool:
 
 
 def describe_signal(
-    order: StopOrder, number: int, spec: JobSpec, cancelled: str | None, allocated: str | None
+    order: StopOrder,
+    number: int,
+    grace_s: float,
+    cancelled: str | None,
+    allocated: str | None,
+    *,
+    kept: bool | None = None,
 ) -> str:
     """Return what happens after a signal.
 
-    ``cancelled`` is the trial if another zeusrun sent it, ``allocated`` if a scheduler did.
+    ``cancelled`` is the trial if another zeusrun sent it, ``allocated`` if a scheduler did;
+    ``kept`` is ``Allocation.keeps_files``.
     """
-    kept, grace_s = spec.pod_keeps_files, spec.launch.grace_period_s
     preempted = order.cause is ReasonCode.PREEMPTED
     who = "next submit" if allocated is None else "next start, if it has a checkpoint,"
     then = f", and the {who} continues it" if preempted and kept is not False else ""
@@ -180,13 +187,13 @@ class Stopping:
         messages: Messages,
         *,
         cost_bound_j: float | None,
-        find_cause: Callable[[], tuple[ReasonCode, str] | None] | None = None,
+        allocation: Allocation | None = None,
     ) -> None:
-        """Prepare; ``find_cause`` asks a scheduler why it has sent a signal."""
+        """Prepare; the ``allocation`` is asked why its scheduler has sent a signal."""
         self._trial, self._paths, self._messages = trial, paths, messages
         self._signals, self._spec = signals, spec
         self._cancelled: ReasonCode | None = None  # by another zeusrun
-        self._find_cause = find_cause
+        self._allocation = allocation
         self._of_node: str | None = None  # a signal that the launcher of another host received
         self.order: StopOrder | None = None  # the one that counts
         self.policy_order: StopOrder | None = None
@@ -244,7 +251,7 @@ class Stopping:
         if order is None:
             return None
         if order.cause is ReasonCode.PREEMPTED:
-            sender = None if self._find_cause is None else self._find_cause()
+            sender = None if self._allocation is None else self._allocation.find_cause()
             reason = order.reason if self._signals.received else self._of_node or order.reason
             cause, reason = sender or (order.cause, reason)
             return replace(order, cause=cause, reason=reason)
@@ -270,7 +277,9 @@ class Stopping:
             cancelled = None if self._cancelled is None else self._trial.trial
             number = self._received[0]
             allocated = None if self._trial.allocation is None else self._trial.trial
-            text = describe_signal(order, number, self._spec, cancelled, allocated)
+            grace_s, allocation = self._spec.launch.grace_period_s, self._allocation
+            kept = None if allocation is None else allocation.keeps_files
+            text = describe_signal(order, number, grace_s, cancelled, allocated, kept=kept)
             self._messages.emit(Warned(text))
         elif order.level >= StopLevel.TERMINATE:
             self._messages.note(f"stopping: {order.reason}")

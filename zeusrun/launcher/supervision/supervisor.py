@@ -96,9 +96,8 @@ class Supervised:
         )
         self.observer = RunObserver(trial, open_sources(context), ranks, messages)
         bound_j = choice.decision.cost_bound_j
-        find_cause = None if allocation is None else allocation.find_cause
         self.stopping = Stopping(
-            spec, trial, paths, signals, messages, cost_bound_j=bound_j, find_cause=find_cause
+            spec, trial, paths, signals, messages, cost_bound_j=bound_j, allocation=allocation
         )
         self.policy = PolicyControl(submission, choice, self.meter)
         self.limits = LimitControl(

@@ -1,0 +1,3 @@
+"""What the tests of all backends use."""
+
+from tests.commands.conftest import command, running  # noqa: F401

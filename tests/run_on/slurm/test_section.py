@@ -1,0 +1,204 @@
+"""The section ``run_on.slurm`` of a job file, and what goes with it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.factories import load_job
+from zeusrun.errors import JobFileError
+from zeusrun.jobfile.hosts import Host
+from zeusrun.jobfile.run_on_section import count_ranks
+from zeusrun.jobfile.settings import read_settings
+from zeusrun.jobfile.spec import load_spec
+from zeusrun.run_on.slurm.section import Slurm, time_s
+
+WHOLE = {
+    "partition": "gpu",
+    "account": "team a",
+    "qos": "high",
+    "constraint": "a100&ib",
+    "gres": "gpu:4",
+    "cpus_per_task": 8,
+    "time": "8:00:00",
+    "requeue": False,
+    "extra": ["--exclude=n7", "-w n1", '--comment="a b"', "-J", "--nodelist=n1", "--time-min=1"],
+    "setup": "module load cuda\nexport A='1: 2'\n",
+    "python": "apptainer exec image.sif python3",
+}
+
+
+@pytest.mark.parametrize("written", ["slurm", {"slurm": {}}])
+def test_the_word_slurm_is_the_section_with_its_defaults(tmp_path, written):
+    spec = load_job(tmp_path, run_on=written)
+    assert spec.run_on.slurm == Slurm()
+    assert spec.run_on.slurm.time is None
+    assert (spec.run_on.slurm.requeue, spec.run_on.slurm.extra, spec.run_on.slurm.setup) == (
+        True,
+        (),
+        "",
+    )
+    assert spec == load_job(tmp_path, run_on="slurm")
+    assert Slurm.of(load_job(tmp_path).run_on) is None
+    assert Slurm.of(load_job(tmp_path, run_on={"hosts": ["a"]}).run_on) is None
+
+
+@pytest.mark.parametrize("section", [{}, WHOLE, {"time": 90}, {"time": "2h"}])
+def test_a_copy_of_the_job_and_a_server_read_the_same_section(tmp_path, section):
+    spec = load_job(tmp_path, run_on={"slurm": section, "nic": "ib0"}, launch={"nnodes": 2})
+    copy = tmp_path / "copy.yaml"
+    copy.write_text(spec.to_yaml())
+    assert load_spec(copy).run_on == spec.run_on == read_settings(spec.to_yaml(), "job").run_on
+
+
+def test_overrides_set_its_keys(tmp_path):
+    source = load_job(tmp_path, run_on="slurm").source
+    spec = load_spec(source, ["run_on.slurm.time=8:00:00", "run_on.slurm.partition=gpu"])
+    assert (spec.run_on.slurm.time, spec.run_on.slurm.partition) == ("8:00:00", "gpu")
+    assert load_spec(source, ["run_on.nic=ib0"]).run_on.slurm == Slurm()
+    assert load_spec(source, ["run_on=local"]).run_on is None
+    hosts = load_spec(source, ["run_on.slurm=null", "run_on.hosts=[a, b]"])
+    assert (hosts.run_on.slurm, hosts.run_on.hosts) == (None, ("a", "b"))
+    local = load_job(tmp_path, run_on="local").source
+    assert load_spec(local, ["run_on.slurm.gres=gpu:4"]).run_on.slurm.gres == "gpu:4"
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("8h", 28800),
+        ("1h 30m", 5400),
+        ("90s", 90),
+        ("30", 1800),
+        ("90:30", 5430),
+        ("8:00", 480),  # minutes, as in Slurm
+        ("8:00:00", 28800),
+        ("1-12", 129600),
+        ("0-0:30", 1800),
+        ("1-12:30", 131400),
+        ("1-0:0:5", 86405),
+    ],
+)
+def test_a_time_limit_is_a_duration_or_what_slurm_takes(text, seconds):
+    assert time_s(text) == seconds
+
+
+@pytest.mark.parametrize(
+    ("written", "seconds"), [("30", 1800), ("8:00:00", 28800), ("1-12:30", 131400), ("1h", 3600)]
+)
+def test_a_time_limit_needs_no_quotes(tmp_path, written, seconds):
+    """YAML 1.1 reads 8:00:00 as a number; a job file is YAML 1.2."""
+    path = load_job(tmp_path).source
+    path.write_text(f"{path.read_text()}\nrun_on: {{slurm: {{time: {written}}}}}\n")
+    assert time_s(str(load_spec(path).run_on.slurm.time)) == seconds
+
+
+def refused(tmp_path, section):
+    with pytest.raises(JobFileError) as error:
+        load_job(tmp_path, run_on={"slurm": section})
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("time", ["8 hours", "1:2:3:4", "-5", -5, 8.5, "1-", "", "x", True, 10**7])
+def test_another_time_limit_is_refused(tmp_path, time):
+    assert "'run_on.slurm.time' must be" in refused(tmp_path, {"time": time})
+
+
+@pytest.mark.parametrize("time", [0, "0", "0:00", "0s", "0-0"])
+def test_a_time_limit_of_0_is_refused(tmp_path, time):
+    assert "'run_on.slurm.time' must be more than 0" in refused(tmp_path, {"time": time})
+
+
+@pytest.mark.parametrize(
+    ("option", "advice"),
+    [
+        ("--nodes=2", "--nodes; set launch.nnodes"),
+        ("-N2", "-N; set launch.nnodes"),
+        ("-N 2", "-N; set launch.nnodes"),
+        ("-QN2", "-N; set launch.nnodes"),
+        ("--nod=2", "--nod; set launch.nnodes"),
+        ("-'-nodes=2'", "--nodes; set launch.nnodes"),
+        ("-n4", "-n; set launch.nproc_per_node"),
+        ("--ntasks 4", "--ntasks; set launch.nproc_per_node"),
+        ("--ntasks-per-node=4", "--ntasks-per-node; set launch.nproc_per_node"),
+        ("-t30", "-t; set run_on.slurm.time"),
+        ("--no-requeue", "--no-requeue; set run_on.slurm.requeue"),
+        ("--signal=B:USR1@60", "--signal; remove it: zeusrun decides on it"),
+        ("-o x", "-o; remove it"),
+        ("--error=x", "--error; remove it"),
+        ("--open-mode=append", "--open-mode; remove it"),
+        ("-a1-3", "-a; remove it"),
+        ("-W", "-W; remove it"),
+        ("--parsable", "--parsable; remove it"),
+        ("--wrap=true", "--wrap; remove it"),
+    ],
+)
+def test_an_option_that_has_a_key_or_is_zeusruns_own_is_refused(tmp_path, option, advice):
+    said = refused(tmp_path, {"extra": ["--exclude=n7", option]})
+    assert f"'run_on.slurm.extra[1]' cannot contain {advice}" in said
+
+
+@pytest.mark.parametrize(
+    "option", ["exclude=n7", "n7", " ", "-", "--", "--a -N2", "-w n1 n2", "--comment='a", "-4"]
+)
+def test_an_item_of_extra_is_one_option(tmp_path, option):
+    said = refused(tmp_path, {"extra": [option]})
+    assert "'run_on.slurm.extra[0]' must be one option of sbatch, such as --exclude=n7" in said
+
+
+@pytest.mark.parametrize(
+    "key", ["partition", "account", "qos", "constraint", "gres", "python", "extra"]
+)
+def test_a_text_is_one_line(tmp_path, key):
+    text = "--a\n#SBATCH --array=1"
+    said = refused(tmp_path, {key: [text] if key == "extra" else text})
+    assert f"'run_on.slurm.{key}" in said
+    assert "must be one line without control characters" in said
+
+
+@pytest.mark.parametrize(
+    ("section", "words"),
+    [
+        ({"partition": ""}, "'run_on.slurm.partition' must be something"),
+        ({"account": 12}, 'must be text, not 12; put it in quotes: "12"'),
+        ({"cpus_per_task": 0}, "'run_on.slurm.cpus_per_task' must be greater than or equal to 1"),
+        ({"requeue": "no"}, "'run_on.slurm.requeue' must be true or false"),
+        ({"partion": "gpu"}, "unknown key 'partion' under 'run_on.slurm'; did you mean 'partition"),
+        ({"nodes": 2}, "under 'run_on.slurm'; did you mean 'launch.nnodes'?"),
+        ({"nnodes": 2}, "under 'run_on.slurm'; 'nnodes' belongs under 'launch'"),
+        ("gpu", "'run_on.slurm' must be a section of 'key: value' lines, not 'gpu'"),
+    ],
+)
+def test_what_it_cannot_be_is_refused(tmp_path, section, words):
+    assert words in refused(tmp_path, section)
+
+
+def test_within_the_allocation_the_hosts_are_known_and_reached_by_srun(tmp_path):
+    spec = load_job(tmp_path, run_on={"slurm": {}, "nic": "ib0"}, launch={"nnodes": 2})
+    inside = spec.run_on.model_copy(update={"hosts": ("n1", "n2")})
+    assert inside.host_list(tmp_path, 2) == (Host("n1", None), Host("n2", None))
+    assert (inside.nic, inside.fan_out) == ("ib0", None)
+    assert " ".join(inside.fan_out_command(Host("{host}", None))) == Slurm.fan_out
+    words = inside.fan_out_command(Host("n2", None))
+    assert words[0] == "srun"
+    assert "--nodelist=n2" in words
+
+
+def test_a_fan_out_of_the_job_file_stays(tmp_path):
+    run_on = load_job(tmp_path, run_on={"slurm": {}, "fan_out": "rsh {host}"}).run_on
+    assert run_on.fan_out_command(Host("n1", None)) == ["rsh", "n1"]
+
+
+def test_the_number_of_nodes_is_that_of_launch(tmp_path):
+    sizes = {"default": 96, "candidates": [96]}
+    launch = {"nnodes": 3, "nproc_per_node": 4}
+    spec = load_job(tmp_path, run_on="slurm", launch=launch, batch_size=sizes)
+    assert count_ranks(dict(spec)) == 12
+    with pytest.raises(JobFileError, match="12 processes cannot share evenly"):
+        load_job(tmp_path, run_on="slurm", launch=launch)
+
+
+@pytest.mark.parametrize("nnodes", [None, 1])
+@pytest.mark.parametrize("more", [{"distributed": False}, {"gpus": "auto"}, {"gpus": "shared"}])
+def test_one_node_is_as_one_machine(tmp_path, nnodes, more):
+    assert load_job(tmp_path, run_on="slurm", launch={"nnodes": nnodes, **more}).run_on

@@ -1,0 +1,1 @@
+"""Backends: schedulers of other machines, each in a package of its own."""

@@ -1,0 +1,212 @@
+"""The manifest of a job: a Job for one pod, a TrainJob of Kubeflow Trainer for several.
+
+What does not depend on the job is in ``job.yaml``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import re
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import yaml
+
+from zeusrun.errors import JobFileError, UsageError
+from zeusrun.files.home import trusted_home
+from zeusrun.history.registry import find_default
+from zeusrun.jobfile.secrets import load_secrets, looks_secret
+from zeusrun.launcher.request import Request
+from zeusrun.redaction import hide_password
+from zeusrun.run_on.kubernetes.client import CONTAINER
+from zeusrun.run_on.kubernetes.section import HISTORY, Kubernetes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from zeusrun.jobfile.spec import JobSpec
+    from zeusrun.jobfile.validators import Overlap
+
+_TRAINER = "trainer.kubeflow.org"
+_RUNTIME = "zeusrun"  # the TrainingRuntime in deploy/kubernetes/zeusrun.yaml
+_PATCHED = ("containers", "securityContext", "terminationGracePeriodSeconds", "volumes")
+_MAX_BASE = 40  # with what Job, JobSet and CronJob append to it, at most 63
+_DEADLINE_S = 3600  # of an occurrence; without one, a CronJob may stop after a long outage
+_RECORD_S = 30  # after the grace period of the script
+
+
+def new_name(job: str) -> str:
+    """Return a name for a new job in Kubernetes: letters, digits and ``-``."""
+    return f"{_base(job)}-{uuid4().hex[:5]}"
+
+
+def _base(job: str) -> str:
+    text = re.sub(r"[^a-z0-9]+", "-", job.lower()).strip("-")
+    return (text if text[:1].isalpha() else f"job-{text}")[:_MAX_BASE].rstrip("-")
+
+
+def build_manifest(spec: JobSpec, request: Request, name: str) -> dict[str, Any]:
+    """Return the Job or the TrainJob of a submit; ``name`` is that of the job in Kubernetes.
+
+    Raises:
+        JobFileError: If the job file contains a secret, or is too long.
+        UsageError: If no pod can reach the history.
+    """
+    section, nodes = _section(spec), spec.launch.nnodes or 1
+    job = _build_job(spec, section, request, name if nodes > 1 else None)
+    job["metadata"] = {"name": name, **job["metadata"]}
+    if nodes == 1:
+        return job
+    pod = job["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    taken = {key: container.pop(key) for key in ("image", "command", "env")}
+    if isinstance(spec.launch.nproc_per_node, int):
+        taken["numProcPerNode"] = spec.launch.nproc_per_node
+    taken |= {"numNodes": nodes, "resourcesPerNode": container.pop("resources")}
+    patch = {key: pod[key] for key in pod if key in (*_PATCHED, *section.pod)}
+    template = {"metadata": job["spec"]["template"]["metadata"], "spec": patch}
+    replicated = {"name": CONTAINER, "template": {"spec": {"template": template}}}
+    runtime = {"template": {"spec": {"replicatedJobs": [replicated]}}}
+    return {
+        "apiVersion": f"{_TRAINER}/v1alpha1",
+        "kind": "TrainJob",
+        "metadata": job["metadata"],
+        "spec": {
+            "runtimeRef": {"apiGroup": _TRAINER, "kind": "TrainingRuntime", "name": _RUNTIME},
+            "trainer": taken,
+            "runtimePatches": [{"manager": "zeusrun.io/submit", "trainingRuntimeSpec": runtime}],
+        },
+    }
+
+
+def build_cron_job(
+    spec: JobSpec, cron: str, zone: str, overlap: Overlap, deadline_s: float | None
+) -> dict[str, Any]:
+    """Return the CronJob that runs a job by a cron expression in a time zone.
+
+    ``deadline_s``: how late a run may start, in seconds. For errors see ``build_manifest``.
+    """
+    job = _build_job(spec, _section(spec), Request(), None)
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "CronJob",
+        "metadata": {"name": _cron_name(spec.name), **job["metadata"]},
+        "spec": {
+            "schedule": cron,
+            "timeZone": zone,
+            "concurrencyPolicy": overlap.title(),
+            "startingDeadlineSeconds": math.ceil(deadline_s or _DEADLINE_S),
+            **dict.fromkeys(("successfulJobsHistoryLimit", "failedJobsHistoryLimit"), 3),
+            "jobTemplate": {"metadata": job["spec"]["template"]["metadata"], "spec": job["spec"]},
+        },
+    }
+
+
+def _cron_name(job: str) -> str:
+    """Return the name of the CronJob of a job, which is that of no other job."""
+    base = _base(job)[:38]  # a CronJob has 52 characters at most
+    differs = "" if base == job else f"-{hashlib.sha256(job.encode()).hexdigest()[:5]}"
+    return f"zeusrun-{base}{differs}"
+
+
+def _section(spec: JobSpec) -> Kubernetes:
+    if (section := Kubernetes.of(spec.run_on)) is None:
+        raise ValueError(f"{spec.name} does not run in Kubernetes")
+    return section
+
+
+def _build_job(
+    spec: JobSpec, section: Kubernetes, request: Request, name: str | None
+) -> dict[str, Any]:
+    """Return a Job without its name; ``name`` is that of a TrainJob with the same pods."""
+    job: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("job.yaml").read_bytes())
+    label = spec.name[:63].rstrip("._-")
+    own = {"app.kubernetes.io/managed-by": "zeusrun", "zeusrun.io/job": label}
+    where = {} if section.namespace is None else {"namespace": section.namespace}
+    job["metadata"] = {**where, "labels": {**section.labels, **own}}
+    template = job["spec"]["template"]
+    template["metadata"] = {"labels": {**section.labels, **own}}
+    pod = template["spec"] = {**template["spec"], **section.pod}
+    grace_s = math.ceil(spec.launch.grace_period_s) + _RECORD_S
+    pod["terminationGracePeriodSeconds"] = grace_s
+    pod["securityContext"] |= dict.fromkeys(("runAsUser", "runAsGroup", "fsGroup"), section.user)
+    (container,) = pod["containers"]
+    container["image"] = section.image
+    container["resources"] = {"limits": dict(section.resources)}
+    # First, so that Kubernetes replaces nothing in the job file.
+    container["env"] = [*_own_variables(spec, section, request), *container["env"]]
+    if name is not None:  # that of a Job is a label of its pods
+        value = f"kubernetes:$(ZEUSRUN_NAMESPACE)/{name}"
+        container["env"][-2:] = [{"name": "ZEUSRUN_ALLOCATION", "value": value}]
+    for variable, reference in section.secrets.items():
+        secret, _, key = reference.partition("/")
+        source = {"secretKeyRef": {"name": secret, "key": key}}
+        container["env"].append({"name": variable, "valueFrom": source})
+    if section.home is not None:
+        pod["volumes"][0] = {"name": "home", **_claim(section.home)}
+    for number, (path, text) in enumerate(section.volumes.items()):
+        (claim, _, rule), name = text.partition(":"), f"volume-{number}"
+        only = {"readOnly": True} if rule else {}
+        pod["volumes"].append({"name": name, **_claim(claim, **only)})
+        container["volumeMounts"].append({"name": name, "mountPath": path, **only})
+    return job
+
+
+def _claim(name: str, **only: bool) -> dict[str, Any]:
+    return {"persistentVolumeClaim": {"claimName": name, **only}}
+
+
+def _own_variables(spec: JobSpec, section: Kubernetes, request: Request) -> list[dict[str, str]]:
+    """Return the variables with the job file, the options of the submit, and the history."""
+    given, plain = asdict(request), asdict(type(request)())
+    kept = ("overrides", "batch_size", "why", "until", "quiet")
+    record = {"file": spec.source.name, "folder": section.folder}
+    record |= {key: given[key] for key in kept if given[key] != plain[key]}
+    values = {
+        "ZEUSRUN_JOB": _read_job(spec, request.overrides),
+        "ZEUSRUN_REQUEST": json.dumps(record),
+    }
+    if HISTORY not in section.secrets:
+        values[HISTORY] = _history(spec)
+    return [{"name": name, "value": _escape(text)} for name, text in values.items()]
+
+
+def _history(spec: JobSpec) -> str:
+    """Return the address of the history; raises ``UsageError`` if a manifest cannot name it."""
+    name = spec.history.url or find_default(trusted_home(os.environ), os.environ)[0]
+    form = r"https?://[^/@]+(/.*)?|postgresql://.+"  # no user: it may be a token
+    if not re.fullmatch(form, name) or hide_password(name) != name:
+        raise UsageError(
+            f"{spec.source}: pods need a history that they can reach: set history to the address "
+            "of a zeusrun server, or, for a database, take its URL from a Secret: "
+            f"run_on.kubernetes.secrets: {{{HISTORY}: zeusrun/history}}"
+        )
+    return name
+
+
+def _read_job(spec: JobSpec, overrides: Sequence[str]) -> str:
+    """Return the text of the job file; raises ``JobFileError`` if it cannot be in a manifest."""
+    try:
+        text = spec.source.read_text("utf-8-sig")
+    except OSError as error:
+        raise JobFileError(f"{spec.source} cannot be read: {error.strerror}") from error
+    # Overrides may hide one of the file, and bring another.
+    found = [*spec.secrets, *load_secrets(spec.source)]
+    if found or any(map(looks_secret, (text, *overrides))):
+        section, name = found[0] if found else ("it", "")
+        where = f"{section}.{name}" if section == "env" else section
+        raise JobFileError(
+            f"{spec.source}: {where} contains a secret, and a manifest must not. Put it into a "
+            "Secret, and name that: run_on.kubernetes.secrets: {VARIABLE: SECRET/KEY}"
+        )
+    return text
+
+
+def _escape(text: str) -> str:
+    """Return a text that Kubernetes leaves as it is: it replaces ``$(NAME)``, and ``$$``."""
+    return re.sub(r"\$(?=[$(])", "$$", text)

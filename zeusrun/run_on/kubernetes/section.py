@@ -1,0 +1,182 @@
+"""The section ``run_on.kubernetes`` of a job file: what zeusrun asks Kubernetes for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from zeusrun.jobfile.run_on_section import JOIN, SchedulerSection
+
+JOIN_TOKEN = "ZEUSRUN_JOIN_TOKEN"  # noqa: S105 - its name
+HISTORY = "ZEUSRUN_HISTORY"
+
+# https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/
+_QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?([mkMGTPE]|[KMGTPE]i)?")
+_RESOURCE = re.compile(r"cpu|memory|ephemeral-storage|hugepages-.+|[^/]+/[^/]+")
+_BYTES = re.compile(r"[0-9]{1,6}(\.[0-9]+)?m?")  # less than a megabyte
+_FORM = "{cpu: 4, memory: 16Gi}"
+_ONE_POD = ("priorityClassName", "runtimeClassName", "schedulerName")
+"""What a Job takes, and the patch of a TrainJob does not."""
+_POD = (  # https://pkg.go.dev/github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1
+    *("affinity", "imagePullSecrets", "nodeSelector", "schedulingGates", "serviceAccountName"),
+    *("tolerations", *_ONE_POD),
+)
+_MOUNTED = ("/zeusrun", "/tmp", "/dev/shm")  # noqa: S108 - of each pod
+_OWN = re.compile("HOME|USER|ZEUSRUN_(ALLOCATION|HOME|JOB|NAME|NAMESPACE|REQUEST)")
+_VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+
+
+def _matches(form: str, wanted: str) -> AfterValidator:
+    def check(text: str) -> str:
+        if not re.fullmatch(form, text, re.ASCII):
+            raise ValueError(f"must be {wanted}, not {text!r}")
+        return text
+
+    return AfterValidator(check)
+
+
+def _check_variable(name: str) -> str:
+    if _OWN.fullmatch(name):
+        raise ValueError("is set by zeusrun itself; remove it")
+    if not _VARIABLE.fullmatch(name):
+        raise ValueError("is no name of a variable, such as HF_TOKEN")
+    return name
+
+
+def _read_quantity(value: object) -> object:
+    """Return a quantity as a whole number or a text; raises ``ValueError``."""
+    text = str(value)
+    if not isinstance(value, (str, int, float)) or not _QUANTITY.fullmatch(text):
+        given = "" if isinstance(value, (Mapping, list)) else f", not {value!r}"
+        raise ValueError(f"must be a quantity such as 4, 500m or 16Gi{given}")
+    return text if isinstance(value, float) else value
+
+
+def _check_form(limits: object) -> object:
+    """Raise ``ValueError`` for the form that a container has: ``{limits: {cpu: 4}}``."""
+    for name in ("limits", "requests"):
+        if isinstance(limits, Mapping) and name in limits:
+            raise ValueError(f"are limits themselves: {_FORM}; remove '{name}:'")
+    return limits
+
+
+def _check_limits(limits: Mapping[str, Any]) -> Mapping[str, Any]:
+    if missing := [name for name in ("cpu", "memory") if name not in limits]:
+        raise ValueError(f"needs {' and '.join(missing)}: {_FORM}")
+    for name in (each for each in limits if not _RESOURCE.fullmatch(each)):
+        raise ValueError(f"has {name}, which Kubernetes does not know; a GPU is nvidia.com/gpu: 1")
+    if _BYTES.fullmatch(memory := str(limits["memory"])):
+        raise ValueError(f"has memory: {memory}, which is in bytes; write 16Gi for gigabytes")
+    return limits
+
+
+def _check_volumes(volumes: Mapping[str, str]) -> Mapping[str, str]:
+    for path in (each for each in volumes if each in _MOUNTED):
+        raise ValueError(f"has {path}, where each pod has a volume of its own; use another path")
+    return volumes
+
+
+def _check_pod(pod: Mapping[str, Any]) -> Mapping[str, Any]:
+    for key in (each for each in pod if each not in _POD):
+        raise ValueError(f"cannot have {key}; it takes {', '.join(_POD)}")
+    return pod
+
+
+_NAMESPACE = _matches("[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", "a name such as ml-team")
+_PATH = _matches(r"/[^:\s]*[^:\s/]", "an absolute path such as /data, without a / at its end")
+_CLAIM_FORM = "[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?"
+_VALUE = "at most 63 letters, digits, '-', '_' or '.', with a letter or digit at both ends"
+_CLAIM = "the name of a PersistentVolumeClaim, such as "
+_Image = Annotated[str, _matches(r"[^\s]+", "an image such as registry.example/train:1")]
+_Quantity = Annotated[str | int | float, BeforeValidator(_read_quantity)]
+_Variable = Annotated[str, AfterValidator(_check_variable)]
+_Reference = Annotated[str, _matches(r"[a-z0-9.-]+/[\w.-]+", "SECRET/KEY, such as hf/token")]
+_Path = Annotated[str, _PATH]
+_Claim = Annotated[str, _matches(_CLAIM_FORM, f"{_CLAIM}zeusrun-home")]
+_Volume = Annotated[str, _matches(f"{_CLAIM_FORM}(:ro)?", f"{_CLAIM}imagenet or imagenet:ro")]
+# https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/
+_LABEL = r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?"
+_OURS = r"(app\.kubernetes|zeusrun)\.io/"
+_OTHER = "a key that zeusrun does not set, such as team"
+_Label = Annotated[str, _matches(f"(?!{_OURS}){_LABEL}", _OTHER)]
+_Value = Annotated[str, _matches(r"([A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?)?", _VALUE)]
+
+
+class Kubernetes(SchedulerSection):
+    """What Kubernetes runs: a Job, or a TrainJob if launch has several nodes."""
+
+    summary: ClassVar[str] = "Instead of hosts: Kubernetes runs launch.nnodes pods."
+    fan_out: ClassVar[str] = JOIN
+    ports: ClassVar[tuple[int, int]] = (29400, 29499)  # pods of a job know where to join
+    joins_alone: ClassVar[bool] = True
+    other_names: ClassVar[Mapping[str, str]] = {
+        f"run_on.kubernetes.{name}": meant
+        for name, meant in (
+            ("cpu", "run_on.kubernetes.resources.cpu"),
+            ("gpus", "run_on.kubernetes.resources.nvidia.com/gpu"),
+            ("imagepullsecrets", "run_on.kubernetes.pod.imagePullSecrets"),
+            ("limits", "run_on.kubernetes.resources"),
+            ("memory", "run_on.kubernetes.resources.memory"),
+            ("nodes", "launch.nnodes"),
+            ("nodeselector", "run_on.kubernetes.pod.nodeSelector"),
+            ("requests", "run_on.kubernetes.resources"),
+            ("tolerations", "run_on.kubernetes.pod.tolerations"),
+        )
+    }
+
+    image: _Image = Field(description="Container image with zeusrun, torch and the script.")
+    namespace: Annotated[str, _NAMESPACE] | None = Field(
+        None, description="Namespace; null: that of the current context of kubectl."
+    )
+    resources: Annotated[
+        Mapping[str, _Quantity], BeforeValidator(_check_form), AfterValidator(_check_limits)
+    ] = Field(
+        description="Limits of each pod, as Kubernetes names them: {cpu: 4, memory: 16Gi, "
+        "nvidia.com/gpu: 1}."
+    )
+    secrets: Mapping[_Variable, _Reference] = Field(
+        {},
+        description="Variables from Secrets of the namespace, each as SECRET/KEY: "
+        "{ZEUSRUN_TOKEN: zeusrun/token}.",
+    )
+    home: _Claim | None = Field(
+        None,
+        description="PersistentVolumeClaim for checkpoints and logs; null: they are gone with "
+        "the pod.",
+    )
+    volumes: Annotated[Mapping[_Path, _Volume], AfterValidator(_check_volumes)] = Field(
+        {}, description='PersistentVolumeClaims by path; with :ro, only read: {/data: "data:ro"}.'
+    )
+    labels: Mapping[_Label, _Value] = Field(
+        {}, description="Labels of the job and its pods: {kueue.x-k8s.io/queue-name: team-a}."
+    )
+    pod: Annotated[Mapping[str, Any], AfterValidator(_check_pod)] = Field(
+        {},
+        description="More of the specification of the pods: nodeSelector, tolerations, affinity, "
+        "imagePullSecrets and others.",
+    )
+    user: int = Field(1000, ge=1, description="User and group that the pods run as.")
+    folder: _Path | None = Field(
+        None,
+        description="Folder of the image with what the folder of the job file has; null: the "
+        "working directory of the image.",
+    )
+
+    def check_nodes(self, nodes: int) -> None:
+        """Raise ``ValueError`` if pods of so many nodes cannot join, or a TrainJob lacks a key."""
+        if nodes > 1 and JOIN_TOKEN not in self.secrets:
+            raise ValueError(
+                f"has nnodes: {nodes}, whose pods need a token to join: add "
+                f"run_on.kubernetes.secrets: {{{JOIN_TOKEN}: zeusrun/join-token}}"
+            )
+        if nodes > 1 and (refused := [key for key in self.pod if key in _ONE_POD]):
+            raise ValueError(
+                f"has nnodes: {nodes}, and a TrainJob cannot set run_on.kubernetes.pod."
+                f"{refused[0]}; set it in the TrainingRuntime of deploy/kubernetes/zeusrun.yaml"
+            )
+
+
+SECTION = Kubernetes
