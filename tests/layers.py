@@ -10,6 +10,7 @@ LAYERS = (
     ("__main__",),
     ("cli",),
     ("run_on/kubernetes", "run_on/slurm"),
+    ("run_on/batch",),
     ("commands",),
     ("server",),
     ("view",),

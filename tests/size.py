@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 PARTS: Mapping[str, tuple[str, ...]] = {
     "adapt": ("worker/adapt/", "jobfile/adapt_section.py"),
     "analysis": ("analysis/",),
+    "backends": ("run_on/", "commands/follow.py", "jobfile/plugged.py"),
     "commands": ("commands/", "cli.py"),
     "elastic": (
         *("worker/elastic/", "launcher/elastic/", "commands/elastic.py", "sidecar/board.py"),
@@ -45,7 +46,7 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     "hooks": ("worker/hooks/",),
     "hosts": (
         *("launcher/nodes/", "commands/node.py", "jobfile/hosts.py"),
-        *("jobfile/run_on_section.py", "jobfile/plugged.py", "commands/follow.py", "run_on/"),
+        "jobfile/run_on_section.py",
     ),
     "jobfile": ("jobfile/",),
     "kubernetes": ("run_on/kubernetes/",),
@@ -70,13 +71,14 @@ PARTS: Mapping[str, tuple[str, ...]] = {
 BUDGETS: Mapping[str, int] = {
     "adapt": 880,
     "analysis": 999,
-    "commands": 2_973,
+    "backends": 557,
+    "commands": 2_971,
     "elastic": 1_579,
     "export": 336,
     "gpu and energy": 2_302,
     "history": 1_091,
     "hooks": 1_642,
-    "hosts": 1_881,
+    "hosts": 1_638,
     "jobfile": 3_233,
     "kubernetes": 948,
     "launcher": 5_752,
@@ -89,7 +91,7 @@ BUDGETS: Mapping[str, int] = {
     "server": 4_040,
     "shared histories": 1_864,
     "simulate": 1_261,
-    "slurm": 707,
+    "slurm": 484,
     "sync": 1_012,
     "values": 1_637,
     "view": 2_128,
@@ -130,7 +132,7 @@ class Loaded(NamedTuple):
 
 
 WALK_BUDGET = Walk(files=103, stops=388, returns=285)
-LOADED_BUDGET = Loaded(modules=198, lines=24_066)
+LOADED_BUDGET = Loaded(modules=198, lines=24_073)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

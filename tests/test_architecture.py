@@ -26,6 +26,7 @@ from tests.source import (
     trees,
 )
 from zeusrun.history.tinydb.store import TinyDBHistory
+from zeusrun.run_on.registry import BACKENDS
 
 OWNERS = {
     "pynvml": "gpu/nvml.py",
@@ -115,6 +116,27 @@ def test_no_module_imports_itself_by_way_of_others():
         above = {name: found - free for name, found in above.items() if name not in free}
 
 
+def named_in(tree):
+    """Return the identifiers of a module, and its texts of one word."""
+    for node in nodes(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield from [node.value] if " " not in node.value else []
+        elif isinstance(node, ast.Name | ast.Attribute):
+            yield node.id if isinstance(node, ast.Name) else node.attr
+    yield from imports(tree)
+
+
+def test_the_table_alone_names_a_backend():
+    for backend in BACKENDS:
+        found = {
+            name
+            for name, tree in trees()
+            if not name.startswith(f"run_on/{backend}/")
+            and any(backend in each for each in named_in(tree))
+        }
+        assert found == {"run_on/registry.py"}
+
+
 def test_a_library_has_one_owner():
     users = {module: [] for module in OWNERS}
     for name, tree in trees():
@@ -168,8 +190,8 @@ def test_only_cli_exits_zeusrun_and_only_the_worker_ends_a_rank():
         "commands/upkeep.py",
         "launcher/processes/agent.py",
         "launcher/processes/elastic_agent.py",
+        "run_on/batch/submit.py",
         "run_on/kubernetes/submit.py",
-        "run_on/slurm/submit.py",
         "worker/elastic/member.py",
         "worker/ending.py",
         "worker/environment.py",

@@ -49,8 +49,7 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         "join": ("node.join", "Give this host to a job that waits for it."),
         "connect": ("connect.connect", "Let this machine use the history of a server."),
         "node": ("node.node", ""),
-        "batch": ("zeusrun.run_on.slurm.submit.batch", ""),
-        "pod": ("zeusrun.run_on.kubernetes.submit.pod", ""),
+        "inside": ("follow.inside", ""),
         "serve": ("server.serve", "Serve one history to many machines, with a page to look at it."),
     },
     "db": {
@@ -77,7 +76,7 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         "fire": ("submit.fire", ""),
     },
 }
-"""Where the verbs of each group are, in ``zeusrun.commands`` or in full, and what ``--help`` says.
+"""Where in ``zeusrun.commands`` the verbs of each group are, and what ``--help`` says of them.
 
 A verb without a help text is hidden.
 """
@@ -135,9 +134,8 @@ class LazyGroup(TyperGroup):
 
 
 def _import_verb(place: str) -> typer.Typer:
-    module, name = place.rsplit(".", 1)
-    module = module if module.startswith("zeusrun.") else f"zeusrun.commands.{module}"
-    verb = getattr(importlib.import_module(module), name)
+    module, name = place.split(".")
+    verb = getattr(importlib.import_module(f"zeusrun.commands.{module}"), name)
     single = _new_app()
     # Options after the name of a command belong to that command.
     takes_a_command = name in {"init", "measure"}

@@ -5,15 +5,16 @@ from __future__ import annotations
 import signal
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Annotated, Protocol
 
 import typer
 from rich.text import Text
+from typer import Argument
 
 from zeusrun.commands import options
 from zeusrun.errors import ExitCode, UsageError, ZeusrunError
 from zeusrun.plain_text import plain_log_line
-from zeusrun.run_on.registry import COMPLETE, check_exists, describe_job, is_remote, load
+from zeusrun.run_on.registry import BACKENDS, COMPLETE, check_exists, describe_job, is_remote, load
 from zeusrun.view.export import print_json
 
 if TYPE_CHECKING:
@@ -71,6 +72,9 @@ class Submitter(Protocol):
     ) -> None:
         """Let the scheduler itself start the job; raises ``UsageError`` if it cannot."""
 
+    def run_inside(self, name: str) -> None:
+        """Run a submit in the job that the scheduler has started for it."""
+
 
 def submitter_of(spec: JobSpec) -> Submitter | None:
     """Return what submits a job to its scheduler; ``None``: it runs on machines that it names."""
@@ -127,6 +131,16 @@ class Follower:
             hung_up = signal.SIGHUP in self.received
             error.exit_code = ExitCode.SIGNAL_BASE + signal.SIGHUP if hung_up else ExitCode.BUSY
             raise error
+
+
+def inside(
+    backend: Annotated[str, Argument(help="Such as slurm.")],
+    name: Annotated[str, Argument(help="Of the queued submit, if the backend names it.")] = "",
+) -> None:
+    """Run a submit where its scheduler has started it; only the scheduler calls this."""
+    if backend not in BACKENDS:
+        raise UsageError(f"{backend} is no scheduler that this version of zeusrun knows")
+    load(backend, "submit").run_inside(name)
 
 
 def tell_queued(name: str, *, quiet: bool, as_json: bool) -> int:

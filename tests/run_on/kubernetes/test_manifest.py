@@ -178,7 +178,10 @@ def test_what_the_section_says_is_in_the_pod(build, pod_of, labels_of, nodes):
     assert POD.items() <= pod.items()
     assert pod["terminationGracePeriodSeconds"] == 121
     assert {pod["securityContext"][key] for key in ("runAsUser", "runAsGroup", "fsGroup")} == {7}
-    assert (container["image"], container["command"]) == ("i:2", ["zeusrun", "pod"])
+    assert (container["image"], container["command"]) == (
+        "i:2",
+        ["zeusrun", "inside", "kubernetes"],
+    )
     assert container["resources"] == {"limits": section["resources"]}
     assert pod["securityContext"]["fsGroupChangePolicy"] == "OnRootMismatch"
     assert pod["enableServiceLinks"] is False

@@ -632,7 +632,7 @@ class TestCronJob:
 
 
 class TestPod:
-    """``zeusrun pod``, as the manifest calls it."""
+    """``zeusrun inside kubernetes``, as the manifest calls it."""
 
     @pytest.fixture
     def start(self, cli, submit, crowded, monkeypatch):
@@ -645,7 +645,7 @@ class TestPod:
                 monkeypatch.setenv(each["name"], each["value"].replace("$$", "$"))
         monkeypatch.setenv("ZEUSRUN_ALLOCATION", name)
         monkeypatch.setattr(verbs, "_DELIVERED_S", 0.0)
-        return lambda: cli("pod"), name
+        return lambda: cli("inside", "kubernetes"), name
 
     @pytest.fixture
     def runs(self, monkeypatch):
@@ -660,7 +660,7 @@ class TestPod:
         return seen
 
     def test_outside_of_a_pod_it_says_what_it_is_for(self, cli):
-        code, _, errors = cli("pod")
+        code, _, errors = cli("inside", "kubernetes")
         assert (code, "is for a pod that `zeusrun submit` has made" in errors) == (2, True)
 
     def test_it_ends_as_the_recurrence_does(self, start, runs):

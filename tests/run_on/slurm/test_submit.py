@@ -15,9 +15,10 @@ from zeusrun.errors import BusyError, HistoryError, LaunchError
 from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.launcher.queue.tickets import HeldTicket, Tickets
 from zeusrun.reasons import ReasonCode
+from zeusrun.run_on.batch import submit as batch
+from zeusrun.run_on.batch.files import find_files
 from zeusrun.run_on.slurm import submit as verbs
 from zeusrun.run_on.slurm.client import SlurmJob, describe_job
-from zeusrun.run_on.slurm.queued import find_files
 from zeusrun.trial import Hardware, TrialStatus
 
 A100 = Hardware(8, "NVIDIA A100", 8, 2)
@@ -54,7 +55,7 @@ def hasty(monkeypatch):
     """Follow without pauses."""
     monkeypatch.setattr(follow, "_POLL_S", 0.01)
     for name in ("_ASK_S", "_WRITTEN_S"):
-        monkeypatch.setattr(verbs, name, 0.01)
+        monkeypatch.setattr(batch, name, 0.01)
 
 
 @pytest.fixture
@@ -65,7 +66,7 @@ def inside(cli, job, zeusrun, monkeypatch):
         cli("submit", "--detach", job({"nproc_per_node": 4}, **changes))
         monkeypatch.setenv("SLURM_JOB_ID", "1")
         monkeypatch.setenv("SLURM_JOB_NODELIST", "n1")
-        return find_files(zeusrun.home, "slurm:1")
+        return find_files(zeusrun.home / "slurm", "slurm:1")
 
     return enter
 
@@ -81,7 +82,7 @@ def then(zeusrun, slurm, monkeypatch, hasty):
             return job_id
 
         def after(names):
-            if (files := find_files(zeusrun.home, names[0])) is not None:
+            if (files := find_files(zeusrun.home / "slurm", names[0])) is not None:
                 monkeypatch.setattr(verbs, "read_jobs", verbs_read)
                 act(files, names[0].removeprefix("slurm:"))
             return verbs_read(names)
@@ -262,7 +263,7 @@ def test_a_detached_submit_has_a_ticket_and_files(cli, job, slurm, zeusrun):
     assert (code, out, errors) == (0, said, "")
     (ticket,) = Tickets(zeusrun.home).present()
     assert (ticket.allocation, ticket.state, ticket.job) == ("slurm:1", "queued", "job")
-    files = find_files(zeusrun.home, "slurm:1")
+    files = find_files(zeusrun.home / "slurm", "slurm:1")
     assert files.read_request().ticket == ticket.number
     assert (files.folder / "script.sh").read_text() == slurm.calls("sbatch", key="script")[0]
     assert cli("logs", "slurm:1")[:2] == (0, "")
@@ -407,10 +408,10 @@ def test_cancel_takes_a_queued_submit_by_its_job_and_by_its_name(cli, job, slurm
 def test_a_batch_step_outside_of_slurm_says_what_it_is_for(cli, job, zeusrun, monkeypatch):
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     cli("submit", "--detach", job())
-    name = find_files(zeusrun.home, "slurm:1").folder.name
-    code, _, errors = cli("batch", name)
-    assert (code, "for the batch step of a Slurm job" in errors) == (2, True)
-    assert cli("batch", "0" * 12)[0] == 2
+    name = find_files(zeusrun.home / "slurm", "slurm:1").folder.name
+    code, _, errors = cli("inside", "slurm", name)
+    assert (code, "for the batch step that runs slurm:1" in errors) == (2, True)
+    assert cli("inside", "slurm", "0" * 12)[0] == 2
 
 
 @pytest.mark.parametrize("case", [(0, True), (1, False)])
@@ -425,8 +426,8 @@ def test_a_deadline_is_for_the_first_start(cli, inside, zeusrun, monkeypatch, ca
         begun.append((allocation, ticket))
         return {"trials": [{"status": "REACHED"}], "exit_code": 0}
 
-    monkeypatch.setattr(verbs, "run_recurrence", run)
-    code, _, errors = cli("batch", files.folder.name)
+    monkeypatch.setattr(batch, "run_recurrence", run)
+    code, _, errors = cli("inside", "slurm", files.folder.name)
     assert (code, bool(begun)) == ((75, False) if skipped else (0, True))
     assert ("its deadline has passed" in errors) is skipped
     assert files.read_result()["exit_code"] == code
@@ -450,10 +451,10 @@ def test_only_a_preempted_run_is_queued_again(cli, inside, slurm, monkeypatch, c
     def run(*_, **__):
         return {"trials": [{"status": status}], "exit_code": 75}
 
-    monkeypatch.setattr(verbs, "run_recurrence", run)
+    monkeypatch.setattr(batch, "run_recurrence", run)
     if fails:
         slurm.fail("scontrol", "Requested operation is presently disabled")
-    code, _, errors = cli("batch", files.folder.name)
+    code, _, errors = cli("inside", "slurm", files.folder.name)
     assert code == 75
     assert (files.read_result() is None) is again
     assert [each.allocation for each in Tickets(files.folder.parents[1]).present()] == [
@@ -486,10 +487,10 @@ def test_a_job_that_is_preempted_before_a_run_begins_is_queued_again(
             signal.raise_signal(number)
         raise BusyError("job: ended before it began")
 
-    monkeypatch.setattr(verbs, "run_recurrence", run)
+    monkeypatch.setattr(batch, "run_recurrence", run)
     if not can:
         slurm.fail("scontrol", "Requested operation is presently disabled")
-    code, _, errors = cli("batch", files.folder.name)
+    code, _, errors = cli("inside", "slurm", files.folder.name)
     assert (code, errors.count("ended before it began")) == (75, 1)
     assert files.read_result() == (None if again else {"exit_code": 75})
     tickets = Tickets(files.folder.parents[1]).present()
@@ -499,7 +500,7 @@ def test_a_job_that_is_preempted_before_a_run_begins_is_queued_again(
 def test_a_job_file_that_wants_other_nodes_than_its_job_has_is_refused(cli, inside, zeusrun, job):
     files = inside()
     job({"nnodes": 2, "nproc_per_node": 4})  # in the place of the one that was queued
-    code, _, errors = cli("batch", files.folder.name)
+    code, _, errors = cli("inside", "slurm", files.folder.name)
     assert (code, "'launch.nnodes' is 2 now, but slurm:1 has 1" in errors) == (2, True)
     assert files.read_result() == {"exit_code": 2}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import signal
 from types import SimpleNamespace
@@ -18,8 +19,9 @@ from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.launcher.queue.tickets import Tickets
 from zeusrun.launcher.rundir.layout import RunPaths
 from zeusrun.launcher.rundir.ownership import RunLock
-from zeusrun.run_on.slurm import submit as verbs
-from zeusrun.run_on.slurm.queued import new_files
+from zeusrun.run_on.batch import submit as batch
+from zeusrun.run_on.batch.files import new_files
+from zeusrun.run_on.slurm.submit import SlurmSubmitter
 
 
 @pytest.fixture
@@ -42,8 +44,10 @@ def test_a_terminal_that_is_closed_after_ctrl_c_does_not_kill_a_job_that_saves(
 ):
     slurm.put("1")
     console, received = Console(file=io.StringIO()), [signal.SIGINT]
-    source = verbs._QueuedSource("slurm:1", new_files(tmp_path))
-    follower = Follower("slurm:1", source, source.stop, console, received)
+    submitter = SlurmSubmitter()
+    source = batch._QueuedSource("slurm:1", new_files(tmp_path), submitter.read_job)
+    stop = functools.partial(submitter._stop, "slurm:1")
+    follower = Follower("slurm:1", source, stop, console, received)
     follower._take_signals()
     received.append(second)
     with contextlib.suppress(ZeusrunError):
@@ -55,9 +59,9 @@ def test_a_batch_step_that_somebody_starts_by_hand_changes_nothing(slurm, zeusru
     assert cli("submit", job, "--detach")[0] == 0
     (folder,) = zeusrun.home.glob("slurm/*")
     (folder / "result.json").write_text('{"exit_code": 0}')
-    code, _, told = cli("batch", folder.name)
+    code, _, told = cli("inside", "slurm", folder.name)
     assert code == 2
-    assert told == "zeusrun: this command is for the batch step of a Slurm job: slurm:1 runs it\n"
+    assert told == "zeusrun: this command is for the batch step that runs slurm:1\n"
     assert (folder / "result.json").read_text() == '{"exit_code": 0}'
     assert slurm.calls("scancel") == []
 
@@ -133,9 +137,9 @@ def test_a_submit_in_a_scheduler_that_is_not_known_is_shown_and_left_alone(zeusr
 def test_slurm_which_may_be_slow_is_not_asked_once_the_result_is_there(
     slurm, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(verbs, "_ASK_S", 0.0)
+    monkeypatch.setattr(batch, "_ASK_S", 0.0)
     files = new_files(tmp_path)
-    source = verbs._QueuedSource(slurm.put("1"), files)
+    source = batch._QueuedSource(slurm.put("1"), files, SlurmSubmitter().read_job)
     assert not source.has_ended()
     assert not source.has_ended()
     assert len(slurm.calls()) == 2
@@ -147,6 +151,8 @@ def test_slurm_which_may_be_slow_is_not_asked_once_the_result_is_there(
 
 @pytest.mark.parametrize(("nodes", "ends"), [("n1", False), ("", True)])
 def test_a_node_may_write_the_last_lines_after_the_end_of_its_job(slurm, tmp_path, nodes, ends):
-    source = verbs._QueuedSource(slurm.put("1", "FAILED", nodes=nodes), new_files(tmp_path))
+    source = batch._QueuedSource(
+        slurm.put("1", "FAILED", nodes=nodes), new_files(tmp_path), SlurmSubmitter().read_job
+    )
     assert not source.has_ended()
     assert source.has_ended() is ends

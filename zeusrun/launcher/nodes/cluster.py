@@ -110,8 +110,8 @@ def open_cluster(
     """
     hosts = run_on.host_list(spec.source.parent, spec.launch.nnodes)
     # A node of Slurm may have another hostname, and names may resolve to loopback, also of others.
-    slurm = os.environ.get("SLURMD_NODENAME")
-    mine = [host for host in hosts if host.address == slurm]
+    named = os.environ.get("SLURMD_NODENAME")
+    mine = [host for host in hosts if host.address == named]
     mine = mine or [host for host in hosts if is_own_name(host.address)]
     if len(mine) > 1:
         raise UsageError(

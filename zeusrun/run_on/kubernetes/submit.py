@@ -224,7 +224,7 @@ def add_schedule(spec: JobSpec, schedule: Schedule, *, dry_run: bool, as_json: b
     options.answer({"cron_job": name}, text, as_json=as_json)
 
 
-def pod() -> None:
+def run_inside(_name: str) -> None:
     """Run a submit in a pod; only the manifest of one calls this."""
     with CaughtSignals() as signals:  # process 1 ignores a signal that it does not catch
         if isinstance(sys.stdout, io.TextIOWrapper):

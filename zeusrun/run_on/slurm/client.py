@@ -67,6 +67,11 @@ class SlurmJob:
         return self.state in ENDED or self.state == GONE
 
     @property
+    def has_begun(self) -> bool:
+        """Whether it has had nodes."""
+        return self.nodes is not None
+
+    @property
     def state_of_ticket(self) -> State:
         """Whether it has ended: if not, its batch step holds the ticket, or it is queued."""
         return "ended" if self.has_ended else "queued"

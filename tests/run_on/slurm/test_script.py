@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,25 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.factories import load_job
-from zeusrun.errors import UsageError
-from zeusrun.launcher.request import Request
-from zeusrun.run_on.slurm.queued import (
-    QueuedFiles,
-    _quote,
-    build_script,
-    find_files,
-    limit_s,
-    new_files,
-)
+from zeusrun.run_on.batch.files import QueuedFiles
+from zeusrun.run_on.slurm.script import _quote, build_script, limit_s
 
-REQUEST = Request(overrides=("a=1", "b=ü"), batch_size=32, overlap="queue", until=1e9, wait=True)
-QUEUED = replace(REQUEST, job_file="/jobs/job.yaml", ticket=7, allocation="slurm:12")
 SAFE = "-P " if sys.version_info >= (3, 11) else ""
-
-
-@pytest.fixture
-def files(tmp_path):
-    return new_files(tmp_path)
 
 
 def script_of(tmp_path, home="/home", python="python3", launch=None, **slurm):
@@ -41,86 +23,6 @@ def script_of(tmp_path, home="/home", python="python3", launch=None, **slurm):
     more = {} if launch is None else {"launch": launch}
     spec = load_job(tmp_path, run_on={"slurm": {"python": python, **slurm}}, **more)
     return build_script(spec, QueuedFiles(Path(home, "slurm", "ID")), Path(home))
-
-
-def test_a_submit_that_is_queued_is_read_as_it_was_written(files, tmp_path):
-    assert files.read_result() is None
-    assert not files.folder.exists()
-    files.write_request(QUEUED)
-    assert files.read_request() == QUEUED
-    assert files.folder.stat().st_mode & 0o777 == 0o700
-    assert (files.folder / "request.json").stat().st_mode & 0o777 == 0o600
-    assert new_files(tmp_path).folder != files.folder
-
-
-@pytest.mark.parametrize(
-    ("damage", "words"),
-    [
-        (lambda _: "{", "cannot be read"),
-        (lambda _: "[]", "cannot be read"),
-        (lambda whole: json.dumps({**whole, "version": 2}), "newer zeusrun"),
-        (lambda whole: json.dumps({**whole, "overrides": 7}), "cannot be read"),
-        (lambda whole: json.dumps({k: v for k, v in whole.items() if k != "overrides"}), "overr"),
-        (lambda whole: json.dumps({**whole, "job_file": 7}), "cannot be read"),
-    ],
-)
-def test_a_request_that_cannot_be_read_says_what_to_do(files, damage, words):
-    files.write_request(QUEUED)
-    path = files.folder / "request.json"
-    path.write_text(damage(json.loads(path.read_text())))
-    with pytest.raises(UsageError, match=rf"request\.json .*{words}.*; (submit|upgrade) "):
-        files.read_request()
-
-
-def test_a_newer_zeusrun_on_the_login_node_may_say_more(files):
-    files.write_request(QUEUED)
-    path = files.folder / "request.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "later": 1}))
-    assert files.read_request() == QUEUED
-
-
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"7", b"\xff"])
-def test_a_result_that_is_not_written_whole_is_none_yet(files, content):
-    files.write("result.json", content)
-    assert files.read_result() is None
-    files.write("result.json", b'{"exit_code": 3}')
-    assert files.read_result() == {"exit_code": 3}
-
-
-def test_the_files_of_a_job_are_found_among_damaged_ones(tmp_path):
-    assert find_files(tmp_path, "slurm:12") is None
-    found = {}
-    for number in ("11", "12", "13"):
-        found[number] = new_files(tmp_path)
-        found[number].write_request(replace(QUEUED, allocation=f"slurm:{number}"))
-    (tmp_path / "slurm" / "x").mkdir()
-    (tmp_path / "slurm" / "y").write_text("")
-    (found["13"].folder / "request.json").write_text("{")
-    assert find_files(tmp_path, "slurm:12") == found["12"]
-    assert find_files(tmp_path, "slurm:13") is None
-    again = new_files(tmp_path)  # Slurm begins again with 1 after its last number
-    again.write_request(QUEUED)
-    os.utime(found["12"].folder, (1e9, 1e9))
-    assert find_files(tmp_path, "slurm:12") == again
-
-
-def test_a_submit_removes_the_files_of_a_month_ago(tmp_path):
-    old, new = new_files(tmp_path), new_files(tmp_path)
-    for each in (old, new):
-        each.write_request(QUEUED)
-        each.write("output.log", b"")
-    month_ago = old.folder.stat().st_mtime - 31 * 86400
-    started_again = new_files(tmp_path)
-    for each in (old, started_again):
-        each.write_request(QUEUED)
-        each.write("output.log", b"")
-        for path in (*each.folder.iterdir(), each.folder):
-            os.utime(path, (month_ago, month_ago))
-    with started_again.output.open("a") as stream:
-        stream.write("begins")
-    new_files(tmp_path)
-    kept = {new.folder, started_again.folder}
-    assert {*(tmp_path / "slurm").iterdir()} == kept
 
 
 def test_a_job_without_keys_asks_for_one_node_and_no_limit(tmp_path):
@@ -134,7 +36,7 @@ def test_a_job_without_keys_asks_for_one_node_and_no_limit(tmp_path):
         "#SBATCH --output=/home/slurm/ID/output.log\n"
         "#SBATCH --requeue\n"
         "export ZEUSRUN_HOME=/home\n"
-        f"cd / && exec python3 {SAFE}-m zeusrun batch ID\n"
+        f"cd / && exec python3 {SAFE}-m zeusrun inside slurm ID\n"
     )
 
 
@@ -182,7 +84,7 @@ def test_each_key_is_an_option_quoted_as_sbatch_reads_it(tmp_path):
         "\tcat <<'E'\n"
         " \u2028E\n"
         "E\n"
-        f"cd / && exec apptainer exec 'my image.sif' python3 {SAFE}-m zeusrun batch ID\n"
+        f"cd / && exec apptainer exec 'my image.sif' python3 {SAFE}-m zeusrun inside slurm ID\n"
     )
 
 
@@ -195,7 +97,7 @@ def test_the_lines_of_setup_reach_the_shell_as_they_are(tmp_path):
 
 def test_its_own_python_may_be_anywhere(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "executable", "/my env/bin/python")
-    last = f"cd / && exec '/my env/bin/python' {SAFE}-m zeusrun batch ID\n"
+    last = f"cd / && exec '/my env/bin/python' {SAFE}-m zeusrun inside slurm ID\n"
     assert script_of(tmp_path, python=None).endswith("\n" + last)
 
 

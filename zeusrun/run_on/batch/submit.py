@@ -1,0 +1,322 @@
+"""Submits by a batch script: queued and followed on a login node, run in the batch step."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import typer
+
+from zeusrun.clock import read_clock, timestamp
+from zeusrun.commands import options
+from zeusrun.commands.follow import Follower, tell_queued
+from zeusrun.commands.recurrence import run_recurrence, send_notices
+from zeusrun.errors import BusyError, ExitCode, JobFileError, LaunchError, UsageError, ZeusrunError
+from zeusrun.files.home import trusted_home
+from zeusrun.files.tail import LineTail
+from zeusrun.jobfile.spec import load_spec
+from zeusrun.launcher.processes.signals import PREEMPTING, CaughtSignals
+from zeusrun.launcher.queue.admission import Queue, end_allocated
+from zeusrun.launcher.queue.tickets import Tickets
+from zeusrun.launcher.recurrence import exit_code
+from zeusrun.maintenance.recover import recover_lost
+from zeusrun.notify.notices import lost_notices
+from zeusrun.reasons import ReasonCode
+from zeusrun.run_on.batch.files import QueuedFiles, find_files, new_files
+from zeusrun.run_on.registry import Allocation, SchedulerJob, cancel_job
+from zeusrun.trial import TrialStatus
+from zeusrun.view.console import lasting_console
+from zeusrun.view.export import print_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from typing_extensions import Self
+
+    from zeusrun.history.base import History
+    from zeusrun.jobfile.spec import JobSpec
+    from zeusrun.launcher.request import Request
+    from zeusrun.schedule.store import Schedule
+
+_ASK_S = 3.0  # between two questions to the scheduler
+_WRITTEN_S = 10.0  # a shared file system shows what the batch step wrote last
+
+
+class BatchJob(SchedulerJob, Protocol):
+    """A job of such a scheduler."""
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it has had nodes, so that its batch step may have written something."""
+
+
+class BatchAllocation(Allocation, Protocol):
+    """A job of such a scheduler, seen by its batch step. A context manager."""
+
+    def __enter__(self) -> Self:
+        """Begin to watch for its end."""
+
+    def __exit__(self, *_: object) -> None:
+        """End to watch."""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the scheduler responds here."""
+
+    @property
+    def restarts(self) -> int:
+        """How often the scheduler has started the job again."""
+
+
+class BatchSubmitter(ABC):
+    """What a backend inherits whose scheduler runs a script on nodes that share a home with users.
+
+    The script ends with ``zeusrun inside BACKEND FOLDER``: its batch step, which runs the submit.
+    """
+
+    backend: str
+    """Its name in ``BACKENDS``."""
+    lister: str
+    """The command that lists all jobs of the scheduler."""
+
+    @abstractmethod
+    def build_script(self, spec: JobSpec, files: QueuedFiles, home: Path) -> str:
+        """Return the script of a submit."""
+
+    @abstractmethod
+    def submit_script(self, script: Path, spec: JobSpec, earlier: Sequence[str]) -> str:
+        """Queue a script behind earlier jobs; return the name of its job, or ``LaunchError``."""
+
+    @abstractmethod
+    def read_job(self, name: str) -> BatchJob | None:
+        """Return a job as it is now; ``None``: no response."""
+
+    @abstractmethod
+    def stop_job(self, name: str, *, at_once: bool) -> None:
+        """Ask the batch step of a job to stop; cancel one that does not run, or ``at_once``."""
+
+    @abstractmethod
+    def requeues(self, spec: JobSpec) -> bool:
+        """Whether a job that is preempted is queued again."""
+
+    @abstractmethod
+    def name_own(self, environment: Mapping[str, str]) -> str:
+        """Return the name of the job that this process runs in; no job: any text."""
+
+    @abstractmethod
+    def open_allocation(self, environment: Mapping[str, str], grace_s: float) -> BatchAllocation:
+        """Return the job that this process runs in; raises ``UsageError`` if there is none."""
+
+    @abstractmethod
+    def requeue(self, allocation: BatchAllocation) -> bool:
+        """Queue this job again, unless it was cancelled; return whether it will run again."""
+
+    def show(self, spec: JobSpec, request: Request, *, as_json: bool) -> None:  # noqa: ARG002 - see Submitter
+        """Show the script that a submit would queue."""
+        home = trusted_home(os.environ)
+        script = self.build_script(spec, QueuedFiles(home / self.backend / "ID"), home)
+        options.answer({"script": script}, script, as_json=as_json)
+
+    def submit(
+        self,
+        spec: JobSpec,
+        request: Request,
+        begun: Callable[[], None],
+        *,
+        detach: bool,
+        as_json: bool,
+    ) -> int:
+        """Queue a submit, and follow it to its end; return its exit code. See ``Submitter``."""
+        shown = lasting_console(sys.stderr if as_json else sys.stdout)
+        with CaughtSignals() as signals:
+            home, history = options.open_own(spec)
+            files = new_files(home / self.backend)
+            name = self._queue(spec, request, files, home, history)
+            begun()
+            if detach:
+                return tell_queued(name, quiet=request.quiet, as_json=as_json)
+            source = _QueuedSource(name, files, self.read_job)
+            stop = functools.partial(self._stop, name)
+            follower = Follower(name, source, stop, shown, signals.received, request.quiet)
+            follower.follow()
+            if (result := source.result) is None:
+                return _conclude(spec, home, history, source, follower.interrupts)
+        if as_json and "trials" in result:  # else its batch step has printed an error
+            print_json(result)
+        return int(result["exit_code"])
+
+    def open_output(self, name: str, *, follow: bool) -> contextlib.nullcontext[_QueuedSource]:
+        """Open what the batch step of a job prints; raises ``UsageError`` if that is not here."""
+        home = trusted_home(os.environ)
+        files = find_files(home / self.backend, name)
+        if files is None:
+            raise UsageError(f"{home} has no output of {name}; `{self.lister}` knows all jobs")
+        return contextlib.nullcontext(_QueuedSource(name, files, self.read_job, follow))
+
+    def add_schedule(
+        self, spec: JobSpec, schedule: Schedule, *, dry_run: bool, as_json: bool
+    ) -> None:
+        """Such a scheduler starts no job again and again; raises ``UsageError``."""
+        del schedule, dry_run, as_json
+        raise UsageError(
+            f"{spec.source}: {self.backend} has no schedule of its own; leave out --in-cluster, "
+            "and cron of this machine submits"
+        )
+
+    def run_inside(self, name: str) -> None:
+        """Run a submit that was queued; only its batch step calls this."""
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(line_buffering=True)  # somebody follows the file
+        home = trusted_home(os.environ)
+        files = QueuedFiles(home / self.backend / name)
+        request = files.read_request()
+        if request.allocation not in {"", self.name_own(os.environ)}:
+            raise UsageError(f"this command is for the batch step that runs {request.allocation}")
+        with CaughtSignals() as signals:  # until the result is written, or it is queued again
+            files.remove_result()  # of the time before the job was started again
+            try:
+                result = self._run(request, home, signals.received)
+            except ZeusrunError as error:
+                options.tell(str(error))  # before somebody reads the result
+                result = {"exit_code": int(error.exit_code)}
+            if result is not None:
+                with contextlib.suppress(ZeusrunError):  # the history has it
+                    files.write("result.json", json.dumps(result).encode())
+        raise typer.Exit(ExitCode.BUSY if result is None else result["exit_code"])
+
+    def _queue(
+        self, spec: JobSpec, request: Request, files: QueuedFiles, home: Path, history: History
+    ) -> str:
+        """Take a ticket and hand the script to the scheduler; return the name of its job."""
+        queue = Queue(spec.name, home, history, request.until, (), options.tell)
+        with queue.hold_elsewhere(request.overlap, waits=False) as (held, before, undo):
+            undo.callback(shutil.rmtree, files.folder, ignore_errors=True)
+            request = replace(request, job_file=str(spec.source), ticket=held.ticket.number)
+            files.write_request(request)
+            files.write("script.sh", os.fsencode(self.build_script(spec, files, home)))
+            files.write("output.log", b"")
+            earlier = [each.allocation for each in before if each.allocation]
+            name = self.submit_script(files.folder / "script.sh", spec, earlier)
+            undo.callback(cancel_job, name)
+            held.write(allocation=name)
+            files.write_request(replace(request, allocation=name))
+        if request.overlap == "replace":
+            end_allocated(before)
+        return name
+
+    def _stop(self, name: str, interrupts: int) -> None:
+        """Ask the batch step to stop; the second time, cancel its job."""
+        self.stop_job(name, at_once=interrupts > 1)
+
+    def _run(self, request: Request, home: Path, signals: Sequence[int]) -> dict[str, Any] | None:
+        """Run a recurrence in the allocation; return its result, ``None`` if it is queued again."""
+        spec = load_spec(Path(request.job_file), list(request.overrides))
+        requeues = self.requeues(spec)
+        with (
+            self.open_allocation(os.environ, spec.launch.grace_period_s) as allocation,
+            contextlib.ExitStack() as stack,
+        ):
+            nodes, wanted = len(allocation.hosts), spec.launch.nnodes or 1
+            if nodes != wanted:
+                text = f"{spec.source}: 'launch.nnodes' is {wanted} now, but {allocation.name} has"
+                raise JobFileError(f"{text} {nodes}; submit the job again")
+            held = Tickets(home).adopt(request.ticket, spec.name, allocation.name)
+            stack.callback(held.release)
+            if not allocation.is_known:
+                options.tell(
+                    f"{self.backend} does not respond here, so the time limit is unknown: "
+                    f"docs/{self.backend}.md"
+                )
+            late = request.until is not None and read_clock() > request.until
+            if late and not allocation.restarts:  # else it had begun in time
+                raise BusyError(f"{spec.name}: its deadline has passed; this run is skipped")
+            try:
+                result = run_recurrence(spec, request, allocation=allocation, ticket=held)
+                preempted = result["trials"][-1]["status"] == TrialStatus.PREEMPTED.value
+            except BusyError as error:
+                # It may have been preempted before a run began.
+                cause = allocation.find_cause() if signals and signals[0] in PREEMPTING else None
+                preempted = cause is not None and cause[0] is not ReasonCode.CANCELLED
+                if not (preempted and requeues):
+                    raise
+                options.tell(str(error))
+                result = {"exit_code": int(error.exit_code)}
+            if not (preempted and requeues):
+                return result
+            held.leave()  # the scheduler kills this process
+            if not self.requeue(allocation):
+                return result
+            stack.pop_all()
+        return None
+
+
+@dataclass
+class _QueuedSource:
+    """A queued submit, by the files of its batch step. See ``Source``."""
+
+    name: str  # of its job
+    files: QueuedFiles
+    ask: Callable[[str], BatchJob | None]
+    follows: bool = True
+    job: BatchJob | None = None  # as its scheduler described it last
+    result: dict[str, Any] | None = None  # what the batch step wrote at its end
+    _asked_t: float | None = None
+    _ended_t: float | None = None
+
+    def __post_init__(self) -> None:
+        self._tail = LineTail(self.files.output)
+
+    def read_lines(self, *, final: bool = False) -> Iterator[str]:
+        while lines := self._tail.read_lines(final=final):
+            yield from (line.decode(errors="replace") for line in lines)
+
+    def read_job(self) -> BatchJob | None:
+        now_t = time.monotonic()
+        if self._asked_t is None or now_t > self._asked_t + _ASK_S:
+            self._asked_t = now_t
+            self.job = self.ask(self.name) or self.job
+        return self.job
+
+    def has_ended(self) -> bool:
+        if not self.follows:
+            return True
+        if (result := self.files.read_result()) is not None:
+            self.result = result
+            return True
+        job, now_t = self.read_job(), time.monotonic()
+        if job is None or not job.has_ended:
+            return False
+        self._ended_t = self._ended_t or now_t
+        return now_t > self._ended_t + (_WRITTEN_S if job.has_begun else 0.0)
+
+
+def _conclude(
+    spec: JobSpec, home: Path, history: History, source: _QueuedSource, interrupts: int
+) -> int:
+    """Record what the end of a job left, which could not do so itself; return the exit code."""
+    name, recovered = source.name, recover_lost(history, spec.name, timestamp(), home)
+    lost = [each for each in recovered if each.status is TrialStatus.LOST]
+    send_notices(spec, home, options.tell, lost_notices(lost))
+    # Another submit may have recorded it first, or the batch step, which could not tell.
+    trial = options.find_allocated(name, history)
+    cancelled = ExitCode.SIGNAL_BASE + (signal.SIGINT if interrupts else signal.SIGTERM)
+    if trial is not None and trial.status.finished:
+        options.tell(f"{trial.trial} is recorded as {trial.status.value}: {trial.reason}")
+        return cancelled if trial.status is TrialStatus.CANCELLED else exit_code(trial, None, ())
+    state = "GONE" if source.job is None else source.job.state
+    text = f"{name} ended as {state} before it began to train"
+    if state == "CANCELLED":
+        options.tell(text)
+        return cancelled
+    raise LaunchError(f"{text}; `zeusrun logs {name}` shows why")
