@@ -38,7 +38,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = ROOT / "benchmarks/scripts/sync_ranks.py"
 sys.path.append(str(ROOT))
 
-from zeusrun.jobfile.sync_section import Topology  # noqa: E402 - see above
+from zeusrun.sync.section import Topology  # noqa: E402 - see above
 from zeusrun.worker.sync.vote import CHECK  # noqa: E402
 
 RANKS, NIC = 4, "eth0"

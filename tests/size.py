@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 PARTS: Mapping[str, tuple[str, ...]] = {
-    "adapt": ("worker/adapt/", "jobfile/adapt_section.py"),
+    "adapt": ("worker/adapt/", "adapt/"),
     "analysis": ("analysis/",),
-    "backends": ("run_on/", "commands/follow.py", "jobfile/plugged.py"),
+    "backends": ("run_on/", "commands/follow.py", "jobfile/plugged.py", "parts.py"),
     "commands": ("commands/", "cli.py"),
     "elastic": (
-        *("worker/elastic/", "launcher/elastic/", "commands/elastic.py", "sidecar/board.py"),
-        *("launcher/processes/elastic_", "jobfile/elastic_section.py", "worker/hooks/elastic.py"),
+        *("worker/elastic/", "commands/elastic.py", "sidecar/board.py"),
+        *("launcher/processes/elastic_", "elastic/", "worker/hooks/elastic.py"),
     ),
     "export": ("export/",),
     "gpu and energy": ("gpu/", "energy/"),
@@ -60,28 +60,28 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     "shared histories": ("history/shared/", "history/sql/"),
     "simulate": ("simulate/",),
     "slurm": ("run_on/slurm/",),
-    "sync": ("worker/sync/", "jobfile/sync_section.py"),
+    "sync": ("worker/sync/", "sync/"),
     "view": ("view/",),
-    "watch": ("worker/stats/",),
+    "watch": ("worker/stats/", "gradients/"),
     "worker": ("worker/", "sidecar/"),
     "values": ("",),
 }
 """The parts of the package, by how the paths of their modules begin; the longest that fits wins."""
 
 BUDGETS: Mapping[str, int] = {
-    "adapt": 880,
+    "adapt": 896,
     "analysis": 999,
-    "backends": 557,
-    "commands": 2_971,
-    "elastic": 1_579,
+    "backends": 616,
+    "commands": 2_969,
+    "elastic": 1_601,
     "export": 336,
     "gpu and energy": 2_302,
     "history": 1_091,
     "hooks": 1_642,
     "hosts": 1_638,
-    "jobfile": 3_233,
+    "jobfile": 3_252,
     "kubernetes": 948,
-    "launcher": 5_752,
+    "launcher": 5_716,
     "maintenance": 1_108,
     "metrics": 2_127,
     "other files": 361,
@@ -92,10 +92,10 @@ BUDGETS: Mapping[str, int] = {
     "shared histories": 1_864,
     "simulate": 1_261,
     "slurm": 484,
-    "sync": 1_012,
+    "sync": 1_021,
     "values": 1_637,
     "view": 2_128,
-    "watch": 894,
+    "watch": 914,
     "worker": 1_222,
 }
 """Lines of code that a part may have; the whole is their sum."""
@@ -131,8 +131,8 @@ class Loaded(NamedTuple):
     lines: int
 
 
-WALK_BUDGET = Walk(files=103, stops=388, returns=285)
-LOADED_BUDGET = Loaded(modules=198, lines=24_073)
+WALK_BUDGET = Walk(files=99, stops=377, returns=278)
+LOADED_BUDGET = Loaded(modules=192, lines=23_377)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

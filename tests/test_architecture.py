@@ -28,11 +28,12 @@ from tests.source import (
 from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.run_on.registry import BACKENDS
 
+PART_ROOMS = ("adapt", "elastic", "gradients", "sync")
 OWNERS = {
     "pynvml": "gpu/nvml.py",
     "tinydb": "history/tinydb/",
     "subprocess": "launcher/processes/",
-    "pydantic": ("jobfile/", "server/", "run_on/"),
+    "pydantic": ("jobfile/", "server/", "run_on/", *(f"{part}/section.py" for part in PART_ROOMS)),
     "fastapi": "server/",
     "starlette": "server/",
     "uvicorn": "server/",

@@ -13,7 +13,7 @@ import urllib.request
 
 import pytest
 
-from tests.elastic import Training, check_epochs, elastic_job
+from tests.elastic_scripts import Training, check_epochs, elastic_job
 from tests.runs import wait_for
 
 pytestmark = pytest.mark.torchrun

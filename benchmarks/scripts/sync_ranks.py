@@ -12,7 +12,7 @@ import torch
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from zeusrun.jobfile.sync_section import Sync
+from zeusrun.sync.section import Sync
 from zeusrun.worker.sync.control import SyncedModels
 
 WINDOW_S = 2.0  # where ranks need not wait for one another

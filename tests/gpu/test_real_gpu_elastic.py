@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.elastic import Training, check_epochs, elastic_job
+from tests.elastic_scripts import Training, check_epochs, elastic_job
 
 PRINTED = {"source": "stdout", "pattern": r"epoch: (?P<epoch>\d+) accuracy: (?P<accuracy>[\d.]+)"}
 

@@ -74,9 +74,7 @@ def compose(
             stack.callback(cluster.close)
             cluster = cluster if cluster.nodes else None
         if planned is None:
-            devices, world_size = job_devices(
-                per_node, environment, spec.elastic.max if spec.elastic else None
-            )
+            devices, world_size = job_devices(per_node, environment, spec.most_ranks)
         else:
             devices, world_size = [], planned.hardware.world_size
         for device in devices:

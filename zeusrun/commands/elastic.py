@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument
 
 from zeusrun.commands import options
+from zeusrun.elastic.section import Elastic
 from zeusrun.errors import UsageError
 from zeusrun.launcher.rundir.ownership import files_of, lease_of
 from zeusrun.sidecar.board import BY_EPOCHS, FIXED, Board
@@ -42,7 +43,7 @@ def resize(
     paths = files_of(store, home, trial)
     if trial.status.finished or not lease_of(trial, paths).is_held():
         raise UsageError(f"{trial.trial} does not run, so its ranks cannot be changed")
-    elastic = options.load_job(paths.job_copy).elastic
+    elastic = Elastic.of(options.load_job(paths.job_copy).parts)
     if elastic is None:
         raise UsageError(
             f"{trial.trial} is not elastic: add  elastic: {{min: 1, max: 4}}  to its job file"

@@ -268,7 +268,7 @@ def explain(
         first = [f"{spec.name}: {headline}", *texts, *([other] if other else [])]
         limits = best_limits(problem, runs)
         # A batch size that adapts is none of the law.
-        critical = None if spec.adapt is not None else fit_critical(gather(problem, runs))
+        critical = None if spec.adapts else fit_critical(gather(problem, runs))
         shown = console()
         table = explain_table(
             title,

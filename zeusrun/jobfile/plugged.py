@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
+from pydantic import AfterValidator, ValidationInfo
 from pydantic_core import core_schema
 
 from zeusrun.jobfile.section import Section
+from zeusrun.parts import load_part
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from pydantic import GetJsonSchemaHandler
     from pydantic_core import CoreSchema
+    from typing_extensions import Self
+
+    from zeusrun.jobfile.sections import BatchSizes
+    from zeusrun.trial import Trial
 
 
 class Plugged:
@@ -35,3 +42,79 @@ class Plugged:
         if value is None or isinstance(value, Section):
             return value
         return self.load().model_validate(value)
+
+
+class PartSection(Section):
+    """The section of a part, which changes or watches a training. See ``zeusrun/parts.py``."""
+
+    adapts: ClassVar[bool] = False
+    """Whether a policy of the part changes the batch size."""
+
+    @classmethod
+    def of(cls, parts: Mapping[str, PartSection]) -> Self | None:
+        """Return this section of a job; ``None`` without it."""
+        return next((part for part in parts.values() if isinstance(part, cls)), None)
+
+    @property
+    def excludes(self) -> tuple[str, ...]:
+        """The parts that cannot be used together with it."""
+        return ()
+
+    @property
+    def batch_variant(self) -> str | None:
+        """How the batch size changes within a run, for ``Trial.variant``."""
+        return None
+
+    @property
+    def sync_variant(self) -> str | None:
+        """How the ranks agree, for ``Trial.variant``."""
+        return None
+
+    @property
+    def most_ranks(self) -> int | None:
+        """How many ranks there may be, if not as many as at the start."""
+        return None
+
+    def check(self, data: Mapping[str, Any]) -> None:
+        """Raise ``ValueError`` if the values of other keys do not allow the section."""
+
+    def check_divisible(self, world_size: int) -> None:
+        """Raise ``ValueError`` if so many processes cannot share a batch size of it evenly."""
+
+    def warn_of(self, script: str) -> str | None:  # noqa: ARG002 - most need no script
+        """Return what will probably go wrong with a script of this text."""
+        return None
+
+    def variables(self, sizes: BatchSizes, trial: Trial, fitting: int | None) -> dict[str, str]:
+        """Return the environment variables of the ranks.
+
+        ``fitting``: how far the batch size may grow; ``None``: as far as the job file allows.
+        """
+        raise NotImplementedError
+
+    def starter(self, trial: Trial, max_restarts: int) -> tuple[str, str] | None:  # noqa: ARG002 - see above
+        """Return what starts the ranks in place of torchrun, and its plan; ``None``: torchrun.
+
+        It is a module of ``launcher/processes``.
+        """
+        return None
+
+
+def find_part(name: str) -> type[PartSection]:
+    """Return the section of a part."""
+    section: type[PartSection] = load_part(name, "section").SECTION
+    return section
+
+
+def plug(name: str) -> Any:  # noqa: ANN401 - the type of a field
+    """Return the type of the key of a part, which checks the keys above it."""
+
+    def check(section: PartSection | None, info: ValidationInfo) -> PartSection | None:
+        if section is not None:
+            section.check(info.data)
+            for other in section.excludes:
+                if info.data.get(other) is not None:
+                    raise ValueError(f"cannot be used together with {other!r}; keep one of them")
+        return section
+
+    return Annotated[Any, Plugged(partial(find_part, name)), AfterValidator(check)]

@@ -18,14 +18,14 @@ from pydantic import (
     PlainSerializer,
     ValidationError,
     ValidationInfo,
+    create_model,
 )
 
 from zeusrun.errors import JobFileError
 from zeusrun.job_name import check_job_name
-from zeusrun.jobfile.adapt_section import Adapt, Watch, check_adapt
-from zeusrun.jobfile.elastic_section import Elastic, check_elastic
 from zeusrun.jobfile.metrics_section import Metrics, find_metrics
 from zeusrun.jobfile.placeholders import expand_placeholders, find_placeholders, find_shares
+from zeusrun.jobfile.plugged import plug
 from zeusrun.jobfile.run_on_section import (
     RunOn,
     check_launch,
@@ -50,7 +50,6 @@ from zeusrun.jobfile.sections import (
     StallSection,
     read_short_form,
 )
-from zeusrun.jobfile.sync_section import Sync, check_sync
 from zeusrun.jobfile.tariff_section import Carbon, Price, Pue  # noqa: TC001 - pydantic needs them
 from zeusrun.jobfile.values import (
     EnvName,
@@ -62,10 +61,13 @@ from zeusrun.jobfile.values import (
     resolve_path,
 )
 from zeusrun.jobfile.yaml_reader import read_job_file, write_job_yaml
-from zeusrun.trial import BY_RANKS, name_variant
+from zeusrun.parts import PARTS
+from zeusrun.trial import name_variant
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from zeusrun.jobfile.plugged import PartSection
 
 
 def _check_instrument(instrument: bool, info: ValidationInfo) -> bool:
@@ -144,11 +146,11 @@ def _make_workdir_absolute(workdir: Path, info: ValidationInfo) -> Path:
     return workdir if "$" in text else resolve_path(info.data["source"], text, escape=True)
 
 
-class JobSpec(Section):
+class _Job(Section):
     """One recurring training job; ``load_spec`` reads it.
 
-    A validator sees only the fields above its own. So ``learning_rate`` comes before the texts
-    with placeholders, ``run_on`` before ``launch``, and ``launch`` before ``batch_size``.
+    A validator sees the fields above its own: ``learning_rate``, then texts with placeholders,
+    ``run_on``, ``launch``, ``batch_size``.
     """
 
     source: Path = Field(exclude=True, strict=False, description="The job file; absolute.")
@@ -203,16 +205,6 @@ class JobSpec(Section):
     power_limit: PowerLimit = PowerLimit()
     stall: Annotated[StallSection, AfterValidator(_check_stall)] = StallSection()
     metrics: Annotated[Metrics, AfterValidator(_check_metrics)] = Metrics()
-    watch: Watch | None = Field(None, description="What the ranks measure of their gradients.")
-    adapt: Annotated[Adapt | None, AfterValidator(check_adapt)] = Field(
-        None, description="How the batch size changes while the training runs."
-    )
-    elastic: Annotated[Elastic | None, AfterValidator(check_elastic)] = Field(
-        None, description="How the number of ranks changes while the training runs."
-    )
-    sync: Annotated[Sync | None, AfterValidator(check_sync)] = Field(
-        None, description="How the ranks agree on their gradients."
-    )
     schedule: ScheduleSection | None = Field(
         None, description="When it runs by itself; zeusrun schedule add turns it on."
     )
@@ -237,19 +229,32 @@ class JobSpec(Section):
         try:
             self.batch_size.check_divisible(world_size)
             _check_shares(self.batch_size, [*self.args, *self.env.values()], world_size)
-            section = "adapt"
-            if self.adapt is not None:
-                self.adapt.check_divisible(world_size)
+            for section, part in self.parts.items():  # noqa: B007 - for the error
+                part.check_divisible(world_size)
         except ValueError as error:
             raise JobFileError(f"{self.source}: '{section}' {error}") from error
 
     @property
+    def parts(self) -> dict[str, PartSection]:
+        """The parts of the job that change or watch its training, by the keys of the job file."""
+        return {name: part for name in PARTS if (part := getattr(self, name)) is not None}
+
+    @property
     def variant(self) -> str | None:
         """How the batch size adapts within a run, and the ranks agree; ``None`` for neither."""
-        if self.elastic is not None and self.elastic.batch_size == "scaled":
-            return BY_RANKS
-        adapts = None if self.adapt is None else self.adapt.variant
-        return name_variant(adapts, None if self.sync is None else self.sync.variant)
+        parts = self.parts.values()
+        batch = next(filter(None, (part.batch_variant for part in parts)), None)
+        return name_variant(batch, next(filter(None, (part.sync_variant for part in parts)), None))
+
+    @property
+    def adapts(self) -> bool:
+        """Whether a policy changes the batch size within a run."""
+        return any(part.adapts for part in self.parts.values())
+
+    @property
+    def most_ranks(self) -> int | None:
+        """How many ranks there may be, if not as many as at the start."""
+        return next(filter(None, (part.most_ranks for part in self.parts.values())), None)
 
     def learning_rate_for(self, global_batch_size: int) -> float | None:
         """Return the learning rate at a batch size; ``None`` without a learning_rate section."""
@@ -298,6 +303,13 @@ class JobSpec(Section):
         if self.run_on is not None and self.run_on.hostfile is not None:
             record["run_on"]["hostfile"] = str(self.run_on.hostfile_path(self.source.parent))
         return write_job_yaml(record)
+
+
+if TYPE_CHECKING:
+    JobSpec = _Job
+else:  # with a key for each part
+    JobSpec = create_model("JobSpec", __base__=_Job, **{name: (plug(name), None) for name in PARTS})
+    JobSpec.__doc__ = _Job.__doc__
 
 
 def sketch_spec(

@@ -15,6 +15,8 @@ from zeusrun.plugins import plugin_names
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pydantic import ValidationInfo
+
     from zeusrun.plugins import Group
 
 Overlap = Literal["forbid", "allow", "replace", "queue"]
@@ -125,3 +127,36 @@ def check_name(name: str, known: Sequence[str], group: Group) -> str:
     hint = did_you_mean(name, [*known, *plugins]) or ", and no plugin has that name"
     names = " or ".join(filter(None, (", ".join(map(repr, known[:-1])), repr(known[-1]))))
     raise ValueError(f"must be {names}, not {name!r}{hint}")
+
+
+CLASS = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+"""A class of the user, as ``module:Class``."""
+
+
+def read_pairs(text: str, entry: re.Pattern[str], key: str, what: str) -> dict[int, int]:
+    """Return the values of ``"10:64,20:128"`` by their keys.
+
+    Args:
+        text: What the job file has.
+        entry: The form of a pair, with two groups.
+        key: What a key is, in a word.
+        what: What a pair is, with an example.
+
+    Raises:
+        ValueError: If the text is not such a list, or its keys do not increase.
+    """
+    matches = [entry.fullmatch(part) for part in text.split(",")]
+    pairs = [(int(match[1]), int(match[2])) for match in matches if match is not None]
+    if len(pairs) < len(matches):
+        raise ValueError(f"must be pairs of {what}, not {text!r}")
+    if [first for first, _ in pairs] != sorted({first for first, _ in pairs}):
+        raise ValueError(f"must name each {key} once, in ascending order, not {text!r}")
+    return dict(pairs)
+
+
+def check_max(highest: int | None, info: ValidationInfo) -> int | None:
+    """Raise ``ValueError`` if the key ``max`` of a section is less than its ``min``."""
+    lowest = info.data.get("min")
+    if highest is not None and lowest is not None and highest < lowest:
+        raise ValueError(f"is {highest}, less than min ({lowest})")
+    return highest

@@ -45,13 +45,11 @@ def _find_wrong_mode(spec: JobSpec) -> Iterator[str]:
 
 
 def _find_unused_choices(spec: JobSpec, text: str) -> Iterator[str]:
-    if text and spec.adapt is not None and ".loader(" not in text:
-        yield (
-            "the batch size seems not to adapt: the script does not mention run.loader(...), which "
-            "makes a data loader whose batch size can change (docs/adapt.md)"
-        )
+    if not text:
         return
-    if not text or "zeusrun" in text:
+    of_parts = [part.warn_of(text) for part in spec.parts.values()]
+    yield from filter(None, of_parts)
+    if any(of_parts) or "zeusrun" in text:
         return
     per_rank = ' ("${local_batch_size}" if the script means that of each rank)'
     for name in find_undelivered(spec, text):

@@ -66,7 +66,7 @@ def describe_choice(
         problem,
         retry=retry,
         continued=continued,
-        adapts=chooser.spec.adapt is not None,
+        adapts=chooser.spec.adapts,
     )
     newest_first = [run for run in reversed(runs) if run.status.finished]
     failed = takewhile(lambda run: run.status is TrialStatus.FAILED, newest_first)

@@ -11,9 +11,9 @@ import sys
 import psutil
 import pytest
 
-from tests.elastic import is_created
+from tests.elastic_scripts import is_created
 from tests.runs import wait_for
-from zeusrun.launcher.processes.command import _ELASTIC
+from zeusrun.launcher.processes.command import _MAIN
 from zeusrun.sidecar.board import BY_EPOCHS, BY_STEPS, FIXED, Board
 
 RANK = """
@@ -33,7 +33,12 @@ class Run:
         self.folder, self.mode = folder, mode
         default = {"run_id": "job-1-1", "ranks": 2, "batch_size": 48, "max_restarts": 0}
         default |= {"min": 1, "max": 5, "losses": 3, "lost_by": "killed", "hang_s": 60.0}
-        argv = [sys.executable, "-c", _ELASTIC, json.dumps(default | plan)]
+        argv = [
+            sys.executable,
+            "-c",
+            _MAIN.replace("agent import", "elastic_agent import"),
+            json.dumps(default | plan),
+        ]
         env = {**os.environ, "ZEUSRUN_RUN_DIR": str(folder), "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "9"}
         with (folder / "log").open("wb") as log:
             self.agent = subprocess.Popen(

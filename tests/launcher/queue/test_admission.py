@@ -186,7 +186,7 @@ def test_a_ticket_says_whether_its_run_is_on_the_cpu(queue, take, wish, on_cpu):
         ({"nproc_per_node": "gpu"}, {}, [None], GpuWish(("a", "b", "c"))),
         ({"nproc_per_node": 2, "gpus": "auto"}, {}, [None], GpuWish(("a", "b", "c"), 2)),
         ({"nproc_per_node": 9, "gpus": "auto"}, {}, [None], GpuWish(("a", "b", "c"), 3)),
-        ({"nproc_per_node": 1}, {"elastic": SimpleNamespace(max=2)}, [2], GpuWish(("a", "b"))),
+        ({"nproc_per_node": 1}, {"most_ranks": 2}, [2], GpuWish(("a", "b"))),
         ({"nproc_per_node": 2}, {"run_on": "hosts"}, [None], GpuWish(("a", "b", "c"))),
     ],
 )
@@ -201,7 +201,11 @@ def test_the_gpus_that_a_job_wants_are_those_of_its_ranks(
         return [SimpleNamespace(uuid=n, close=lambda n=n: closed.append(n)) for n in names]
 
     monkeypatch.setattr(admission, "gpus_of_job", gpus_of_job)
-    spec = {"launch": SimpleNamespace(**{"gpus": "own", **launch}), "elastic": None, "run_on": None}
+    spec = {
+        "launch": SimpleNamespace(**{"gpus": "own", **launch}),
+        "most_ranks": None,
+        "run_on": None,
+    }
     assert read_wish(SimpleNamespace(**{**spec, **changes}), {}) == wish
     assert (counts, tuple(closed)) == (asked, wish.pool)
 

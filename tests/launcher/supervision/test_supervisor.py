@@ -156,7 +156,7 @@ def test_the_limits_are_restored_before_the_last_processes_are_ended():
         ),
         submission=SimpleNamespace(
             commands=lambda *_: (None,),
-            spec=SimpleNamespace(launch=SimpleNamespace(grace_period_s=2.0), elastic=None),
+            spec=SimpleNamespace(launch=SimpleNamespace(grace_period_s=2.0), parts={}),
         ),
         limits=SimpleNamespace(
             begin=lambda: done.append("held"), restore=lambda: done.append("restored")
@@ -197,7 +197,7 @@ def run(tmp_path):
         shared=None, check=lambda _now_t, trains: "others train" if trains else None
     )
     run.ranks = SimpleNamespace(count=lambda: "steps")
-    run.control_ranks = lambda ranks, count: run.asked.append((ranks, count))
+    run.agents = [lambda ranks, count: run.asked.append((ranks, count))]
     run.find_remarks = lambda _progress, _trial: {"slow": "it is slow"}
     run.logs, run.progress = log_tails(run.begun.paths, [0]), LAUNCHED
     run.write_live_at_t, run.live_order = math.inf, None

@@ -22,7 +22,7 @@ import torch
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
-from zeusrun.jobfile.sync_section import Sync, Topology
+from zeusrun.sync.section import Sync, Topology
 from zeusrun.worker.hooks.install import installed_hooks
 from zeusrun.worker.sync import buckets, control, vote
 

@@ -8,7 +8,7 @@ from typing import get_args
 
 import pytest
 
-from zeusrun.jobfile.sync_section import Topology
+from zeusrun.sync.section import Topology
 from zeusrun.worker.sync.topologies import build_trees, spanning_tree
 
 NAMES = [name for name in get_args(Topology) if name not in {"auto", "ring"}]

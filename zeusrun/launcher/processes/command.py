@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import json
 import math
 import re
 import sys
@@ -14,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import zeusrun
 from zeusrun.errors import LaunchError
-from zeusrun.jobfile.adapt_section import NoiseScaleSection, Watch
 from zeusrun.jobfile.placeholders import expand_placeholders
 from zeusrun.jobfile.sections import split_batch
 from zeusrun.plugins import how_to_add
@@ -23,7 +21,6 @@ from zeusrun.sidecar.orders import PREFIX_COLUMNS
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from zeusrun.jobfile.elastic_section import Elastic
     from zeusrun.jobfile.spec import JobSpec
     from zeusrun.launcher.rundir.layout import RunPaths
     from zeusrun.trial import Trial
@@ -35,7 +32,6 @@ _MAIN = (
     "import sys; sys.path[:] = filter(None, sys.path); "
     "from zeusrun.launcher.processes.agent import main; main()"
 )
-_ELASTIC = _MAIN.replace("agent import", "elastic_agent import")
 _SOURCE = Path("distributed", "run.py")
 _OPTION = re.compile(r"""^\s*["'](--[a-z][a-z-]*)["'],?\s*$""", re.MULTILINE)
 _VERSION = re.compile(r"""^__version__ *= *["']([^"']+)["']""", re.MULTILINE)
@@ -237,11 +233,15 @@ def build_command(
     argv = (*torchrun.argv, *flags, "--")
     # torchrun replaces ${local_rank} and $$ in each word of the script's command.
     script_command = [word.replace("$", "$$") for word in (*worker, *target, *args)]
-    if spec.elastic is not None:
-        plan = _plan(spec.elastic, spec.launch.max_restarts, trial)
-        argv = (sys.executable, "-c", _ELASTIC, plan, sys.executable, "-u")
+    parts = spec.parts.values()
+    for starter in filter(None, (each.starter(trial, spec.launch.max_restarts) for each in parts)):
+        start = _MAIN.replace("agent import", f"{starter[0]} import")
+        argv = (sys.executable, "-c", start, starter[1], sys.executable, "-u")
         script_command = [*worker, *target, *args]
-    most = place.ranks if spec.elastic is None else spec.elastic.max
+    of_parts: dict[str, str] = {}
+    for each in reversed([*parts]):  # what a part sets for one before it is a default
+        of_parts |= each.variables(spec.batch_size, trial, fitting)
+    most = spec.most_ranks or place.ranks
     secrets = {name for section, name in spec.secrets if section == "env"}
     inherited = without_own_variables(environment)
     if (columns := inherited.get("COLUMNS", "")).isdecimal():
@@ -260,10 +260,7 @@ def build_command(
             "ZEUSRUN_MODE": spec.objective.mode,
             "ZEUSRUN_ON_TARGET": spec.objective.on_target,
             **_to_replace(spec),
-            **_to_watch(spec),
-            **_to_adapt(spec, fitting),
-            **_to_sync(spec),
-            **_to_resize(spec, trial),
+            **of_parts,
             **variables,
             **({"ZEUSRUN_SECRETS": ",".join(sorted(secrets))} if secrets else {}),
         },
@@ -272,62 +269,6 @@ def build_command(
         script=script,
         secrets=tuple(sorted(secrets)),
     )
-
-
-def _to_resize(spec: JobSpec, trial: Trial) -> dict[str, str]:
-    """Return the variable that says who decides on the number of ranks, and what follows it."""
-    if spec.elastic is None:
-        return {}
-    given = spec.elastic.model_dump(include={"steps", "policy", "batch_size", "learning_rate"})
-    more = {"ranks": trial.world_size, "per_device_max": spec.batch_size.per_device_max}
-    return {"ZEUSRUN_ELASTIC": json.dumps({**given, **more})}
-
-
-def _plan(elastic: Elastic, max_restarts: int, trial: Trial) -> str:
-    """Return what the agent of an elastic training may do."""
-    limits = elastic.model_dump(include={"min", "max", "losses", "lost_by", "hang_s"})
-    shared = trial.global_batch_size if elastic.batch_size == "kept" else 0
-    sizes = {"ranks": trial.world_size, "batch_size": shared}
-    return json.dumps({"run_id": trial.trial, **sizes, "max_restarts": max_restarts, **limits})
-
-
-def _to_watch(spec: JobSpec) -> dict[str, str]:
-    """Return the variable that says which statistics of gradients the ranks compute."""
-    watch = spec.watch
-    if watch is None and spec.adapt is not None and spec.adapt.measures:
-        watch = Watch(noise_scale=NoiseScaleSection())
-    return {} if watch is None else {"ZEUSRUN_WATCH": json.dumps(watch.model_dump())}
-
-
-def _to_adapt(spec: JobSpec, fits: int | None) -> dict[str, str]:
-    """Return the variable that says how the ranks change the batch size."""
-    if spec.adapt is None:
-        return {}
-    chosen, (least, largest) = spec.adapt.batch_size, spec.adapt.limits(spec.batch_size)
-    largest = largest if fits is None else min(largest, fits)
-    interval, unit = chosen.interval
-    asked = {
-        "policies": chosen.classes or [chosen.policy],
-        "interval": interval,
-        "unit": unit,
-        "minimum": least,
-        "maximum": largest,
-        "growth": chosen.growth,
-        "schedule": list(chosen.planned.items()),
-        "per_device_max": spec.batch_size.per_device_max,
-        "learning_rate": spec.adapt.learning_rate,
-    }
-    return {"ZEUSRUN_ADAPT": json.dumps(asked)}
-
-
-def _to_sync(spec: JobSpec) -> dict[str, str]:
-    """Return the variables of NCCL, and that which says how the ranks agree otherwise."""
-    sync = spec.sync
-    if sync is None:
-        return {}
-    if not sync.needs_hooks:
-        return sync.variables
-    return {**sync.variables, "ZEUSRUN_SYNC": json.dumps(sync.model_dump(exclude={"nccl"}))}
 
 
 def _to_replace(spec: JobSpec) -> dict[str, str]:

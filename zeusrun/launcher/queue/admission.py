@@ -124,7 +124,7 @@ def read_wish(spec: JobSpec, environment: Mapping[str, str]) -> GpuWish:
     if launch.gpus == "shared" or launch.nproc_per_node == "cpu":
         return GpuWish(shares=launch.nproc_per_node != "cpu")
     # With hosts, the slots of this one may be others: it takes all GPUs.
-    most = launch.nproc_per_node if spec.elastic is None else spec.elastic.max
+    most = spec.most_ranks or launch.nproc_per_node
     ranks = most if isinstance(most, int) and spec.run_on is None else None
     chooses = launch.gpus == "auto"
     gpus = gpus_of_job(environment, None if chooses else ranks)

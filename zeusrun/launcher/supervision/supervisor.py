@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from zeusrun.clock import timestamp
 from zeusrun.energy.monitor import EnergyMonitor
 from zeusrun.energy.sharing import ForeignProcesses
-from zeusrun.launcher.elastic.control import control_ranks
 from zeusrun.launcher.events import Advanced, BoundChanged, Messages, Printed, Warned
 from zeusrun.launcher.power.control import LimitControl
 from zeusrun.launcher.processes.command import placeholder_values
@@ -49,6 +48,7 @@ from zeusrun.lever import limit_of, power_lever
 from zeusrun.metrics.base import open_sources
 from zeusrun.metrics.progress import TrainingSummary, take_time
 from zeusrun.metrics.rows import SourceContext
+from zeusrun.parts import PARTS, load_part
 from zeusrun.plain_text import storable_text
 from zeusrun.sidecar.events import Applied, Regrouped, Scheduled, Started, Synced
 from zeusrun.trial import TrialStatus, join_parts
@@ -77,7 +77,7 @@ class Supervised:
     Attributes:
         logs: Of the ranks.
         find_remarks: Returns the warnings that hold now, by kind.
-        control_ranks: Takes in how far an elastic training is.
+        agents: Of the parts of the job: each takes in how far the training is.
         live_order: The order when ``live.json`` was last written.
     """
 
@@ -120,7 +120,7 @@ class Supervised:
             earlier=choice.earlier,
             spawns=script.spawns,
         )
-        self.control_ranks: Callable[[Ranks, StepCount | None], None] = lambda _, __: None
+        self.agents: list[Callable[[Ranks, StepCount | None], None]] = []
         self.write_live_at_t = 0.0
         self.live_order: StopOrder | None = None
 
@@ -131,6 +131,11 @@ class Supervised:
         own = self.meter.shared if on_cpu is None else on_cpu
         found = {own, *(node.shared for node in self.submission.nodes)}
         return True if True in found else None if None in found else False
+
+    def advance_agents(self, progress: Progress) -> None:
+        """Tell the parts of the job how far the training is."""
+        for advance in self.agents:
+            advance(progress.ranks, self.ranks.count())
 
     @property
     def found_stalls(self) -> tuple[Stall, ...]:
@@ -155,10 +160,7 @@ def start_ranks(run: Supervised) -> Iterator[None]:
         with run.meter:
             now_t = time.monotonic()
             run.progress = replace(run.progress, launched_t=now_t, now_t=now_t)
-            control = control_ranks(
-                run.submission.spec.elastic, begun.paths, run.meter, begun.trial
-            )
-            with control as run.control_ranks, run.ranks.run(command, grace_s, others):
+            with _open_agents(run), run.ranks.run(command, grace_s, others):
                 try:
                     yield
                 finally:
@@ -168,6 +170,19 @@ def start_ranks(run: Supervised) -> Iterator[None]:
         if not ended:
             raise
         run.messages.warnings.append(f"after the training: {type(error).__name__}: {error}")
+
+
+@contextlib.contextmanager
+def _open_agents(run: Supervised) -> Iterator[None]:
+    """Open what acts beside the supervisor, of the parts that the job has."""
+    with contextlib.ExitStack() as stack:
+        for name, section in run.submission.spec.parts.items():
+            if PARTS[name].acts:
+                agent = load_part(name, "control").open_agent(
+                    section, run.begun.paths, run.meter, run.begun.trial
+                )
+                run.agents.append(stack.enter_context(agent))
+        yield
 
 
 def supervise(run: Supervised) -> None:
@@ -223,7 +238,7 @@ def _observe(run: Supervised, *, final: bool = False) -> None:
         progress = charge(progress, before, trial, meter)
     if reported or progress.training_t is not None:
         _ask_policy(run, progress, epoch=reported, final=final)
-    run.control_ranks(progress.ranks, run.ranks.count())
+    run.advance_agents(progress)
     run.progress = progress = _write_live(run, progress, final=final)
     _show_logs(run.logs, run.messages, final=final)
     begun = progress.training_t is not None or bool(progress.ranks.spawned)

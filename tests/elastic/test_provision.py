@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zeusrun.jobfile.elastic_section import Provision
-from zeusrun.launcher.elastic.control import Provisioner
+from zeusrun.elastic.control import Provisioner
+from zeusrun.elastic.section import Provision
 from zeusrun.sidecar.step_clock import StepCount
 
 EVERY = 10

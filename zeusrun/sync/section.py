@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping  # noqa: TC003 - pydantic needs it
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, Field, ValidationInfo
+from pydantic import AfterValidator, Field
 
+from zeusrun.jobfile.plugged import PartSection
 from zeusrun.jobfile.run_on_section import count_ranks
-from zeusrun.jobfile.section import Section
+
+if TYPE_CHECKING:
+    from zeusrun.jobfile.sections import BatchSizes
+    from zeusrun.trial import Trial
 
 Topology = Literal[
     "auto",
@@ -40,8 +45,10 @@ def _check_nccl(given: Mapping[str, str | int | bool]) -> Mapping[str, str | int
     return given
 
 
-class Sync(Section):
+class Sync(PartSection):
     """How the ranks agree on their parameters: by default, they all-reduce each gradient."""
+
+    summary: ClassVar[str] = "How the ranks agree on their gradients."
 
     compress: Literal["none", "bf16", "fp16", "powersgd"] = Field(
         "none",
@@ -102,7 +109,7 @@ class Sync(Section):
     )
 
     @property
-    def variables(self) -> dict[str, str]:
+    def nccl_variables(self) -> dict[str, str]:
         """The environment variables of ``nccl``."""
         own = {name: value for name, value in self.nccl.items() if name != _NVLINK}
         if self.nccl.get(_NVLINK) is False:
@@ -112,7 +119,7 @@ class Sync(Section):
     @property
     def needs_hooks(self) -> bool:
         """Whether the ranks need more than variables of NCCL."""
-        return self.variant is not None or self.buckets != "keep"
+        return self.sync_variant is not None or self.buckets != "keep"
 
     def check_keys(self) -> None:
         """Raise ``ValueError`` if a key excludes another one, or has no effect without it."""
@@ -137,7 +144,7 @@ class Sync(Section):
                 raise ValueError(f"{name}: needs {other}; without it, remove {name!r}")
 
     @property
-    def variant(self) -> str | None:
+    def sync_variant(self) -> str | None:
         """A name that separates these runs from others; ``None`` for a plain all-reduce."""
         if self.every is not None:
             return f"average every {self.every} after {self.warmup}"
@@ -152,22 +159,31 @@ class Sync(Section):
             return "compress when slow"
         return self.method or (None if self.compress == "none" else self.compress)
 
+    @property
+    def excludes(self) -> tuple[str, ...]:
+        """The part whose ranks would have to agree likewise when they change."""
+        return ("elastic",) if self.needs_hooks else ()
 
-def check_sync(sync: Sync | None, info: ValidationInfo) -> Sync | None:
-    """Raise ``ValueError`` if a key needs another one, or another section does not allow it."""
-    data: dict[str, Any] = info.data
-    launch = data.get("launch")
-    if sync is None or launch is None:
-        return sync
-    sync.check_keys()
-    if not launch.distributed:
-        raise ValueError("needs launch.distributed: true, for ranks that train together")
-    if count_ranks(data) == 1:
-        raise ValueError("needs at least two ranks: set launch.nproc_per_node")
-    if not sync.needs_hooks:
-        return sync
-    if data.get("instrument") is False:
-        raise ValueError("needs the hooks of zeusrun; remove instrument: false")
-    if data.get("elastic") is not None:
-        raise ValueError("cannot be used together with 'elastic'; keep one of them")
-    return sync
+    def check(self, data: Mapping[str, Any]) -> None:
+        """Raise ``ValueError`` if a key needs another one, or another section does not allow it."""
+        launch = data.get("launch")
+        if launch is None:
+            return
+        self.check_keys()
+        if not launch.distributed:
+            raise ValueError("needs launch.distributed: true, for ranks that train together")
+        if count_ranks(data) == 1:
+            raise ValueError("needs at least two ranks: set launch.nproc_per_node")
+        if self.needs_hooks and data.get("instrument") is False:
+            raise ValueError("needs the hooks of zeusrun; remove instrument: false")
+
+    def variables(self, sizes: BatchSizes, trial: Trial, fitting: int | None) -> dict[str, str]:
+        """Return the variables of NCCL, and that which says how the ranks agree otherwise."""
+        del sizes, trial, fitting
+        own = self.nccl_variables
+        if self.needs_hooks:
+            own["ZEUSRUN_SYNC"] = json.dumps(self.model_dump(exclude={"nccl"}))
+        return own
+
+
+SECTION = Sync

@@ -20,7 +20,7 @@ from zeusrun.errors import LaunchError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from zeusrun.jobfile.elastic_section import Elastic
+    from zeusrun.elastic.section import Elastic
     from zeusrun.sidecar.board import Board
 
 _MAX_BYTES = 4096

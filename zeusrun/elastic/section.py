@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import re
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping  # noqa: TC003 - pydantic needs it
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo
 
-from zeusrun.jobfile.adapt_section import CLASS, check_max, read_pairs
+from zeusrun.jobfile.plugged import PartSection
 from zeusrun.jobfile.section import Section
+from zeusrun.jobfile.validators import CLASS, check_max, read_pairs
+from zeusrun.trial import BY_RANKS
+
+if TYPE_CHECKING:
+    from zeusrun.jobfile.sections import BatchSizes
+    from zeusrun.trial import Trial
 
 _ENTRY = re.compile(r"\s*([0-9]{1,9})\s*:\s*([0-9]{1,3})\s*")
 _MOST = 255
@@ -58,8 +66,10 @@ class Provision(Section):
     every: int = Field(100, ge=1, description="Steps for which each number of ranks is measured.")
 
 
-class Elastic(Section):
+class Elastic(PartSection):
     """How the number of ranks changes while they train."""
+
+    summary: ClassVar[str] = "How the number of ranks changes while the training runs."
 
     min: int = Field(1, ge=1, le=_MOST, description="The fewest ranks that go on.")
     max: Annotated[int, AfterValidator(check_max)] = Field(
@@ -101,31 +111,58 @@ class Elastic(Section):
         60, gt=0, description="Seconds after which a rank for which the others wait is killed."
     )
 
+    @property
+    def excludes(self) -> tuple[str, ...]:
+        """What counts samples of a fixed number of ranks."""
+        return ("watch", "adapt")
 
-def check_elastic(elastic: Elastic | None, info: ValidationInfo) -> Elastic | None:
-    """Raise ``ValueError`` if other sections do not allow that the ranks change."""
-    data: dict[str, Any] = info.data
-    launch = data.get("launch")
-    if elastic is None or launch is None:
-        return elastic
-    ranks = launch.nproc_per_node
-    if not isinstance(ranks, int) or not elastic.min <= ranks <= elastic.max:
-        raise ValueError(
-            f"begins with launch.nproc_per_node, which must be a number between min "
-            f"({elastic.min}) and max ({elastic.max}), not {ranks}"
-        )
-    if not launch.distributed:
-        raise ValueError("needs launch.distributed: true, for ranks that train together")
-    smallest = min(data["batch_size"].candidates) if "batch_size" in data else elastic.max
-    if smallest < elastic.max:
-        raise ValueError(
-            f"has max: {elastic.max}, but a batch size of {smallest} has fewer samples than ranks"
-        )
-    if data.get("run_on") is not None:
-        raise ValueError("is for one machine; remove it, or run_on: several hosts restart")
-    if data.get("instrument") is False:
-        raise ValueError("needs the hooks of zeusrun; remove instrument: false")
-    for name in ("watch", "adapt"):
-        if data.get(name) is not None:
-            raise ValueError(f"cannot be used together with {name!r}; keep one of them")
-    return elastic
+    @property
+    def batch_variant(self) -> str | None:
+        """What separates runs whose batch size follows the ranks from others."""
+        return BY_RANKS if self.batch_size == "scaled" else None
+
+    @property
+    def most_ranks(self) -> int:
+        """The ranks that there may be."""
+        return self.max
+
+    def check(self, data: Mapping[str, Any]) -> None:
+        """Raise ``ValueError`` if other sections do not allow that the ranks change."""
+        launch = data.get("launch")
+        if launch is None:
+            return
+        ranks = launch.nproc_per_node
+        if not isinstance(ranks, int) or not self.min <= ranks <= self.max:
+            raise ValueError(
+                f"begins with launch.nproc_per_node, which must be a number between min "
+                f"({self.min}) and max ({self.max}), not {ranks}"
+            )
+        if not launch.distributed:
+            raise ValueError("needs launch.distributed: true, for ranks that train together")
+        smallest = min(data["batch_size"].candidates) if "batch_size" in data else self.max
+        if smallest < self.max:
+            raise ValueError(
+                f"has max: {self.max}, but a batch size of {smallest} has fewer samples than ranks"
+            )
+        if data.get("run_on") is not None:
+            raise ValueError("is for one machine; remove it, or run_on: several hosts restart")
+        if data.get("instrument") is False:
+            raise ValueError("needs the hooks of zeusrun; remove instrument: false")
+
+    def variables(self, sizes: BatchSizes, trial: Trial, fitting: int | None) -> dict[str, str]:
+        """Return the variable that says who decides on the number of ranks, and what follows it."""
+        del fitting
+        given = self.model_dump(include={"steps", "policy", "batch_size", "learning_rate"})
+        more = {"ranks": trial.world_size, "per_device_max": sizes.per_device_max}
+        return {"ZEUSRUN_ELASTIC": json.dumps({**given, **more})}
+
+    def starter(self, trial: Trial, max_restarts: int) -> tuple[str, str]:
+        """Return the module of the elastic agent, and what the agent may do."""
+        limits = self.model_dump(include={"min", "max", "losses", "lost_by", "hang_s"})
+        shared = trial.global_batch_size if self.batch_size == "kept" else 0
+        sizes = {"ranks": trial.world_size, "batch_size": shared}
+        plan = {"run_id": trial.trial, **sizes, "max_restarts": max_restarts, **limits}
+        return "elastic_agent", json.dumps(plan)
+
+
+SECTION = Elastic

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from zeusrun.elastic.endpoint import serve
+from zeusrun.elastic.section import Elastic
 from zeusrun.errors import LaunchError
-from zeusrun.jobfile.elastic_section import Elastic
-from zeusrun.launcher.elastic.endpoint import serve
 from zeusrun.sidecar.board import Board, Generation
 
 ELASTIC = Elastic(min=2, max=4)

@@ -11,8 +11,8 @@ import contextlib
 from functools import partial
 from typing import TYPE_CHECKING
 
+from zeusrun.elastic.endpoint import serve
 from zeusrun.files.private import replace_file
-from zeusrun.launcher.elastic.endpoint import serve
 from zeusrun.launcher.rundir.layout import ask_to_cancel
 from zeusrun.sidecar.board import FOLDER, Board
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from zeusrun.elastic.section import Elastic, Provision
     from zeusrun.energy.meter import Meter
-    from zeusrun.jobfile.elastic_section import Elastic, Provision
     from zeusrun.launcher.rundir.layout import RunPaths
     from zeusrun.metrics.seen import Ranks
     from zeusrun.sidecar.step_clock import StepCount
@@ -31,17 +31,13 @@ _SKIPPED = 2  # steps after each change
 
 
 @contextlib.contextmanager
-def control_ranks(
-    elastic: Elastic | None, paths: RunPaths, meter: Meter, trial: Trial
+def open_agent(
+    elastic: Elastic, paths: RunPaths, meter: Meter, trial: Trial
 ) -> Iterator[Callable[[Ranks, StepCount | None], None]]:
-    """Yield a function that takes in the progress of a training; ``None``: of one that is fixed.
+    """Yield a function that takes in how far a training is.
 
     Raises ``LaunchError`` if the address of ``elastic.listen`` is taken.
     """
-    if elastic is None:
-        yield lambda _, __: None
-        return
-
     is_scaled = elastic.batch_size == "scaled"
 
     def samples(ranks: int) -> float:

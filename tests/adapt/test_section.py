@@ -7,8 +7,8 @@ import json
 import pytest
 
 from tests.factories import load_job
+from zeusrun.adapt.section import ADAPT_POLICIES, read_schedule
 from zeusrun.errors import JobFileError
-from zeusrun.jobfile.adapt_section import ADAPT_POLICIES, read_schedule
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.worker.adapt.policies import POLICIES, Plan
 
@@ -31,7 +31,7 @@ def test_every_policy_of_the_job_file_has_its_rule(tmp_path):
         options = {"schedule": {"schedule": "2:64"}}.get(name, {})
         adapt = load(tmp_path, policy=name, **options).adapt
         assert adapt.measures == (name == "noise-scale")
-        assert adapt.variant == {"schedule": "schedule 2:64"}.get(name, name)
+        assert adapt.batch_variant == {"schedule": "schedule 2:64"}.get(name, name)
 
 
 def test_the_range_is_that_of_the_candidates(tmp_path):
@@ -125,8 +125,11 @@ def test_no_hook_runs_without_the_worker(tmp_path):
 
 def test_classes_of_the_user_name_the_variant(tmp_path):
     adapt = load(tmp_path, policy="mine:Mine").adapt
-    assert (adapt.variant, adapt.measures) == ("mine:Mine", False)
-    assert load(tmp_path, policy=["mine:Mine", "mine:Mine"]).adapt.variant == "mine:Mine,mine:Mine"
+    assert (adapt.batch_variant, adapt.measures) == ("mine:Mine", False)
+    assert (
+        load(tmp_path, policy=["mine:Mine", "mine:Mine"]).adapt.batch_variant
+        == "mine:Mine,mine:Mine"
+    )
 
 
 def test_the_ranks_get_the_section_as_it_is(tmp_path, zeusrun):

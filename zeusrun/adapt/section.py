@@ -1,66 +1,35 @@
-"""The sections ``watch`` and ``adapt`` of a job file: what changes or is measured in a training."""
+"""The section ``adapt`` of a job file: how the batch size changes while the ranks train."""
 
 from __future__ import annotations
 
+import json
 import re
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from collections.abc import Mapping  # noqa: TC003 - pydantic needs it
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
 from zeusrun.errors import did_you_mean
+from zeusrun.jobfile.plugged import PartSection, find_part
 from zeusrun.jobfile.run_on_section import count_ranks
 from zeusrun.jobfile.section import Section
+from zeusrun.jobfile.validators import CLASS, check_max, read_pairs
 
 if TYPE_CHECKING:
     from zeusrun.jobfile.sections import BatchSizes
+    from zeusrun.trial import Trial
 
 ADAPT_POLICIES = ("noise-scale", "schedule")
 """The policies of zeusrun, which ``worker.adapt.policies`` implements."""
 
-CLASS = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 _EVERY = re.compile(r"([1-9][0-9]{0,8}) (epoch|step)s?")
 _ENTRY = re.compile(r"\s*([1-9][0-9]{0,8})\s*:\s*([1-9][0-9]{0,8})\s*")
-
-
-def read_pairs(text: str, entry: re.Pattern[str], key: str, what: str) -> dict[int, int]:
-    """Return the values of ``"10:64,20:128"`` by their keys.
-
-    Args:
-        text: What the job file has.
-        entry: The form of a pair, with two groups.
-        key: What a key is, in a word.
-        what: What a pair is, with an example.
-
-    Raises:
-        ValueError: If the text is not such a list, or its keys do not increase.
-    """
-    matches = [entry.fullmatch(part) for part in text.split(",")]
-    pairs = [(int(match[1]), int(match[2])) for match in matches if match is not None]
-    if len(pairs) < len(matches):
-        raise ValueError(f"must be pairs of {what}, not {text!r}")
-    if [first for first, _ in pairs] != sorted({first for first, _ in pairs}):
-        raise ValueError(f"must name each {key} once, in ascending order, not {text!r}")
-    return dict(pairs)
 
 
 def read_schedule(text: str) -> dict[int, int]:
     """Return the batch sizes of ``"10:64,20:128"``, by their first epochs; see ``read_pairs``."""
     what = "an epoch and a batch size, such as 10:64,20:128"
     return read_pairs(text, _ENTRY, "epoch", what)
-
-
-class NoiseScaleSection(Section, title="NoiseScale"):
-    """The gradient noise scale."""
-
-    interval: int = Field(1, ge=1, description="Measure it every so many optimizer steps.")
-
-
-class Watch(Section):
-    """What the ranks measure of their gradients."""
-
-    noise_scale: NoiseScaleSection = Field(
-        description="The gradient noise scale; {} for the defaults."
-    )
 
 
 def _check_policy(policy: Any) -> Any:  # noqa: ANN401 - any YAML
@@ -92,14 +61,6 @@ def _check_schedule(text: str | None, info: ValidationInfo) -> str | None:
     if text is not None:
         read_schedule(text)
     return text
-
-
-def check_max(highest: int | None, info: ValidationInfo) -> int | None:
-    """Raise ``ValueError`` if the key ``max`` of a section is less than its ``min``."""
-    lowest = info.data.get("min")
-    if highest is not None and lowest is not None and highest < lowest:
-        raise ValueError(f"is {highest}, less than min ({lowest})")
-    return highest
 
 
 class AdaptBatchSize(Section):
@@ -143,8 +104,11 @@ class AdaptBatchSize(Section):
         return {} if self.schedule is None else read_schedule(self.schedule)
 
 
-class Adapt(Section):
+class Adapt(PartSection):
     """A batch size that changes while the training runs."""
+
+    summary: ClassVar[str] = "How the batch size changes while the training runs."
+    adapts: ClassVar[bool] = True
 
     batch_size: AdaptBatchSize = Field(description="How the batch size changes.")
     learning_rate: Literal["none", "linear", "sqrt"] = Field(
@@ -152,7 +116,7 @@ class Adapt(Section):
     )
 
     @property
-    def variant(self) -> str:
+    def batch_variant(self) -> str:
         """The policy's name, which separates these runs from others."""
         chosen = self.batch_size
         if chosen.schedule is not None:
@@ -200,6 +164,55 @@ class Adapt(Section):
                 "batch_size.min or batch_size.max of adapt, or batch_size.candidates"
             )
 
+    def check(self, data: Mapping[str, Any]) -> None:
+        """Raise ``ValueError`` if other sections do not allow that the batch size changes."""
+        if "batch_size" not in data:
+            return
+        if data.get("instrument") is False:
+            raise ValueError("changes the batch size, but no hook runs with instrument: false")
+        self.check_range(data["batch_size"])
+        ranks = count_ranks(data)
+        if ranks is not None:
+            self.check_divisible(ranks)
+
+    def warn_of(self, script: str) -> str | None:
+        """Return why the batch size will not change with a script of this text."""
+        if ".loader(" in script:
+            return None
+        return (
+            "the batch size seems not to adapt: the script does not mention run.loader(...), which "
+            "makes a data loader whose batch size can change (docs/adapt.md)"
+        )
+
+    def variables(self, sizes: BatchSizes, trial: Trial, fitting: int | None) -> dict[str, str]:
+        """Return the variable that says how the ranks change the batch size.
+
+        With that of ``watch``, if the policy needs the noise scale and the job file has no such
+        section.
+        """
+        chosen, (least, largest) = self.batch_size, self.limits(sizes)
+        largest = largest if fitting is None else min(largest, fitting)
+        interval, unit = chosen.interval
+        asked = {
+            "policies": chosen.classes or [chosen.policy],
+            "interval": interval,
+            "unit": unit,
+            "minimum": least,
+            "maximum": largest,
+            "growth": chosen.growth,
+            "schedule": list(chosen.planned.items()),
+            "per_device_max": sizes.per_device_max,
+            "learning_rate": self.learning_rate,
+        }
+        variables = {"ZEUSRUN_ADAPT": json.dumps(asked)}
+        if self.measures:
+            variables |= (
+                find_part("watch")
+                .model_validate({"noise_scale": {}})
+                .variables(sizes, trial, fitting)
+            )
+        return variables
+
     def check_divisible(self, world_size: int) -> None:
         """Raise ``ValueError`` if the processes cannot share a planned batch size evenly."""
         uneven = [str(size) for size in self.batch_size.planned.values() if size % world_size]
@@ -210,15 +223,4 @@ class Adapt(Section):
             )
 
 
-def check_adapt(adapt: Adapt | None, info: ValidationInfo) -> Adapt | None:
-    """Raise ``ValueError`` if other sections do not allow that the batch size changes."""
-    data = info.data
-    if adapt is None or "batch_size" not in data:
-        return adapt
-    if data.get("instrument") is False:
-        raise ValueError("changes the batch size, but no hook runs with instrument: false")
-    adapt.check_range(data["batch_size"])
-    ranks = count_ranks(data)
-    if ranks is not None:
-        adapt.check_divisible(ranks)
-    return adapt
+SECTION = Adapt

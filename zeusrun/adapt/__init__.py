@@ -1,0 +1,1 @@
+"""A batch size that changes within a run: what the job file says of it."""

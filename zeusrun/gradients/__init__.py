@@ -1,0 +1,1 @@
+"""What the ranks measure of their gradients: what the job file says of it."""

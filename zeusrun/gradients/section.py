@@ -1,0 +1,39 @@
+"""The section ``watch`` of a job file: what the ranks measure of their gradients."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, ClassVar
+
+from pydantic import Field
+
+from zeusrun.jobfile.plugged import PartSection
+from zeusrun.jobfile.section import Section
+
+if TYPE_CHECKING:
+    from zeusrun.jobfile.sections import BatchSizes
+    from zeusrun.trial import Trial
+
+
+class NoiseScaleSection(Section, title="NoiseScale"):
+    """The gradient noise scale."""
+
+    interval: int = Field(1, ge=1, description="Measure it every so many optimizer steps.")
+
+
+class Watch(PartSection):
+    """What the ranks measure of their gradients."""
+
+    summary: ClassVar[str] = "What the ranks measure of their gradients."
+
+    noise_scale: NoiseScaleSection = Field(
+        description="The gradient noise scale; {} for the defaults."
+    )
+
+    def variables(self, sizes: BatchSizes, trial: Trial, fitting: int | None) -> dict[str, str]:
+        """Return the variable that says which statistics of gradients the ranks compute."""
+        del sizes, trial, fitting
+        return {"ZEUSRUN_WATCH": json.dumps(self.model_dump())}
+
+
+SECTION = Watch
