@@ -54,7 +54,6 @@ ONLY = {
 
 BOTH_WAYS = {
     ("bandit", "bandit/auto"),
-    ("bandit", "bandit/zeus"),
     ("history", "history/http"),
     ("history", "history/shared"),
     ("history", "history/sql"),

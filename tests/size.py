@@ -69,31 +69,31 @@ PARTS: Mapping[str, tuple[str, ...]] = {
 """The parts of the package, by how the paths of their modules begin; the longest that fits wins."""
 
 BUDGETS: Mapping[str, int] = {
-    "adapt": 896,
+    "adapt": 895,
     "analysis": 999,
-    "backends": 616,
-    "commands": 2_969,
+    "backends": 656,
+    "commands": 2_994,
     "elastic": 1_601,
     "export": 336,
-    "gpu and energy": 2_302,
-    "history": 1_091,
+    "gpu and energy": 2_308,
+    "history": 1_094,
     "hooks": 1_642,
-    "hosts": 1_638,
-    "jobfile": 3_252,
+    "hosts": 1_620,
+    "jobfile": 3_265,
     "kubernetes": 948,
-    "launcher": 5_716,
-    "maintenance": 1_108,
+    "launcher": 5_763,
+    "maintenance": 1_118,
     "metrics": 2_127,
     "other files": 361,
-    "policies": 3_244,
+    "policies": 3_246,
     "report": 1_648,
-    "schedule": 1_054,
+    "schedule": 1_055,
     "server": 4_040,
     "shared histories": 1_864,
     "simulate": 1_261,
     "slurm": 484,
-    "sync": 1_021,
-    "values": 1_637,
+    "sync": 1_020,
+    "values": 1_639,
     "view": 2_128,
     "watch": 914,
     "worker": 1_222,
@@ -131,8 +131,8 @@ class Loaded(NamedTuple):
     lines: int
 
 
-WALK_BUDGET = Walk(files=99, stops=377, returns=278)
-LOADED_BUDGET = Loaded(modules=192, lines=23_377)
+WALK_BUDGET = Walk(files=99, stops=364, returns=265)
+LOADED_BUDGET = Loaded(modules=165, lines=19_707)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

@@ -17,7 +17,8 @@ from tests.factories import ROOT, load_job
 from zeusrun.errors import ExitCode
 from zeusrun.jobfile.metrics_section import READY, find_metrics
 from zeusrun.jobfile.placeholders import PLACEHOLDERS
-from zeusrun.jobfile.spec import load_spec, spec_json_schema
+from zeusrun.jobfile.schema import spec_json_schema
+from zeusrun.jobfile.spec import load_spec
 from zeusrun.jobfile.values import SOURCE_NAMES
 from zeusrun.plugins import Group
 from zeusrun.trial import TrialStatus

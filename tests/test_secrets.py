@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from tests.factories import CHILDREN
 from zeusrun.errors import JobFileError
 from zeusrun.jobfile.placeholders import expand_placeholders
+from zeusrun.jobfile.schema import spec_json_schema
 from zeusrun.jobfile.secrets import find_secrets, is_secret_name, mask_words
-from zeusrun.jobfile.spec import load_spec, spec_json_schema
+from zeusrun.jobfile.spec import load_spec
 from zeusrun.launcher.events import BoundChanged, Noted, Printed, Warned
 from zeusrun.launcher.redact import (
     copy_job,

@@ -73,7 +73,7 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         ),
         "daemon": ("tick.daemon", "Run all schedules in the foreground, without cron."),
         "tick": ("tick.tick", ""),
-        "fire": ("submit.fire", ""),
+        "fire": ("fire.fire", ""),
     },
 }
 """Where in ``zeusrun.commands`` the verbs of each group are, and what ``--help`` says of them.

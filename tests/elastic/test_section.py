@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from tests.factories import build_trial, load_job
 from zeusrun.elastic.section import Elastic, Provision, read_steps
 from zeusrun.errors import JobFileError
-from zeusrun.jobfile.spec import load_spec, spec_json_schema
+from zeusrun.jobfile.schema import spec_json_schema
+from zeusrun.jobfile.spec import load_spec
 from zeusrun.launcher.processes.command import Torchrun, build_command
 from zeusrun.launcher.processes.elastic_ranks import Plan
 from zeusrun.launcher.rundir.layout import RunPaths

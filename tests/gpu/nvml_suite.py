@@ -20,8 +20,8 @@ from zeusrun.energy.monitor import EnergyMonitor
 from zeusrun.energy.sharing import ForeignProcesses
 from zeusrun.errors import DeviceError, ExitCode, LimitRefusedError
 from zeusrun.gpu.cuda_visible import VisibleGpu
-from zeusrun.gpu.nvml import _open_all, gpu_by_uuid, gpus_of_job, gpus_of_machine
-from zeusrun.gpu.nvml_gpu import NvmlGpu
+from zeusrun.gpu.nvml import gpu_by_uuid, gpus_of_job, gpus_of_machine
+from zeusrun.gpu.nvml_gpu import NvmlGpu, open_all
 from zeusrun.gpu.power_limits.original_limits import set_limit
 from zeusrun.trial import EnergySource
 
@@ -289,7 +289,7 @@ def test_nvml_is_let_go_when_opening_fails(machine, facts):
 def test_devices_opened_before_a_failing_one_are_closed(machine):
     users = machine.get("users")
     with pytest.raises(DeviceError, match="GPU 7"):
-        _open_all(pynvml, [VisibleGpu(0, "Fake A100"), VisibleGpu(7, "absent")], None)
+        open_all(pynvml, [VisibleGpu(0, "Fake A100"), VisibleGpu(7, "absent")], None)
     assert machine.get("users") == users
 
 

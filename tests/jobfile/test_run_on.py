@@ -11,9 +11,10 @@ import yaml
 from tests.factories import load_job
 from zeusrun.errors import JobFileError
 from zeusrun.jobfile.hosts import Host
-from zeusrun.jobfile.run_on_section import count_ranks
+from zeusrun.jobfile.plugged import count_ranks
+from zeusrun.jobfile.schema import spec_json_schema
 from zeusrun.jobfile.settings import read_settings
-from zeusrun.jobfile.spec import load_spec, spec_json_schema
+from zeusrun.jobfile.spec import load_spec
 
 
 def hosts_of(spec):

@@ -10,7 +10,8 @@ from pydantic import ValidationError
 
 from zeusrun.errors import ExitCode, JobFileError
 from zeusrun.jobfile.placeholders import PLACEHOLDERS, expand_placeholders
-from zeusrun.jobfile.spec import JobSpec, load_spec, spec_json_schema
+from zeusrun.jobfile.schema import spec_json_schema
+from zeusrun.jobfile.spec import JobSpec, load_spec
 
 SAMPLE = Path(__file__).resolve().parents[2] / "jobs" / "digits.yaml"
 MINIMAL = """\

@@ -14,8 +14,8 @@ from tests.factories import ROOT, load_job
 from zeusrun.errors import JobFileError
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.jobfile.tariff_section import read_days, read_hours
-from zeusrun.jobfile.tariffs import TARIFF_FILE, load_home_tariffs, load_tariffs
-from zeusrun.tariff import parse_time
+from zeusrun.jobfile.tariffs import load_home_tariffs, load_tariffs
+from zeusrun.tariff import TARIFF_FILE, parse_time
 
 EUR = {"currency": "EUR"}
 FLAT = {**EUR, "per_kwh": 0.31}

@@ -110,9 +110,10 @@ def hold(monkeypatch, folder, power_limit, holder, *, caveat=None, nodes=(), gpu
     """Return the mode with which limits are opened, what is held, and what is said."""
     modes, said = [], []
     monkeypatch.setattr(
-        recurrence, "open_limits", lambda mode, *_arguments: modes.append(mode) or holder
+        "zeusrun.launcher.power.control.open_limits",
+        lambda mode, *_arguments: modes.append(mode) or holder,
     )
-    monkeypatch.setattr(recurrence, "JoinedLimits", Joined)
+    monkeypatch.setattr("zeusrun.launcher.nodes.limits.JoinedLimits", Joined)
     devices = [SimpleNamespace(caveat=caveat)] * gpus
     submission = SimpleNamespace(
         spec=load_job(folder, power_limit=power_limit), gpus=devices, devices=devices,
@@ -137,7 +138,7 @@ def test_power_limits_are_held_or_it_is_said_why_not(tmp_path, monkeypatch):
     holder.unrestored = "GPU 0 stays at 200 W"
     assert hold(monkeypatch, tmp_path, FIXED, holder)[2] == [Warned("GPU 0 stays at 200 W")]
     told = [Warned("power_limit.watts: the job has no GPU to hold to 200 W")]
-    assert hold(monkeypatch, tmp_path, FIXED, None, gpus=0) == (["fixed"], None, told)
+    assert hold(monkeypatch, tmp_path, FIXED, None, gpus=0) == ([], None, told)
     assert hold(monkeypatch, tmp_path, {"mode": "observe"}, None) == (["observe"], None, [])
 
 
@@ -158,6 +159,7 @@ def test_the_limits_of_all_hosts_are_held_together(tmp_path, monkeypatch, mode, 
     node, own = SimpleNamespace(limits=Holder()), Holder()
     _, limits, _ = hold(monkeypatch, tmp_path, {"mode": mode}, own, nodes=[node], gpus=gpus)
     assert isinstance(limits, Joined) is joined
+    own = own if gpus else None
     assert limits.parts == (own, [node.limits], mode) if joined else limits is own
 
 
@@ -175,7 +177,7 @@ def test_a_submit_makes_attempts_with_the_limits_of_its_job(
     tmp_path, monkeypatch, ends, signals, found
 ):
     holder, said, given = Holder(), [], []
-    monkeypatch.setattr(recurrence, "open_limits", lambda *_: holder)
+    monkeypatch.setattr("zeusrun.launcher.power.control.open_limits", lambda *_: holder)
 
     def run(submission, made, _emit, caught):
         given.append((submission.limits, len(made)))
@@ -186,8 +188,8 @@ def test_a_submit_makes_attempts_with_the_limits_of_its_job(
 
     monkeypatch.setattr(recurrence.attempt, "run", run)
     submission = Submission(
-        spec=load_job(tmp_path, attempts=2), history=MemoryHistory(), policy=None, devices=(),
-        world_size=1, torchrun=None, home=tmp_path, environment={},
+        spec=load_job(tmp_path, attempts=2), history=MemoryHistory(), policy=None,
+        devices=[SimpleNamespace(is_gpu=True, caveat=None)], world_size=1, torchrun=None, home=tmp_path, environment={},
     )  # fmt: skip
     result = recurrence.submit(submission, said.append)
     assert (len(result.trials), result.exit_code, result.recurrence) == (*found, 1)

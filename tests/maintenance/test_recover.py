@@ -12,6 +12,7 @@ from tests.history.memory import MemoryHistory
 from zeusrun.bandit.proof import is_resized
 from zeusrun.choice.attempts import find_preempted
 from zeusrun.errors import BusyError
+from zeusrun.files.home import limits_directory
 from zeusrun.launcher.events import FoundLost, Noted, Warned
 from zeusrun.launcher.rundir.layout import create_run
 from zeusrun.launcher.rundir.ownership import RunLock
@@ -412,8 +413,10 @@ def test_what_dead_launchers_have_left_is_told(tmp_path, monkeypatch):
     paths, history, said = create_run(tmp_path, "job", "job-1-1"), MemoryHistory(), []
     begin(history, replace(TRIAL, run_dir=str(paths.run_dir)))
     names = tuple(f"python ({n})" for n in range(6))
+    limits_directory(tmp_path).mkdir(parents=True)
     monkeypatch.setattr(
-        recover, "restore_limits", lambda _home: ([SimpleNamespace(text="a limit")], ["no"], [])
+        "zeusrun.launcher.power.control.restore_limits",
+        lambda _home: ([SimpleNamespace(text="a limit")], ["no"], []),
     )
     orphans = [Orphans("job-7-1", names), Orphans("job-8-1", names[:1], names[:5])]
     monkeypatch.setattr(recover, "end_orphans", lambda _home, _job: orphans)

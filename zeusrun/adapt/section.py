@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
 from zeusrun.errors import did_you_mean
-from zeusrun.jobfile.plugged import PartSection, find_part
-from zeusrun.jobfile.run_on_section import count_ranks
+from zeusrun.jobfile.plugged import PartSection, count_ranks, find_part
 from zeusrun.jobfile.section import Section
 from zeusrun.jobfile.validators import CLASS, check_max, read_pairs
 

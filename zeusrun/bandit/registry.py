@@ -6,21 +6,19 @@ what other batch sizes save stays known.
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from zeusrun.bandit.auto.evidence import gather
-from zeusrun.bandit.auto.policy import Auto
-from zeusrun.bandit.baselines import Fixed, Grid
 from zeusrun.bandit.power import first_lever
 from zeusrun.bandit.problem import ArmBelief, merged_profile
-from zeusrun.bandit.zeus.policy import Zeus
 from zeusrun.errors import UsageError, did_you_mean
 from zeusrun.plugins import blame, create_plugin, plugin_names
 from zeusrun.trial import Decision, Stage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.random import Generator
 
@@ -62,12 +60,14 @@ class Policy(Protocol):
         """Return what the policy believes of every candidate, ascending."""
 
 
-POLICIES: Mapping[str, Callable[[], Policy]] = {
-    "auto": Auto,
-    "zeus": Zeus,
-    "fixed": Fixed,
-    "grid": Grid,
+POLICIES: Mapping[str, tuple[str, str]] = {
+    "auto": ("auto.policy", "Auto"),
+    "zeus": ("zeus.policy", "Zeus"),
+    "fixed": ("baselines", "Fixed"),
+    "grid": ("baselines", "Grid"),
 }
+"""By name: the module of ``zeusrun.bandit``, which is imported for a job that names it; the class.
+"""
 
 
 class _PluginPolicy:
@@ -103,7 +103,9 @@ def create_policy(name: str) -> Policy:
         UsageError: If there is none of that name, or the plugin does not make a policy.
     """
     if name in POLICIES:
-        return POLICIES[name]()
+        module, kind = POLICIES[name]
+        made: Policy = getattr(importlib.import_module(f"zeusrun.bandit.{module}"), kind)()
+        return made
     policy = create_plugin("zeusrun.policies", name, Policy)
     if policy is None:
         hint = did_you_mean(name, [*POLICIES, *plugin_names("zeusrun.policies")])

@@ -12,9 +12,9 @@ from zeusrun.choice.problem import Machine
 from zeusrun.commands.options import open_own
 from zeusrun.gpu.registry import job_devices
 from zeusrun.history.base import NEWEST
-from zeusrun.jobfile.tariffs import load_tariffs
 from zeusrun.launcher.context import Submission
 from zeusrun.launcher.processes.command import Torchrun, find_torchrun
+from zeusrun.tariff import TARIFF_FILE, Tariffs
 from zeusrun.trial import Hardware
 
 if TYPE_CHECKING:
@@ -95,13 +95,23 @@ def compose(
             home=home,
             environment=inherited,
             forced=forced,
-            tariffs=load_tariffs(spec, home),
+            tariffs=_find_tariffs(spec, home),
             cluster=cluster,
             allocation=allocation,
             planned=planned,
         )
         stack.pop_all()
     return submission
+
+
+def _find_tariffs(spec: JobSpec, home: Path) -> Tariffs:
+    """Return what energy costs the job; raises ``JobFileError`` if a file of it is wrong."""
+    own = (spec.price, spec.carbon, spec.pue)
+    if own == (None, None, None) and not os.path.lexists(home / TARIFF_FILE):
+        return Tariffs()
+    from zeusrun.jobfile.tariffs import load_tariffs  # noqa: PLC0415 - few jobs have a tariff
+
+    return load_tariffs(spec, home)
 
 
 def _plan_machine(spec: JobSpec, history: History) -> Machine:

@@ -24,8 +24,9 @@ from zeusrun.jobfile.guess.command import read_command
 from zeusrun.jobfile.guess.draft import job_name, write_draft
 from zeusrun.jobfile.guess.guess import build_guess
 from zeusrun.jobfile.guess.script import MAX_BYTES, Script, module_paths, read_text
+from zeusrun.jobfile.schema import spec_json_schema
 from zeusrun.jobfile.secrets import find_exposed
-from zeusrun.jobfile.spec import load_spec, spec_json_schema
+from zeusrun.jobfile.spec import load_spec
 from zeusrun.jobfile.tariffs import find_expired, load_tariffs
 from zeusrun.jobfile.values import POLICY_NAMES
 from zeusrun.launcher.script_warnings import find_script_warnings

@@ -21,7 +21,6 @@ from zeusrun.history.base import NEWEST, UnavailableError
 from zeusrun.jobfile.fingerprint import take_fingerprint
 from zeusrun.jobfile.secrets import find_exposed
 from zeusrun.launcher.events import FoundLost, Noted, TrialEnded, Warned
-from zeusrun.launcher.power.control import held_by
 from zeusrun.launcher.processes.signals import CaughtSignals
 from zeusrun.launcher.queue.admission import admitted, check_not_ended
 from zeusrun.launcher.recurrence import submit as run_submit
@@ -29,8 +28,6 @@ from zeusrun.launcher.redact import restore_secrets
 from zeusrun.launcher.script_warnings import find_script_warnings
 from zeusrun.maintenance.recover import clean_up
 from zeusrun.maintenance.retention import collect, read_bounds, remove
-from zeusrun.notify.notices import build_notices, failure_notice, lost_notices, send
-from zeusrun.schedule.store import Schedules
 from zeusrun.view.console import lasting_console
 from zeusrun.view.export import print_json, result_json
 from zeusrun.view.live import SubmitView
@@ -39,6 +36,7 @@ from zeusrun.view.tables import savings_block
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
+    from types import ModuleType
 
     from zeusrun.history.base import History
     from zeusrun.jobfile.spec import JobSpec
@@ -89,7 +87,7 @@ def run_recurrence(
             messages.note(event)
             view.show(event)
             if isinstance(event, FoundLost):
-                notify(lost_notices(event.trials))
+                notify(lambda notices: notices.lost_notices(event.trials))
 
         try:
             with admitted(
@@ -123,10 +121,10 @@ def run_recurrence(
                     view.show(Warned(f"the target was missed in {result.attempts} attempts"))
                 with contextlib.suppress(HistoryError):  # the recurrence is recorded
                     trials = history.trials(spec.name, NEWEST)
-                notify(build_notices(trials, result))
+                notify(lambda notices: notices.build_notices(trials, result))
         except ZeusrunError as error:
             if began or not isinstance(error, BusyError):  # a skipped run is not a failure
-                notify([failure_notice(spec.name, error)])
+                notify(functools.partial(_build_failure, spec.name, error))
             raise
         finally:
             messages.show()
@@ -202,14 +200,27 @@ class _HistoryMessages:
             time.sleep(min(_POLL_S, left_s))
 
 
+def _build_failure(job: str, error: ZeusrunError, notices: ModuleType) -> list[Notice]:
+    return [notices.failure_notice(job, error)]
+
+
 def send_notices(
-    spec: JobSpec, home: Path, warn: Callable[[str], None], notices: Sequence[Notice]
+    spec: JobSpec,
+    home: Path,
+    warn: Callable[[str], None],
+    build: Callable[[ModuleType], Sequence[Notice]],
 ) -> None:
-    """Send notices of a job, if it wants any; ``warn`` is told why that fails."""
-    if not notices or (spec.notify.url is None and not spec.notify.command):
+    """Send notices of a job, if it wants any; ``warn`` is told why that fails.
+
+    ``build`` gets the module of notices, which few jobs need.
+    """
+    if spec.notify.url is None and not spec.notify.command:
         return
+    from zeusrun.notify import notices  # noqa: PLC0415 - see above
+
     try:
-        send(home, spec, notices, os.environ)
+        if found := build(notices):
+            notices.send(home, spec, found, os.environ)
     except (OSError, HistoryError) as error:  # the recurrence is recorded
         warn(f"no notice could be sent: {error}")
 
@@ -233,6 +244,8 @@ def _remove_old_runs(
 def _describe_machine(home: Path) -> dict[str, Any]:
     """Return the GPUs and the schedules of this machine, as far as they can be read."""
     from zeusrun.gpu.facts import read_gpus  # noqa: PLC0415 - few submits report to a server
+    from zeusrun.launcher.power.control import held_by  # noqa: PLC0415 - as above
+    from zeusrun.schedule.store import Schedules  # noqa: PLC0415 - as above
 
     facts: dict[str, Any] = {"version": __version__, "gpus": [], "schedules": []}
     with contextlib.suppress(ZeusrunError):

@@ -1,4 +1,4 @@
-"""The verbs that run a job: ``submit``, ``rerun`` and ``schedule fire``."""
+"""The verbs that run a job: ``submit`` and ``rerun``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from zeusrun.commands.compose import compose
 from zeusrun.commands.follow import submitter_of
 from zeusrun.commands.recurrence import run_recurrence
 from zeusrun.errors import UsageError
-from zeusrun.files.home import trusted_home
 from zeusrun.jobfile.hosts import parse_hostfile
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.jobfile.validators import Overlap
@@ -29,10 +28,6 @@ from zeusrun.launcher.request import Request
 from zeusrun.launcher.rundir.ownership import files_of
 from zeusrun.reasons import ReasonCode
 from zeusrun.run_on.registry import BACKENDS
-from zeusrun.schedule.deferral import decide_start
-from zeusrun.schedule.occurrence import fire as run_occurrence
-from zeusrun.schedule.occurrence import taken
-from zeusrun.schedule.store import Schedules
 from zeusrun.view.export import print_json
 from zeusrun.view.tables import plan_sheet
 
@@ -41,8 +36,6 @@ if TYPE_CHECKING:
 
     from zeusrun.jobfile.spec import JobSpec
     from zeusrun.launcher.context import Submission
-    from zeusrun.schedule.due import PlannedStart
-    from zeusrun.schedule.store import Schedule
     from zeusrun.trial import Trial
 
 
@@ -104,10 +97,10 @@ def submit(
         with contextlib.closing(compose(spec, request.forced)) as submission:
             _show_plan(submission, as_json=as_json)
         return
-    raise typer.Exit(_run(spec, request, detach=detach, as_json=as_json))
+    raise typer.Exit(run_job(spec, request, detach=detach, as_json=as_json))
 
 
-def _run(
+def run_job(
     spec: JobSpec,
     request: Request,
     *,
@@ -165,7 +158,7 @@ def rerun(
         quiet=quiet,
         warning=_warn_of_timeout(found, spec),
     )
-    raise typer.Exit(_run(spec, request, as_json=as_json))
+    raise typer.Exit(run_job(spec, request, as_json=as_json))
 
 
 def _warn_of_timeout(stopped: Trial, spec: JobSpec) -> str | None:
@@ -176,40 +169,6 @@ def _warn_of_timeout(stopped: Trial, spec: JobSpec) -> str | None:
         f"{stopped.trial} was stopped by its timeout_s, which still applies, and will probably "
         f"stop this run, too. To let it finish: zeusrun rerun {stopped.trial} --set timeout_s=null"
     )
-
-
-def fire(job: str, occurrence: float, lock: int) -> None:
-    """Run an occurrence that a tick found due; ``lock`` is the descriptor of its lock."""
-
-    def run(schedule: Schedule, begun: Callable[[], None]) -> int:
-        spec = load_spec(Path(schedule.job_file))
-        if spec.name != schedule.job:
-            raise UsageError(
-                f"{schedule.job_file}: now describes {spec.name}, but {schedule.job} is scheduled; "
-                f"run `zeusrun schedule remove {schedule.job}`, then add it again"
-            )
-        deadline_s = schedule.rules.deadline_s
-        until = None if deadline_s is None else occurrence + deadline_s
-
-        def begins() -> None:
-            begun()
-            # A heading in the log; a skipped run gets none.
-            when = schedule.rules.timetable.local(occurrence)
-            start = next(e.start for e in schedule.firings if e.occurrence == occurrence)
-            started = "" if start is None else f", started {start}"
-            typer.echo(f"── {schedule.job}, run of {when:%Y-%m-%d %H:%M %z}{started} ──")
-
-        request = Request(overlap=schedule.overlap, until=until, wait=True)
-        return _run(spec, request, begun=begins)
-
-    home = trusted_home(os.environ)
-
-    def plan(schedule: Schedule, now: float) -> PlannedStart:
-        return decide_start(schedule, occurrence, now, home, os.environ)
-
-    schedules = Schedules(home)
-    held = taken(schedules, job, occurrence, lock)
-    raise typer.Exit(run_occurrence(schedules, job, occurrence, held, run, plan=plan))
 
 
 def _show_plan(submission: Submission, *, as_json: bool) -> None:

@@ -6,16 +6,14 @@ import contextlib
 from typing import TYPE_CHECKING, NamedTuple
 
 from zeusrun.errors import DeviceError, VisibleGpusError
-from zeusrun.gpu.cuda_visible import GpuIdentity, VisibleGpu, parse_visible, resolve_visible
-from zeusrun.gpu.nvml_gpu import NvmlGpu, build_device_error, read_pci_address, unless_unsupported
-from zeusrun.gpu.zeusd import find_zeusd
+from zeusrun.gpu.cuda_visible import VisibleGpu, parse_visible, resolve_visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from zeusrun.energy.device import Device
-    from zeusrun.gpu.nvml_gpu import Nvml
-    from zeusrun.gpu.zeusd import Zeusd
+    from zeusrun.gpu.cuda_visible import GpuIdentity
+    from zeusrun.gpu.nvml_gpu import Nvml, NvmlGpu
 
 
 def gpus_of_job(environment: Mapping[str, str], count: int | None) -> list[Device]:
@@ -51,11 +49,17 @@ def gpus_of_job(environment: Mapping[str, str], count: int | None) -> list[Devic
             if silent:
                 raise DeviceError(f"{error}. It may be this one: {silent[0]}") from error
             raise
-        return _open_all(nvml, visible, find_zeusd(environment))
+        from zeusrun.gpu.nvml_gpu import open_all  # noqa: PLC0415 - see _machine
+        from zeusrun.gpu.zeusd import find_zeusd  # noqa: PLC0415
+
+        return open_all(nvml, visible, find_zeusd(environment))
 
 
 def gpu_by_uuid(uuid: str, environment: Mapping[str, str]) -> NvmlGpu:
     """Open a whole GPU by its UUID, even a hidden one; ``DeviceError`` if it does not answer."""
+    from zeusrun.gpu.nvml_gpu import NvmlGpu  # noqa: PLC0415 - see _machine
+    from zeusrun.gpu.zeusd import find_zeusd  # noqa: PLC0415
+
     with _machine() as (nvml, gpus, silent):
         for gpu in gpus:
             if gpu.uuid == uuid:
@@ -71,6 +75,8 @@ def gpus_of_machine() -> list[Device | DeviceError]:
 
     For a GPU that cannot be opened the list contains the error. ``DeviceError`` if NVML fails.
     """
+    from zeusrun.gpu.nvml_gpu import NvmlGpu  # noqa: PLC0415 - see _machine
+
     opened: list[Device | DeviceError] = []
     with _machine() as (nvml, gpus, silent):
         for gpu in gpus:
@@ -103,59 +109,12 @@ def _machine() -> Iterator[_Machine]:
             "without GPUs"
         ) from error
     try:
-        yield _list_gpus(pynvml)
+        from zeusrun.gpu import nvml_gpu  # noqa: PLC0415 - for machines with a driver
+
+        yield _Machine(pynvml, *nvml_gpu.list_gpus(pynvml))
     except pynvml.NVMLError as error:
         raise DeviceError(f"NVML cannot list the GPUs: {error}; see `nvidia-smi -L`") from error
     finally:
         # Each open device keeps NVML open by itself. After a driver restart NVML is closed already.
         with contextlib.suppress(pynvml.NVMLError):
             pynvml.nvmlShutdown()
-
-
-def _list_gpus(nvml: Nvml) -> _Machine:
-    """List the GPUs that this process may use, in NVML's order."""
-    identities: list[GpuIdentity] = []
-    silent: list[DeviceError] = []
-    for nvml_index in range(nvml.nvmlDeviceGetCount()):
-        try:
-            handle = nvml.nvmlDeviceGetHandleByIndex(nvml_index)
-            identities.append(
-                GpuIdentity(
-                    nvml_index=nvml_index,
-                    uuid=nvml.nvmlDeviceGetUUID(handle),
-                    model=nvml.nvmlDeviceGetName(handle),
-                    mig_models=_mig_models(nvml, handle),
-                    pci=read_pci_address(nvml, handle),
-                )
-            )
-        except nvml.NVMLError_NoPermission:
-            continue  # not available in this container, so CUDA does not count it either
-        except nvml.NVMLError_Uninitialized:
-            raise
-        except nvml.NVMLError as error:  # lost, or without power: the other GPUs still work
-            name = f"GPU {nvml_index} does not answer"
-            silent.append(build_device_error(nvml, name, nvml_index, error))
-    return _Machine(nvml, identities, silent)
-
-
-def _mig_models(nvml: Nvml, handle: Nvml) -> dict[str, str]:
-    models = {}
-    maximum = unless_unsupported(nvml, nvml.nvmlDeviceGetMaxMigDeviceCount, handle)
-    for index in range(maximum or 0):  # a GPU without MIG has no instances
-        try:
-            instance = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
-        except (nvml.NVMLError_NotFound, nvml.NVMLError_InvalidArgument):
-            continue  # unused
-        models[nvml.nvmlDeviceGetUUID(instance)] = nvml.nvmlDeviceGetName(instance)
-    return models
-
-
-def _open_all(nvml: Nvml, visible: Sequence[VisibleGpu], zeusd: Zeusd | None) -> list[Device]:
-    with contextlib.ExitStack() as stack:
-        devices: list[Device] = []
-        for gpu in visible:
-            device = NvmlGpu(nvml, gpu, zeusd)
-            stack.callback(device.close)
-            devices.append(device)
-        stack.pop_all()  # only an error closes them here
-        return devices

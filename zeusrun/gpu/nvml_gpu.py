@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from zeusrun.energy.device import Health, Reading, check_power_limit, name_of
 from zeusrun.errors import DeviceError, LimitRefusedError
+from zeusrun.gpu.cuda_visible import GpuIdentity
 from zeusrun.trial import EnergySource
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
+    from zeusrun.energy.device import Device
     from zeusrun.gpu.cuda_visible import PciAddress, VisibleGpu
     from zeusrun.gpu.zeusd import Zeusd
 
@@ -320,3 +322,53 @@ def _unless_failing(ask: Callable[[], _Answer | None]) -> _Answer | None:
         return ask()
     except DeviceError:
         return None
+
+
+def list_gpus(nvml: Nvml) -> tuple[list[GpuIdentity], list[DeviceError]]:
+    """List the GPUs that this process may use, in NVML's order, and why others do not answer."""
+    identities: list[GpuIdentity] = []
+    silent: list[DeviceError] = []
+    for nvml_index in range(nvml.nvmlDeviceGetCount()):
+        try:
+            handle = nvml.nvmlDeviceGetHandleByIndex(nvml_index)
+            identities.append(
+                GpuIdentity(
+                    nvml_index=nvml_index,
+                    uuid=nvml.nvmlDeviceGetUUID(handle),
+                    model=nvml.nvmlDeviceGetName(handle),
+                    mig_models=_mig_models(nvml, handle),
+                    pci=read_pci_address(nvml, handle),
+                )
+            )
+        except nvml.NVMLError_NoPermission:
+            continue  # not available in this container, so CUDA does not count it either
+        except nvml.NVMLError_Uninitialized:
+            raise
+        except nvml.NVMLError as error:  # lost, or without power: the other GPUs still work
+            name = f"GPU {nvml_index} does not answer"
+            silent.append(build_device_error(nvml, name, nvml_index, error))
+    return identities, silent
+
+
+def _mig_models(nvml: Nvml, handle: Nvml) -> dict[str, str]:
+    models = {}
+    maximum = unless_unsupported(nvml, nvml.nvmlDeviceGetMaxMigDeviceCount, handle)
+    for index in range(maximum or 0):  # a GPU without MIG has no instances
+        try:
+            instance = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
+        except (nvml.NVMLError_NotFound, nvml.NVMLError_InvalidArgument):
+            continue  # unused
+        models[nvml.nvmlDeviceGetUUID(instance)] = nvml.nvmlDeviceGetName(instance)
+    return models
+
+
+def open_all(nvml: Nvml, visible: Sequence[VisibleGpu], zeusd: Zeusd | None) -> list[Device]:
+    """Open GPUs, all or none; raises ``DeviceError``."""
+    with contextlib.ExitStack() as stack:
+        devices: list[Device] = []
+        for gpu in visible:
+            device = NvmlGpu(nvml, gpu, zeusd)
+            stack.callback(device.close)
+            devices.append(device)
+        stack.pop_all()  # only an error closes them here
+        return devices

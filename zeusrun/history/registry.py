@@ -18,8 +18,6 @@ from zeusrun.files.home import ADDRESS_FILE, shared_directory
 from zeusrun.files.private import make_folder, read_file, replace_file
 from zeusrun.history import rules
 from zeusrun.history.base import History
-from zeusrun.history.shared.spool import Spool
-from zeusrun.history.shared.store import SharedHistory
 from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.job_name import is_job_name
 from zeusrun.plugins import check_extra, create_plugin
@@ -32,7 +30,8 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from zeusrun.history.base import Shared
-    from zeusrun.history.shared.store import Offline
+    from zeusrun.history.shared.spool import Spool
+    from zeusrun.history.shared.store import Offline, SharedHistory
     from zeusrun.trial import Trial
 
 HISTORY_VARIABLE = "ZEUSRUN_HISTORY"
@@ -151,6 +150,8 @@ def open_shared(
     **options: Unpack[Options],
 ) -> SharedHistory:
     """Open a shared history by its URL, as ``open_named`` does."""
+    from zeusrun.history.shared.store import SharedHistory  # noqa: PLC0415 - most have a local one
+
     folder = shared_directory(home) / _folder_name(url)
     remote, name = _open_remote(home, environment, url, source)
     if hide_password(url) == url:
@@ -171,6 +172,10 @@ def waiting_spools(home: Path, besides: Collection[str] = ()) -> dict[str, Spool
     """
     known = {_folder_name(name) for name in besides}
     folders = [each for each in _folders(home) if each.name not in known]
+    if not folders:
+        return {}
+    from zeusrun.history.shared.spool import Spool  # noqa: PLC0415 - as above
+
     spools = {_read_note(each / "url") or each.name: Spool(each / "spool") for each in folders}
     return {name: spool for name, spool in spools.items() if spool or spool.list_refused()}
 

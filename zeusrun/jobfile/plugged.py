@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -10,6 +11,7 @@ from pydantic_core import core_schema
 
 from zeusrun.jobfile.section import Section
 from zeusrun.parts import load_part
+from zeusrun.run_on.registry import BACKENDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from pydantic_core import CoreSchema
     from typing_extensions import Self
 
-    from zeusrun.jobfile.sections import BatchSizes
+    from zeusrun.jobfile.sections import BatchSizes, Launch
     from zeusrun.trial import Trial
 
 
@@ -118,3 +120,65 @@ def plug(name: str) -> Any:  # noqa: ANN401 - the type of a field
         return section
 
     return Annotated[Any, Plugged(partial(find_part, name)), AfterValidator(check)]
+
+
+LOCAL = "local"
+"""``run_on: local`` is the same as no section: this machine alone."""
+
+
+def read_run_on(value: object) -> object:
+    """Return what the short forms stand for: ``local``, and ``slurm`` for ``{slurm: {}}``.
+
+    Raises:
+        ValueError: If the value is another text, or a list.
+    """
+    if isinstance(value, str) and value in BACKENDS:
+        return {value: {}}
+    if isinstance(value, (str, list)) and value != LOCAL:
+        raise ValueError(
+            "must be local, " + ", ".join(BACKENDS) + ", or a section such as {hosts: [a, b]}, "
+            f"not {value!r}"
+        )
+    return None if value == LOCAL else value
+
+
+SECTIONS = {
+    "run_on": ("run_on_section", "RunOn"),
+    "price": ("tariff_section", "Price"),
+    "carbon": ("tariff_section", "Carbon"),
+}
+"""Sections of this package that few jobs have: the module and the class."""
+
+
+def find_section(key: str) -> type[Section]:
+    """Return one of ``SECTIONS``."""
+    module, kind = SECTIONS[key]
+    section: type[Section] = getattr(importlib.import_module(f"zeusrun.jobfile.{module}"), kind)
+    return section
+
+
+def check_launch(launch: Launch, info: ValidationInfo) -> Launch:
+    """Return ``launch`` if a job can be launched so on the machines of ``run_on``."""
+    if "run_on" not in info.data:  # it is itself wrong, and its own error counts
+        return launch
+    if info.data["run_on"] is not None:
+        info.data["run_on"].check_launch(launch)
+    elif launch.nnodes not in {None, 1}:
+        raise ValueError(
+            f"has nnodes: {launch.nnodes}, but no machines are named; add run_on: slurm, or "
+            "{hosts: [a, b]}"
+        )
+    return launch
+
+
+def count_ranks(values: Mapping[str, Any]) -> int | None:
+    """Return the processes of ``launch`` on all machines of ``run_on``.
+
+    ``None`` if the job file alone does not say it, or one of the two is absent because it is wrong.
+    """
+    launch, run_on = values.get("launch"), values.get("run_on")
+    if launch is None or "run_on" not in values:
+        return None
+    counts = [launch.nproc_per_node] * (launch.nnodes or 1)
+    counts = counts if run_on is None else run_on.count_ranks(launch)
+    return sum(counts) if counts and all(isinstance(each, int) for each in counts) else None

@@ -10,24 +10,19 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from pydantic import AfterValidator, Field, ValidationInfo, create_model, model_validator
+from pydantic import AfterValidator, Field, create_model, model_validator
 
 from zeusrun.errors import JobFileError
 from zeusrun.jobfile.hosts import Host, parse_host, parse_hostfile, parse_hosts
-from zeusrun.jobfile.plugged import Plugged
+from zeusrun.jobfile.plugged import LOCAL, Plugged
 from zeusrun.jobfile.section import Section
 from zeusrun.jobfile.values import read_by
 from zeusrun.run_on.registry import BACKENDS, load
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from typing_extensions import Self
 
     from zeusrun.jobfile.sections import Launch
-
-LOCAL = "local"
-"""``run_on: local`` is the same as no section: this machine alone."""
 
 JOIN = "join"
 """``fan_out: join`` starts nothing: a person runs ``zeusrun join`` on each other host."""
@@ -130,6 +125,32 @@ class Machines(Section):
             )
         return self
 
+    def check_launch(self, launch: Launch) -> None:
+        """Raise ``ValueError`` if a job cannot be launched so on these machines."""
+        several = launch.nnodes not in {None, 1}
+        if self.scheduled is not None:
+            self.scheduled.check_nodes(launch.nnodes or 1)
+        if self.scheduler and not several:
+            return
+        if self.hosts and launch.nnodes not in {None, len(self.hosts)}:
+            raise ValueError(
+                f"has nnodes: {launch.nnodes}, but run_on.hosts has {len(self.hosts)}; "
+                "remove nnodes"
+            )
+        key = f"nnodes: {launch.nnodes}" if self.scheduler else "run_on"
+        if not launch.distributed:
+            raise ValueError(
+                f"has distributed: false, which is for one process; remove it, or {key}"
+            )
+        if launch.gpus != "all":
+            raise ValueError(f"has gpus: {launch.gpus}, but with {key}, only gpus: all is possible")
+
+    def count_ranks(self, launch: Launch) -> list[int | str]:
+        """Return the processes of each machine, as far as the job file names the machines."""
+        if self.scheduler is not None:
+            return [launch.nproc_per_node] * (launch.nnodes or 1)
+        return [host.slots or launch.nproc_per_node for host in map(parse_host, self.hosts)]
+
     @property
     def scheduler(self) -> str | None:
         """The name of the scheduler that chooses the machines; ``None``: the job file does."""
@@ -211,56 +232,3 @@ def list_words() -> list[str]:
     """Return the short forms of ``run_on``: ``local``, and schedulers of which nothing is asked."""
     fields = {name: _find_section(name).model_fields.values() for name in BACKENDS}
     return [LOCAL, *(name for name, own in fields.items() if not any(f.is_required() for f in own))]
-
-
-def read_run_on(value: object) -> object:
-    """Return what the short forms stand for: ``local``, and ``slurm`` for ``{slurm: {}}``.
-
-    Raises:
-        ValueError: If the value is another text, or a list.
-    """
-    if isinstance(value, str) and value in BACKENDS:
-        return {value: {}}
-    if isinstance(value, (str, list)) and value != LOCAL:
-        raise ValueError(
-            "must be local, " + ", ".join(BACKENDS) + ", or a section such as {hosts: [a, b]}, "
-            f"not {value!r}"
-        )
-    return None if value == LOCAL else value
-
-
-def check_launch(launch: Launch, info: ValidationInfo) -> Launch:
-    """Return ``launch`` if a job can be launched so on the machines of ``run_on``."""
-    if "run_on" not in info.data:  # it is itself wrong, and its own error counts
-        return launch
-    run_on: Machines | None = info.data["run_on"]
-    given, several = f"has nnodes: {launch.nnodes}, but", launch.nnodes not in {None, 1}
-    if run_on is None and several:
-        raise ValueError(f"{given} no machines are named; add run_on: slurm, or {{hosts: [a, b]}}")
-    if run_on is not None and run_on.scheduled is not None:
-        run_on.scheduled.check_nodes(launch.nnodes or 1)
-    if run_on is None or (run_on.scheduler and not several):
-        return launch
-    if run_on.hosts and launch.nnodes not in {None, len(run_on.hosts)}:
-        raise ValueError(f"{given} run_on.hosts has {len(run_on.hosts)}; remove nnodes")
-    key = f"nnodes: {launch.nnodes}" if run_on.scheduler else "run_on"
-    if not launch.distributed:
-        raise ValueError(f"has distributed: false, which is for one process; remove it, or {key}")
-    if launch.gpus != "all":
-        raise ValueError(f"has gpus: {launch.gpus}, but with {key}, only gpus: all is possible")
-    return launch
-
-
-def count_ranks(values: Mapping[str, Any]) -> int | None:
-    """Return the processes of ``launch`` on all machines of ``run_on``.
-
-    ``None`` if the job file alone does not say it, or one of the two is absent because it is wrong.
-    """
-    launch, run_on = values.get("launch"), values.get("run_on")
-    if launch is None or "run_on" not in values:
-        return None
-    hosts = ("any",) * (launch.nnodes or 1)
-    if run_on is not None and run_on.scheduler is None:
-        hosts = run_on.hosts
-    counts = [host.slots or launch.nproc_per_node for host in map(parse_host, hosts)]
-    return sum(counts) if counts and all(isinstance(each, int) for each in counts) else None

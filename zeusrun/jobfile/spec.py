@@ -9,7 +9,7 @@ from collections.abc import Mapping  # noqa: TC003 - pydantic reads the annotati
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from pydantic import (
     AfterValidator,
@@ -25,12 +25,12 @@ from zeusrun.errors import JobFileError
 from zeusrun.job_name import check_job_name
 from zeusrun.jobfile.metrics_section import Metrics, find_metrics
 from zeusrun.jobfile.placeholders import expand_placeholders, find_placeholders, find_shares
-from zeusrun.jobfile.plugged import plug
-from zeusrun.jobfile.run_on_section import (
-    RunOn,
+from zeusrun.jobfile.plugged import (
+    Plugged,
     check_launch,
     count_ranks,
-    list_words,
+    find_section,
+    plug,
     read_run_on,
 )
 from zeusrun.jobfile.secrets import Secret, hide_secret, mask_items, read_secrets, write_secrets
@@ -50,10 +50,10 @@ from zeusrun.jobfile.sections import (
     StallSection,
     read_short_form,
 )
-from zeusrun.jobfile.tariff_section import Carbon, Price, Pue  # noqa: TC001 - pydantic needs them
 from zeusrun.jobfile.values import (
     EnvName,
     PassedText,
+    Pue,
     Template,
     can_run,
     check_path,
@@ -68,6 +68,16 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from zeusrun.jobfile.plugged import PartSection
+    from zeusrun.jobfile.run_on_section import Machines
+    from zeusrun.jobfile.tariff_section import Carbon, Price
+
+    _RunOn: TypeAlias = Machines | None
+    _Price: TypeAlias = Price | None
+    _Carbon: TypeAlias = Carbon | None
+else:
+    _RunOn = Annotated[Any, Plugged(partial(find_section, "run_on")), BeforeValidator(read_run_on)]
+    _Price = Annotated[Any, Plugged(partial(find_section, "price"))]
+    _Carbon = Annotated[Any, Plugged(partial(find_section, "carbon"))]
 
 
 def _check_instrument(instrument: bool, info: ValidationInfo) -> bool:
@@ -191,9 +201,7 @@ class _Job(Section):
         description="Run the script under zeusrun's worker, which counts steps, records the "
         "cause of a crash, and stops gently.",
     )
-    run_on: Annotated[RunOn | None, BeforeValidator(read_run_on)] = Field(
-        None, description="Machines of the job; local or null: this one alone."
-    )
+    run_on: _RunOn = Field(None, description="Machines of the job; local or null: this one alone.")
     launch: Annotated[Launch, AfterValidator(check_launch)] = Launch()
     objective: Objective
     batch_size: Annotated[BatchSizes, AfterValidator(_check_batch_size)]
@@ -208,8 +216,8 @@ class _Job(Section):
     schedule: ScheduleSection | None = Field(
         None, description="When it runs by itself; zeusrun schedule add turns it on."
     )
-    price: Price | None = Field(None, description="What a kilowatt-hour costs.")
-    carbon: Carbon | None = Field(None, description="How much CO2 a kilowatt-hour causes.")
+    price: _Price = None
+    carbon: _Carbon = None
     pue: Pue | None = Field(None, description="Power usage effectiveness of the site.")
     history: Annotated[HistorySection, BeforeValidator(read_short_form)] = Field(
         HistorySection(), description="Where the runs are recorded: its URL, or a section."
@@ -349,14 +357,14 @@ def load_spec(path: Path, overrides: Sequence[str] = (), folder: Path | None = N
     values = {**document.data, "source": source, "secrets": secrets}
     hide = partial(hide_secret, secrets=secrets)
     try:
-        return validate(JobSpec, document, values, _OWN, hide)
+        return validate(JobSpec, document, values, OWN, hide)
     except JobFileError:
         if not overrides:
             raise
         with contextlib.suppress(JobFileError):
             load_spec(path)
             document.blame_overrides()  # the file alone is valid
-    return validate(JobSpec, document, values, _OWN, hide)  # the same, with other places
+    return validate(JobSpec, document, values, OWN, hide)  # the same, with other places
 
 
 def load_keep(path: Path) -> Keep:
@@ -367,25 +375,9 @@ def load_keep(path: Path) -> Keep:
         raise JobFileError(f"{path}: its section 'keep' is not usable") from None
 
 
-def spec_json_schema() -> dict[str, Any]:
-    """Return the JSON Schema of a job file, for editors: descriptions, defaults, no other keys."""
-    schema = JobSpec.model_json_schema()
-    for name in _OWN:
-        del schema["properties"][name]
-    schema["required"] = [name for name in schema["required"] if name not in _OWN]
-    sections = schema["properties"]["history"]
-    sections["anyOf"] = [{"type": "string"}, {"$ref": sections.pop("$ref")}]
-    schema["properties"]["run_on"]["anyOf"] += [{"const": word} for word in list_words()]
-    schema["oneOf"] = [{"required": ["script"]}, {"required": ["module"]}]
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        **schema,
-        "title": "zeusrun job",
-        "description": "One recurring training job.",
-    }
+OWN = frozenset({"source", "secrets"})
+"""Fields that are no keys of the file."""
 
-
-_OWN = frozenset({"source", "secrets"})  # fields that are no keys of the file
 _NO_SCRIPT = (".yaml", ".yml", ".json", ".sh", ".ipynb")
 
 

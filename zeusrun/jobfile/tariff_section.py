@@ -30,9 +30,6 @@ _YEAR_2200 = 7_258_118_400  # a time beyond it is a slip, and one near year 9999
 _NO_TEXT = "{} is not UTF-8 text; save it as CSV in UTF-8"
 _MAX_BYTES = 16 << 20  # a year of quarters of an hour has 1 MB
 
-Pue = Annotated[float, Field(ge=1, le=10)]
-"""Power usage effectiveness; a larger number is a percentage."""
-
 
 class WeekRow(Section):
     """A row of a weekly table."""
@@ -153,6 +150,7 @@ def _check_currency(currency: str) -> str:
 class Price(_TariffSection):
     """What a kilowatt-hour costs."""
 
+    summary: ClassVar[str] = "What a kilowatt-hour costs."
     rate_key = "per_kwh"
     bounds = (-_MAX_PER_KWH, _MAX_PER_KWH)
     currency: Annotated[str, AfterValidator(_check_currency)] = Field(
@@ -172,6 +170,7 @@ class Price(_TariffSection):
 class Carbon(_TariffSection):
     """How much CO2 a kilowatt-hour causes."""
 
+    summary: ClassVar[str] = "How much CO2 a kilowatt-hour causes."
     rate_key = "g_per_kwh"
     bounds = (0.0, _MAX_G_PER_KWH)
     g_per_kwh: float | None = Field(

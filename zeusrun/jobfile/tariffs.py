@@ -10,18 +10,16 @@ from pydantic import Field
 from zeusrun.clock import read_clock
 from zeusrun.errors import JobFileError
 from zeusrun.jobfile.section import Section, validate
-from zeusrun.jobfile.tariff_section import Carbon, Price, Pue  # noqa: TC001 - pydantic needs them
+from zeusrun.jobfile.tariff_section import Carbon, Price  # noqa: TC001 - pydantic needs them
+from zeusrun.jobfile.values import Pue  # noqa: TC001 - as above
 from zeusrun.jobfile.yaml_reader import read_document
-from zeusrun.tariff import Tariffs
+from zeusrun.tariff import TARIFF_FILE, Tariffs
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from zeusrun.jobfile.spec import JobSpec
     from zeusrun.tariff import Tariff
-
-TARIFF_FILE = "tariff.yaml"
-"""The file of the home, with the keys ``price``, ``carbon`` and ``pue`` of a job file."""
 
 
 class HomeTariff(Section):

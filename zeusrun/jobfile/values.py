@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, ValidationInfo, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, WithJsonSchema
 
 from zeusrun.jobfile.placeholders import expand_placeholders, find_placeholders
 from zeusrun.jobfile.validators import (
@@ -128,3 +128,7 @@ def check_path(
 def can_run(path: Path) -> bool:
     """Whether Python may run a path: a file, or a folder with a ``__main__.py``."""
     return any(os.path.isfile(each) for each in (path, *(path / name for name in _MAIN)))  # noqa: PTH113 - never raises
+
+
+Pue = Annotated[float, Field(ge=1, le=10)]
+"""Power usage effectiveness; a larger number is a percentage."""

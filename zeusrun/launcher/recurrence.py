@@ -12,8 +12,6 @@ from zeusrun.errors import DeviceError, ExitCode
 from zeusrun.history.base import NEWEST
 from zeusrun.launcher import attempt
 from zeusrun.launcher.events import Noted, Warned
-from zeusrun.launcher.nodes.limits import JoinedLimits
-from zeusrun.launcher.power.control import open_limits
 from zeusrun.launcher.processes.signals import PREEMPTING, CaughtSignals
 from zeusrun.lever import POWER, Lever
 from zeusrun.reasons import ReasonCode
@@ -25,6 +23,7 @@ if TYPE_CHECKING:
     from zeusrun.gpu.power_limits.holder import LimitHolder
     from zeusrun.launcher.context import Submission
     from zeusrun.launcher.events import Emit
+    from zeusrun.launcher.nodes.limits import JoinedLimits
     from zeusrun.launcher.supervision.stopping import StopOrder
     from zeusrun.trial import Trial
 
@@ -69,10 +68,16 @@ def _limits(submission: Submission, emit: Emit) -> Iterator[LimitHolder | Joined
         mode = "observe"
     # The job's own ZEUSD_SOCK_PATH counts for the guard as it does for the devices.
     environment = {**submission.environment, **submission.spec.env}
-    holder: LimitHolder | JoinedLimits | None
-    holder = open_limits(mode, submission.devices, submission.home, environment)
+    own: LimitHolder | None = None
+    if submission.gpus:
+        from zeusrun.launcher.power.control import open_limits  # noqa: PLC0415 - for GPUs alone
+
+        own = open_limits(mode, submission.devices, submission.home, environment)
+    holder: LimitHolder | JoinedLimits | None = own
     if submission.nodes and submission.gpus and mode != "observe":
-        holder = JoinedLimits(holder, [node.limits for node in submission.nodes], mode)
+        from zeusrun.launcher.nodes.limits import JoinedLimits  # noqa: PLC0415 - few jobs have them
+
+        holder = JoinedLimits(own, [node.limits for node in submission.nodes], mode)
     if holder is None:
         if fixed_w is not None:
             emit(Warned(f"power_limit.watts: the job has no GPU to hold to {fixed_w:g} W"))

@@ -19,17 +19,23 @@ from zeusrun.clock import local_time, read_clock
 from zeusrun.energy.cpu import cpu_device
 from zeusrun.energy.device import LimitableDevice
 from zeusrun.errors import DeviceError, HistoryError, JobFileError, ZeusrunError, advice_on
-from zeusrun.files.home import home_directory, limits_directory, notices_directory, trusted_home
+from zeusrun.files.home import (
+    home_directory,
+    limits_directory,
+    notices_directory,
+    trusted_home,
+)
 from zeusrun.files.lock import FileLock
 from zeusrun.gpu.nvml import gpus_of_job
 from zeusrun.gpu.power_limits.original_limits import LimitLock, abandoned_gpus, is_held
 from zeusrun.history.http.address import is_loopback
 from zeusrun.history.http.client import TOKEN_FILE, TOKEN_VARIABLE, HttpHistory, read_token
 from zeusrun.history.registry import waiting_spools
-from zeusrun.jobfile.tariffs import TARIFF_FILE, load_home_tariffs
+from zeusrun.jobfile.tariffs import load_home_tariffs
 from zeusrun.launcher.power.control import held_by
 from zeusrun.launcher.processes.command import find_torchrun
 from zeusrun.plugins import find_damaged_packages
+from zeusrun.tariff import TARIFF_FILE
 from zeusrun.trial import EnergySource
 
 if TYPE_CHECKING:

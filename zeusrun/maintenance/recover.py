@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from zeusrun.clock import timestamp
 from zeusrun.errors import BusyError
+from zeusrun.files.home import limits_directory
 from zeusrun.history.base import UnavailableError
 from zeusrun.history.rules import has_expired
 from zeusrun.launcher.events import FoundLost, Noted, Warned
-from zeusrun.launcher.power.control import restore_limits
 from zeusrun.launcher.processes.descendants import end_group, end_run, names_of, scan_processes
 from zeusrun.launcher.queue.tickets import find_waiting
 from zeusrun.launcher.rundir.layout import RunPaths, has_checkpoint
@@ -44,11 +44,8 @@ def clean_up(history: History, home: Path, job: str, own: str | None, emit: Emit
 
     ``own`` is the allocation of this submit, if it is in one.
     """
-    restored, problems, _ = restore_limits(home)
-    for limit in restored:
-        emit(Noted(limit.text))
-    for text in problems:
-        emit(Warned(text))
+    if limits_directory(home).is_dir():
+        _restore_limits(home, emit)
     for orphans in end_orphans(home, job):
         emit(Noted(f"ended {orphans.text}"))
         if orphans.problem is not None:
@@ -63,6 +60,16 @@ def clean_up(history: History, home: Path, job: str, own: str | None, emit: Emit
     dead = tuple(trial for trial in recovered if trial.status is TrialStatus.LOST)
     if dead:
         emit(FoundLost(dead))
+
+
+def _restore_limits(home: Path, emit: Emit) -> None:
+    from zeusrun.launcher.power.control import restore_limits  # noqa: PLC0415 - for GPUs alone
+
+    restored, problems, _ = restore_limits(home)
+    for limit in restored:
+        emit(Noted(limit.text))
+    for text in problems:
+        emit(Warned(text))
 
 
 def recover_lost(

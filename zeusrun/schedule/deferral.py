@@ -16,8 +16,9 @@ from zeusrun.errors import UsageError, ZeusrunError
 from zeusrun.history.base import NEWEST
 from zeusrun.history.registry import open_history
 from zeusrun.jobfile.spec import load_spec
-from zeusrun.jobfile.tariffs import TARIFF_FILE, load_tariffs
+from zeusrun.jobfile.tariffs import load_tariffs
 from zeusrun.schedule.due import PERIOD_S, PlannedStart
+from zeusrun.tariff import TARIFF_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
-from zeusrun.jobfile.plugged import PartSection
-from zeusrun.jobfile.run_on_section import count_ranks
+from zeusrun.jobfile.plugged import PartSection, count_ranks
 
 if TYPE_CHECKING:
     from zeusrun.jobfile.sections import BatchSizes

@@ -7,7 +7,7 @@ import pytest
 from tests.factories import load_job
 from zeusrun.errors import JobFileError
 from zeusrun.jobfile.hosts import Host
-from zeusrun.jobfile.run_on_section import count_ranks
+from zeusrun.jobfile.plugged import count_ranks
 from zeusrun.jobfile.settings import read_settings
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.run_on.slurm.section import Slurm, time_s

@@ -15,7 +15,8 @@ from zeusrun.files.home import limits_directory
 from zeusrun.gpu.power_limits.holder import LimitHolder
 from zeusrun.gpu.power_limits.original_limits import is_held, read_record, repair_limits
 from zeusrun.gpu.registry import open_device
-from zeusrun.launcher.power.profiler import LimitsReport, Profiling
+from zeusrun.launcher.power.limits import LimitsReport
+from zeusrun.launcher.power.profiler import Profiling
 from zeusrun.launcher.processes.guard import GuardProcess
 from zeusrun.lever import power_lever
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zeusrun.bandit.problem import is_stale, step_cost_j
@@ -22,18 +21,6 @@ if TYPE_CHECKING:
 CHECK_EVERY_S = 60.0  # the choice is measured again so often, at no cost
 FAIR_ERROR = 0.02  # the most that a probe may have which the end of the training cuts short
 MOST_PROFILES = 3  # in one trial: a job whose speed keeps changing is not profiled again and again
-
-
-@dataclass(frozen=True)
-class LimitsReport:
-    """What was measured under each limit, and the cost above holding the best one throughout."""
-
-    profile: tuple[PowerPoint, ...] = ()
-    extra_cost_j: float | None = None
-
-
-NO_LIMITS = LimitsReport()
-"""The report of a trial that ended before anything was measured, or has no GPU."""
 
 
 class Profiling:

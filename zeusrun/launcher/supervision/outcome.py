@@ -12,8 +12,7 @@ from zeusrun.clock import timestamp
 from zeusrun.cost import cost_j
 from zeusrun.energy.device import is_same_limit
 from zeusrun.errors import JobFileError
-from zeusrun.jobfile.tariffs import load_tariffs
-from zeusrun.launcher.power.profiler import NO_LIMITS, LimitsReport
+from zeusrun.launcher.power.limits import NO_LIMITS, LimitsReport
 from zeusrun.launcher.processes.torchrun import TICK_S
 from zeusrun.launcher.rundir.failure import NO_CAUSE, Failure, signal_name
 from zeusrun.launcher.supervision.verdict import End, describe_target, judge_end
@@ -325,6 +324,8 @@ def price_at_end(submission: Submission, trial: Trial, outcome: Outcome) -> Outc
     priced = price_outcome(trial, outcome, submission.tariffs)
     if len(priced.warnings) == len(outcome.warnings):  # nothing is unknown
         return priced
+    from zeusrun.jobfile.tariffs import load_tariffs  # noqa: PLC0415 - few jobs have a tariff
+
     try:
         newer = load_tariffs(submission.spec, submission.home)
     except JobFileError:  # a file that changed during the run must not fail it

@@ -14,7 +14,7 @@ from zeusrun.clock import timestamp
 from zeusrun.energy.monitor import EnergyMonitor
 from zeusrun.energy.sharing import ForeignProcesses
 from zeusrun.launcher.events import Advanced, BoundChanged, Messages, Printed, Warned
-from zeusrun.launcher.power.control import LimitControl
+from zeusrun.launcher.power.limits import NoLimits
 from zeusrun.launcher.processes.command import placeholder_values
 from zeusrun.launcher.processes.torchrun import StopLevel
 from zeusrun.launcher.remarks import describe_schedule, find_remarks
@@ -56,9 +56,11 @@ from zeusrun.trial import TrialStatus, join_parts
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from zeusrun.choice.choose import Choice
     from zeusrun.files.tail import LineTail
     from zeusrun.launcher.begin import Begun
     from zeusrun.launcher.context import Submission
+    from zeusrun.launcher.power.limits import Limits
     from zeusrun.launcher.processes.signals import CaughtSignals
     from zeusrun.metrics.progress import Progress
     from zeusrun.metrics.seen import Ranks
@@ -100,15 +102,7 @@ class Supervised:
             spec, trial, paths, signals, messages, cost_bound_j=bound_j, allocation=allocation
         )
         self.policy = PolicyControl(submission, choice, self.meter)
-        self.limits = LimitControl(
-            submission.limits,
-            submission.gpus,
-            ranks.slowest if spec.instrument else None,
-            messages.warn,
-            choice=choice,
-            fixed=power_lever(spec.power_limit.watts),
-            next_lever=self.policy.next_lever,
-        )
+        self.limits = _open_limits(submission, choice, ranks, messages, self.policy)
         self.stalls = StallControl(spec, trial, paths, messages, ranks)
         self.neighbours = Neighbours(submission.home, on_cpu=not submission.gpus)
         self.logs = log_tails(paths, ranks.world)
@@ -143,6 +137,29 @@ class Supervised:
         mask = self.begun.mask
         found = ((each, mask.text(storable_text(each.places))) for each in self.stalls.found)
         return tuple(each._replace(places=places) for each, places in found)
+
+
+def _open_limits(
+    submission: Submission,
+    choice: Choice,
+    ranks: RunningRanks,
+    messages: Messages,
+    policy: PolicyControl,
+) -> Limits:
+    if not submission.gpus and submission.limits is None:
+        return NoLimits()
+    from zeusrun.launcher.power.control import LimitControl  # noqa: PLC0415 - for GPUs alone
+
+    spec = submission.spec
+    return LimitControl(
+        submission.limits,
+        submission.gpus,
+        ranks.slowest if spec.instrument else None,
+        messages.warn,
+        choice=choice,
+        fixed=power_lever(spec.power_limit.watts),
+        next_lever=policy.next_lever,
+    )
 
 
 @contextlib.contextmanager

@@ -31,7 +31,6 @@ from zeusrun.launcher.queue.admission import Queue, end_allocated
 from zeusrun.launcher.queue.tickets import Tickets
 from zeusrun.launcher.recurrence import exit_code
 from zeusrun.maintenance.recover import recover_lost
-from zeusrun.notify.notices import lost_notices
 from zeusrun.reasons import ReasonCode
 from zeusrun.run_on.batch.files import QueuedFiles, find_files, new_files
 from zeusrun.run_on.registry import Allocation, SchedulerJob, cancel_job
@@ -307,7 +306,7 @@ def _conclude(
     """Record what the end of a job left, which could not do so itself; return the exit code."""
     name, recovered = source.name, recover_lost(history, spec.name, timestamp(), home)
     lost = [each for each in recovered if each.status is TrialStatus.LOST]
-    send_notices(spec, home, options.tell, lost_notices(lost))
+    send_notices(spec, home, options.tell, lambda notices: notices.lost_notices(lost))
     # Another submit may have recorded it first, or the batch step, which could not tell.
     trial = options.find_allocated(name, history)
     cancelled = ExitCode.SIGNAL_BASE + (signal.SIGINT if interrupts else signal.SIGTERM)
