@@ -45,7 +45,7 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     "history": ("history/",),
     "hooks": ("worker/hooks/",),
     "hosts": (
-        *("launcher/nodes/", "commands/node.py", "jobfile/hosts.py"),
+        *("run_on/hosts/", "commands/node.py", "jobfile/hosts.py"),
         "jobfile/run_on_section.py",
     ),
     "jobfile": ("jobfile/",),
@@ -78,10 +78,10 @@ BUDGETS: Mapping[str, int] = {
     "gpu and energy": 2_308,
     "history": 1_094,
     "hooks": 1_642,
-    "hosts": 1_620,
+    "hosts": 1_626,
     "jobfile": 3_265,
     "kubernetes": 948,
-    "launcher": 5_763,
+    "launcher": 5_822,
     "maintenance": 1_118,
     "metrics": 2_127,
     "other files": 361,
@@ -131,8 +131,8 @@ class Loaded(NamedTuple):
     lines: int
 
 
-WALK_BUDGET = Walk(files=99, stops=364, returns=265)
-LOADED_BUDGET = Loaded(modules=165, lines=19_707)
+WALK_BUDGET = Walk(files=98, stops=363, returns=265)
+LOADED_BUDGET = Loaded(modules=165, lines=19_718)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

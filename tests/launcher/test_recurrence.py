@@ -106,18 +106,17 @@ class Joined(Holder):
         self.parts = parts
 
 
-def hold(monkeypatch, folder, power_limit, holder, *, caveat=None, nodes=(), gpus=1):
+def hold(monkeypatch, folder, power_limit, holder, *, caveat=None, cluster=None, gpus=1):
     """Return the mode with which limits are opened, what is held, and what is said."""
     modes, said = [], []
     monkeypatch.setattr(
         "zeusrun.launcher.power.control.open_limits",
         lambda mode, *_arguments: modes.append(mode) or holder,
     )
-    monkeypatch.setattr("zeusrun.launcher.nodes.limits.JoinedLimits", Joined)
     devices = [SimpleNamespace(caveat=caveat)] * gpus
     submission = SimpleNamespace(
         spec=load_job(folder, power_limit=power_limit), gpus=devices, devices=devices,
-        home=folder, environment={}, nodes=nodes,
+        home=folder, environment={}, cluster=cluster,
     )  # fmt: skip
     with recurrence._limits(submission, said.append) as limits:
         pass
@@ -156,11 +155,11 @@ def test_the_limit_of_a_gpu_that_others_share_is_left_alone(tmp_path, monkeypatc
     [("optimize", 1, True), ("observe", 1, False), ("optimize", 0, False)],
 )
 def test_the_limits_of_all_hosts_are_held_together(tmp_path, monkeypatch, mode, gpus, joined):
-    node, own = SimpleNamespace(limits=Holder()), Holder()
-    _, limits, _ = hold(monkeypatch, tmp_path, {"mode": mode}, own, nodes=[node], gpus=gpus)
+    cluster, own = SimpleNamespace(join_limits=Joined), Holder()
+    _, limits, _ = hold(monkeypatch, tmp_path, {"mode": mode}, own, cluster=cluster, gpus=gpus)
     assert isinstance(limits, Joined) is joined
     own = own if gpus else None
-    assert limits.parts == (own, [node.limits], mode) if joined else limits is own
+    assert limits.parts == (own, mode) if joined else limits is own
 
 
 MISSED = TrialStatus.MISSED

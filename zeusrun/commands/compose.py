@@ -68,7 +68,7 @@ def compose(
         run_on = run_on.model_copy(update={"hosts": nodes}) if nodes[1:] else None
     with contextlib.ExitStack() as stack:
         if run_on is not None:
-            from zeusrun.launcher.nodes import cluster as hosts  # noqa: PLC0415 - few jobs have it
+            from zeusrun.run_on.hosts import cluster as hosts  # noqa: PLC0415 - few jobs have it
 
             cluster, per_node = hosts.open_cluster(spec, run_on, signals, emit)
             stack.callback(cluster.close)

@@ -11,9 +11,9 @@ import typer
 from typer import Argument
 
 from zeusrun.errors import LaunchError, UsageError
-from zeusrun.launcher.nodes.channel import PREAMBLE, Channel, ChannelError, authenticate, write_all
-from zeusrun.launcher.nodes.cluster import TOKEN_VARIABLE
-from zeusrun.launcher.nodes.node_launcher import NodeLauncher
+from zeusrun.run_on.hosts.channel import PREAMBLE, Channel, ChannelError, authenticate, write_all
+from zeusrun.run_on.hosts.cluster import TOKEN_VARIABLE
+from zeusrun.run_on.hosts.node_launcher import NodeLauncher
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -28,12 +28,10 @@ if TYPE_CHECKING:
     from zeusrun.bandit.registry import Policy
     from zeusrun.choice.problem import Forced
     from zeusrun.energy.device import Device
-    from zeusrun.gpu.power_limits.holder import LimitHolder
     from zeusrun.history.base import History
     from zeusrun.jobfile.spec import JobSpec
-    from zeusrun.launcher.nodes.cluster import Cluster
-    from zeusrun.launcher.nodes.limits import JoinedLimits
-    from zeusrun.launcher.nodes.remote_node import RemoteNode
+    from zeusrun.launcher.other_hosts import Hosts, Node
+    from zeusrun.launcher.power.limits import HeldLimits
     from zeusrun.launcher.processes.command import Command, Torchrun
     from zeusrun.run_on.registry import Allocation
     from zeusrun.trial import Trial
@@ -52,11 +50,11 @@ class Submission:
     home: Path  # contains the run directories
     environment: Mapping[str, str]  # inherited by the ranks
     forced: Forced | None = None  # ``None`` to ask the policy
-    limits: LimitHolder | JoinedLimits | None = None  # holds power limits while it is entered
+    limits: HeldLimits | None = None  # holds power limits while it is entered
     host: str = field(default_factory=platform.node)  # name of this machine
     tariffs: Tariffs = field(default_factory=Tariffs)
     describe_machine: Callable[[], dict[str, Any]] = dict  # for the page of a shared history
-    cluster: Cluster | None = None  # the other hosts, if there are several
+    cluster: Hosts | None = None  # the other hosts, if there are several
     allocation: Allocation | None = None  # the job of a scheduler that it runs in
     planned: Machine | None = None  # of a job that will run elsewhere, as far as it is known
 
@@ -66,7 +64,7 @@ class Submission:
         return [device for device in self.devices if device.is_gpu]
 
     @property
-    def nodes(self) -> Sequence[RemoteNode]:
+    def nodes(self) -> Sequence[Node]:
         """The other hosts."""
         return () if self.cluster is None else self.cluster.nodes
 

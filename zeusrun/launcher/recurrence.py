@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from zeusrun.gpu.power_limits.holder import LimitHolder
     from zeusrun.launcher.context import Submission
     from zeusrun.launcher.events import Emit
-    from zeusrun.launcher.nodes.limits import JoinedLimits
+    from zeusrun.launcher.power.limits import HeldLimits
     from zeusrun.launcher.supervision.stopping import StopOrder
     from zeusrun.trial import Trial
 
@@ -54,7 +54,7 @@ def submit(submission: Submission, emit: Emit) -> SubmitResult:
 
 
 @contextlib.contextmanager
-def _limits(submission: Submission, emit: Emit) -> Iterator[LimitHolder | JoinedLimits | None]:
+def _limits(submission: Submission, emit: Emit) -> Iterator[HeldLimits | None]:
     """Hold the GPUs' power limits, and restore the original ones at the end."""
     mode, fixed_w = submission.spec.power_limit.mode, submission.spec.power_limit.watts
     shared = [text for device in submission.gpus if (text := device.caveat) is not None]
@@ -73,11 +73,9 @@ def _limits(submission: Submission, emit: Emit) -> Iterator[LimitHolder | Joined
         from zeusrun.launcher.power.control import open_limits  # noqa: PLC0415 - for GPUs alone
 
         own = open_limits(mode, submission.devices, submission.home, environment)
-    holder: LimitHolder | JoinedLimits | None = own
-    if submission.nodes and submission.gpus and mode != "observe":
-        from zeusrun.launcher.nodes.limits import JoinedLimits  # noqa: PLC0415 - few jobs have them
-
-        holder = JoinedLimits(own, [node.limits for node in submission.nodes], mode)
+    holder: HeldLimits | None = own
+    if submission.cluster is not None and submission.gpus and mode != "observe":
+        holder = submission.cluster.join_limits(own, mode)
     if holder is None:
         if fixed_w is not None:
             emit(Warned(f"power_limit.watts: the job has no GPU to hold to {fixed_w:g} W"))

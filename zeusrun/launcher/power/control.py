@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from zeusrun.choice.choose import Choice
     from zeusrun.energy.device import Device
     from zeusrun.gpu.power_limits.original_limits import Restored
-    from zeusrun.launcher.nodes.limits import JoinedLimits
+    from zeusrun.launcher.power.limits import HeldLimits
     from zeusrun.lever import Lever
     from zeusrun.metrics.progress import EnergyBetween
     from zeusrun.sidecar.step_clock import StepCount
@@ -80,7 +80,7 @@ class LimitControl:
 
     def __init__(
         self,
-        holder: LimitHolder | JoinedLimits | None,
+        holder: HeldLimits | None,
         gpus: Sequence[Device],
         slowest: Callable[[], StepCount | None] | None,
         warn: Callable[[str], None],

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
+    from typing_extensions import Self
+
     from zeusrun.lever import Lever
     from zeusrun.metrics.progress import EnergyBetween
     from zeusrun.trial import PowerPoint
@@ -23,6 +25,44 @@ class LimitsReport:
 
 NO_LIMITS = LimitsReport()
 """The report of a trial that ended before anything was measured, or has no GPU."""
+
+
+class HeldLimits(Protocol):
+    """Holds limits while it is entered: those of this host, or of several as one."""
+
+    @property
+    def levers(self) -> tuple[Lever, ...]:
+        """The limits that every GPU accepts, ascending."""
+
+    @property
+    def refused(self) -> str | None:
+        """Why the limits are not changed."""
+
+    @property
+    def taken(self) -> str | None:
+        """A sentence on a limit that somebody else has set meanwhile."""
+
+    @property
+    def unrestored(self) -> str | None:
+        """What could not be restored."""
+
+    def __enter__(self) -> Self:
+        """Lock the GPUs; raises ``ZeusrunError``."""
+
+    def __exit__(self, *error: object) -> None:
+        """Restore the original limits."""
+
+    def check(self, lever: Lever) -> None:
+        """Raise ``DeviceError`` if a GPU does not take a limit."""
+
+    def hold(self, lever: Lever, trial: str) -> None:
+        """Hold a limit on every GPU; raises ``DeviceError``."""
+
+    def restore(self) -> None:
+        """Restore the original limits; raises ``DeviceError``."""
+
+    def keep_guarded(self) -> None:
+        """Keep the guard running; raises ``DeviceError``."""
 
 
 class Limits(Protocol):

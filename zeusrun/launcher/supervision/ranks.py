@@ -23,7 +23,7 @@ from zeusrun.sidecar.step_clock import read_step_clock
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from zeusrun.launcher.nodes.remote_node import RemoteNode
+    from zeusrun.launcher.other_hosts import Node
     from zeusrun.launcher.processes.command import Command
     from zeusrun.launcher.rundir.layout import RunPaths
     from zeusrun.sidecar.events import Event
@@ -47,9 +47,7 @@ class RunningRanks:
     exit: ProcessExit
     _torchrun: TorchrunProcess  # from ``run`` on
 
-    def __init__(
-        self, paths: RunPaths, own: range = range(1), nodes: Sequence[RemoteNode] = ()
-    ) -> None:
+    def __init__(self, paths: RunPaths, own: range = range(1), nodes: Sequence[Node] = ()) -> None:
         """Prepare; nothing runs, and no rank is known yet."""
         self._paths, self._run_dir, self._nodes = paths, str(paths.run_dir), nodes
         self._members = tuple(own)
@@ -123,7 +121,7 @@ class RunningRanks:
         """Which host was lost first, and why, as a sentence; ``None`` if none was."""
         return next((node.lost for node in self._nodes if node.lost is not None), None)
 
-    def _node_of(self, rank: int) -> RemoteNode | None:
+    def _node_of(self, rank: int) -> Node | None:
         return next((node for node in self._nodes if rank in node.ranks), None)
 
     def count(self, rank: int | None = None) -> StepCount | None:

@@ -16,13 +16,13 @@ import pytest
 from tests.gpu.fixtures import GpuMachine
 from tests.gpu.power_limits.test_holder import NoGuard
 from tests.gpu.simulated import SimulatedDevice
-from tests.launcher.nodes.ends import prepare
+from tests.run_on.hosts.ends import prepare
 from tests.runs import wait_for
 from zeusrun.errors import BusyError, DeviceError, LaunchError, LimitRefusedError
 from zeusrun.gpu.power_limits.holder import LimitHolder
 from zeusrun.gpu.power_limits.original_limits import is_held
-from zeusrun.launcher.nodes.limits import JoinedLimits
 from zeusrun.lever import POWER, Lever
+from zeusrun.run_on.hosts.limits import JoinedLimits
 
 FOUND_W, OWN_W = 312.345, 300.0
 watts = functools.partial(Lever, POWER)

@@ -10,12 +10,12 @@ import time
 
 from tests.factories import CHILDREN
 from tests.runs import wait_for
-from zeusrun.launcher.nodes.channel import PREAMBLE, Channel, write_all
-from zeusrun.launcher.nodes.node_launcher import NodeLauncher, versions
-from zeusrun.launcher.nodes.remote_node import RemoteNode
 from zeusrun.launcher.processes.command import WORKER, Command
 from zeusrun.launcher.processes.fan_out import FanOutProcess
 from zeusrun.launcher.processes.signals import CaughtSignals
+from zeusrun.run_on.hosts.channel import PREAMBLE, Channel, write_all
+from zeusrun.run_on.hosts.node_launcher import NodeLauncher, versions
+from zeusrun.run_on.hosts.remote_node import RemoteNode
 
 ON_CPU = {"CUDA_VISIBLE_DEVICES": "", "ZEUSRUN_CPU_WATTS_PER_CORE": "10"}
 

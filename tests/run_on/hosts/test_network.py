@@ -8,8 +8,8 @@ import socket
 import pytest
 
 from zeusrun.errors import LaunchError
-from zeusrun.launcher.nodes.cluster import listen
-from zeusrun.launcher.nodes.network import (
+from zeusrun.run_on.hosts.cluster import listen
+from zeusrun.run_on.hosts.network import (
     Endpoint,
     find_endpoint,
     is_own_name,

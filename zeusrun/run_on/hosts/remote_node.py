@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING, Any
 
 from zeusrun import errors
 from zeusrun.errors import LaunchError, ZeusrunError
-from zeusrun.launcher.nodes.channel import receive_all
-from zeusrun.launcher.nodes.limits import RemoteLimits
-from zeusrun.launcher.nodes.mirror import write_copy
-from zeusrun.launcher.nodes.readings import RemoteDevice
 from zeusrun.launcher.processes.command import WORKER
 from zeusrun.launcher.processes.torchrun import ProcessExit, StopLevel
 from zeusrun.launcher.rundir.layout import has_checkpoint
+from zeusrun.run_on.hosts.channel import receive_all
+from zeusrun.run_on.hosts.limits import RemoteLimits
+from zeusrun.run_on.hosts.mirror import write_copy
+from zeusrun.run_on.hosts.readings import RemoteDevice
 from zeusrun.sidecar.step_clock import StepCount
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from zeusrun.launcher.nodes.channel import Channel, Message
     from zeusrun.launcher.processes.command import Command
     from zeusrun.launcher.rundir.layout import RunPaths
+    from zeusrun.run_on.hosts.channel import Channel, Message
 
 _ANSWER_S = 30.0  # a node that prepares opens its GPUs
 _MARGIN_S = 70.0  # after the grace of the ranks, for the rest of their files
@@ -79,7 +79,9 @@ class RemoteNode:
         self._level = StopLevel.NONE
         self.counts: dict[int, StepCount] = {}
         self.states: dict[int, str] = {}
-        self.all_live, self.oom_kills, self.shared = True, None, None
+        self.all_live = True
+        self.oom_kills: int | None = None
+        self.shared: bool | None = None
         self.saved = False  # whether a checkpoint of the run is on its disk, or on a shared one
         self._until_t = math.inf
         if self.lost is None:

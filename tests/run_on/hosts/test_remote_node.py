@@ -12,7 +12,7 @@ import time
 import pytest
 
 from tests.factories import FAKE_TORCHRUN, temporary_folder
-from tests.launcher.nodes.ends import (
+from tests.run_on.hosts.ends import (
     Relay,
     command,
     events,
@@ -24,13 +24,13 @@ from tests.runs import wait_for
 from zeusrun import errors
 from zeusrun.errors import BusyError, DeviceError, LaunchError, LimitRefusedError, UsageError
 from zeusrun.jobfile.run_on_section import RunOn
-from zeusrun.launcher.nodes import remote_node
-from zeusrun.launcher.nodes.channel import Channel
-from zeusrun.launcher.nodes.cluster import Cluster, _check_hello
-from zeusrun.launcher.nodes.node_launcher import versions
 from zeusrun.launcher.processes.command import Command
 from zeusrun.launcher.processes.torchrun import ProcessExit, StopLevel, TorchrunProcess
 from zeusrun.launcher.supervision.ranks import RunningRanks, _join_exits
+from zeusrun.run_on.hosts import remote_node
+from zeusrun.run_on.hosts.channel import Channel
+from zeusrun.run_on.hosts.cluster import Cluster, _check_hello
+from zeusrun.run_on.hosts.node_launcher import versions
 from zeusrun.sidecar.events import Started
 from zeusrun.sidecar.step_clock import StepCount
 

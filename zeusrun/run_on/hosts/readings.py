@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from zeusrun.energy.device import Device
     from zeusrun.energy.sharing import Sharing
-    from zeusrun.launcher.nodes.channel import Channel
+    from zeusrun.run_on.hosts.channel import Channel
 
 _STALE_S = 3.0  # a device is read ten times a second
 _JOIN_S = 1.0

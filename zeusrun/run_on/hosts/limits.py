@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from zeusrun.gpu.power_limits.holder import LimitHolder
-    from zeusrun.launcher.nodes.channel import Message
+    from zeusrun.run_on.hosts.channel import Message
 
 
 class RemoteLimits:

@@ -18,10 +18,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.launcher.nodes.ends import connect, frame
+from tests.run_on.hosts.ends import connect, frame
 from tests.runs import wait_for
-from zeusrun.launcher.nodes import channel as module
-from zeusrun.launcher.nodes.channel import (
+from zeusrun.run_on.hosts import channel as module
+from zeusrun.run_on.hosts.channel import (
     PREAMBLE,
     Authenticator,
     Channel,

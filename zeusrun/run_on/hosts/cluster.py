@@ -15,19 +15,21 @@ from typing import TYPE_CHECKING
 
 from zeusrun.errors import LaunchError, UsageError
 from zeusrun.launcher.events import Noted, Warned
-from zeusrun.launcher.nodes.channel import Channel, ChannelError, authenticate
-from zeusrun.launcher.nodes.network import Endpoint, find_endpoint, is_own_name
-from zeusrun.launcher.nodes.node_launcher import versions
-from zeusrun.launcher.nodes.remote_node import RemoteNode
 from zeusrun.launcher.processes.command import Place
 from zeusrun.launcher.processes.fan_out import FanOutProcess
 from zeusrun.launcher.queue.admission import check_not_ended
+from zeusrun.run_on.hosts.channel import Channel, ChannelError, authenticate
+from zeusrun.run_on.hosts.limits import JoinedLimits
+from zeusrun.run_on.hosts.network import Endpoint, find_endpoint, is_own_name
+from zeusrun.run_on.hosts.node_launcher import versions
+from zeusrun.run_on.hosts.remote_node import RemoteNode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from zeusrun.energy.device import Device
+    from zeusrun.gpu.power_limits.holder import LimitHolder
     from zeusrun.jobfile.hosts import Host
     from zeusrun.jobfile.run_on_section import RunOn
     from zeusrun.jobfile.spec import JobSpec
@@ -68,6 +70,10 @@ class Cluster:
                         "(run_on.heartbeat_s)"
                     )
                 node.ping()
+
+    def join_limits(self, own: LimitHolder | None, mode: str) -> JoinedLimits:
+        """Return the power limits of all hosts as one; ``own`` are those of this one."""
+        return JoinedLimits(own, [node.limits for node in self.nodes], mode)
 
     def close(self) -> None:
         """End the node launchers, and wait for them."""

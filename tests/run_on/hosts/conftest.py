@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.launcher.nodes.ends import open_hosts
+from tests.run_on.hosts.ends import open_hosts
 from zeusrun.launcher.rundir.layout import create_run
 
 

@@ -10,16 +10,16 @@ from dataclasses import replace
 import psutil
 import pytest
 
-from zeusrun.launcher.nodes import mirror
-from zeusrun.launcher.nodes.mirror import (
+from zeusrun.launcher.rundir.layout import RunPaths
+from zeusrun.launcher.supervision.ranks import RunningRanks
+from zeusrun.metrics.base import SidecarReader
+from zeusrun.run_on.hosts import mirror
+from zeusrun.run_on.hosts.mirror import (
     FileReader,
     create_node_folders,
     remove_node_folders,
     write_copy,
 )
-from zeusrun.launcher.rundir.layout import RunPaths
-from zeusrun.launcher.supervision.ranks import RunningRanks
-from zeusrun.metrics.base import SidecarReader
 from zeusrun.sidecar.events import Spawned, append_event
 
 HERE = 5.0  # the node's clock shows so much less

@@ -13,16 +13,16 @@ import psutil
 import pytest
 
 from tests.factories import FAKE_TORCHRUN
-from tests.launcher.nodes.ends import ON_CPU, command, connect, events, frame, prepare
+from tests.run_on.hosts.ends import ON_CPU, command, connect, events, frame, prepare
 from tests.runs import wait_for
 from zeusrun.errors import LaunchError
-from zeusrun.launcher.nodes import node_launcher
-from zeusrun.launcher.nodes.channel import write_all
-from zeusrun.launcher.nodes.node_launcher import NodeLauncher, versions
-from zeusrun.launcher.nodes.remote_node import RemoteNode
 from zeusrun.launcher.processes.command import Torchrun
 from zeusrun.launcher.processes.torchrun import StopLevel
 from zeusrun.launcher.rundir.layout import create_run
+from zeusrun.run_on.hosts import node_launcher
+from zeusrun.run_on.hosts.channel import write_all
+from zeusrun.run_on.hosts.node_launcher import NodeLauncher, versions
+from zeusrun.run_on.hosts.remote_node import RemoteNode
 
 
 @pytest.fixture

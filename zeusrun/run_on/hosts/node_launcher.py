@@ -22,10 +22,6 @@ from zeusrun.energy.sharing import ForeignProcesses, Sharing
 from zeusrun.errors import DeviceError, LaunchError, ZeusrunError
 from zeusrun.files.home import trusted_home
 from zeusrun.gpu.registry import job_devices
-from zeusrun.launcher.nodes.channel import receive_all
-from zeusrun.launcher.nodes.mirror import FileReader, create_node_folders, remove_node_folders
-from zeusrun.launcher.nodes.network import find_endpoint
-from zeusrun.launcher.nodes.readings import Sampler, describe_device
 from zeusrun.launcher.power.control import open_limits
 from zeusrun.launcher.processes.command import (
     DEFAULTS,
@@ -41,6 +37,10 @@ from zeusrun.launcher.supervision.neighbours import Neighbours
 from zeusrun.launcher.supervision.ranks import RunningRanks
 from zeusrun.lever import POWER, Lever
 from zeusrun.metrics.base import SidecarReader
+from zeusrun.run_on.hosts.channel import receive_all
+from zeusrun.run_on.hosts.mirror import FileReader, create_node_folders, remove_node_folders
+from zeusrun.run_on.hosts.network import find_endpoint
+from zeusrun.run_on.hosts.readings import Sampler, describe_device
 from zeusrun.sidecar.events import append_event
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     from zeusrun.energy.device import Device
     from zeusrun.gpu.power_limits.holder import LimitHolder
-    from zeusrun.launcher.nodes.channel import Channel, Message
+    from zeusrun.run_on.hosts.channel import Channel, Message
 
 _MAX_BACKLOG_BYTES = 4 << 20  # while the link is slow, the ranks write on and nothing is read
 _COPY_S = 60.0  # for the rest of the files, once the ranks have ended
