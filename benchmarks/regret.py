@@ -24,7 +24,7 @@ from rich.progress import Progress
 from synthetic import FAMILIES
 from timing import describe_machine
 
-from zeusrun.bandit.registry import POLICIES
+from zeusrun.bandit.registry import POLICIES, create_policy
 from zeusrun.bandit.reinterpret import read_history
 from zeusrun.simulate.engine import expected
 from zeusrun.simulate.replay import ask_about, replay
@@ -252,7 +252,7 @@ def speed(job: SimulatedJob) -> None:
     print("| | " + " | ".join(f"`{name}`" for name in POLICIES) + " |")
     print("|---|" + "---|" * len(POLICIES))
     problem = ask_about(job, ETA_KNOB, COST_FACTOR)
-    arms = replay(job, POLICIES["auto"](), problem, 100, 0)
+    arms = replay(job, create_policy("auto"), problem, 100, 0)
     for count in (100, 2000):
         trials = [
             replace(arms[n % len(arms)].trial, recurrence=n + 1, trial=f"t{n}")
@@ -261,15 +261,17 @@ def speed(job: SimulatedJob) -> None:
 
         def decide(name: str, trials: list = trials) -> None:
             now, runs = read_history(problem, trials)
-            POLICIES[name]().choose(now, runs, np.random.default_rng(0))
+            create_policy(name).choose(now, runs, np.random.default_rng(0))
 
         rows = [_milliseconds(lambda name=name: decide(name), 15) for name in POLICIES]
         print(f"| a decision at {count} trials, reading them included, ms | {' | '.join(rows)} |")
     rows = []
     for name in POLICIES:
-        runs = len(replay(job, POLICIES[name](), problem, 50, 0))
+        runs = len(replay(job, create_policy(name), problem, 50, 0))
         rows.append(
-            _milliseconds(lambda name=name: replay(job, POLICIES[name](), problem, 50, 0), 15, runs)
+            _milliseconds(
+                lambda name=name: replay(job, create_policy(name), problem, 50, 0), 15, runs
+            )
         )
     print(f"| simulating a run ({job.name}, T=50), ms | {' | '.join(rows)} |")
 

@@ -72,16 +72,16 @@ BUDGETS: Mapping[str, int] = {
     "adapt": 895,
     "analysis": 999,
     "backends": 656,
-    "commands": 2_994,
+    "commands": 3_000,
     "elastic": 1_601,
     "export": 336,
     "gpu and energy": 2_308,
     "history": 1_094,
     "hooks": 1_642,
-    "hosts": 1_626,
-    "jobfile": 3_265,
+    "hosts": 1_627,
+    "jobfile": 3_266,
     "kubernetes": 948,
-    "launcher": 5_822,
+    "launcher": 5_823,
     "maintenance": 1_118,
     "metrics": 2_127,
     "other files": 361,
@@ -132,7 +132,7 @@ class Loaded(NamedTuple):
 
 
 WALK_BUDGET = Walk(files=98, stops=363, returns=265)
-LOADED_BUDGET = Loaded(modules=165, lines=19_718)
+LOADED_BUDGET = Loaded(modules=165, lines=19_721)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

@@ -57,7 +57,7 @@ spec:
   runtimeRef: {apiGroup: trainer.kubeflow.org, kind: TrainingRuntime, name: zeusrun}
   trainer:
     image: registry.example/train:1
-    command: [zeusrun, pod]
+    command: [zeusrun, inside, kubernetes]
     numNodes: 2
     env: [{name: ZEUSRUN_JOB, value: "x"}]
     resourcesPerNode: {limits: {cpu: 4, memory: 8Gi}}

@@ -106,16 +106,18 @@ class Joined(Holder):
         self.parts = parts
 
 
-def hold(monkeypatch, folder, power_limit, holder, *, caveat=None, cluster=None, gpus=1):
+def hold(monkeypatch, folder, power_limit, holder, *, caveat=None, cluster=None, gpus=1, others=0):
     """Return the mode with which limits are opened, what is held, and what is said."""
     modes, said = [], []
     monkeypatch.setattr(
         "zeusrun.launcher.power.control.open_limits",
         lambda mode, *_arguments: modes.append(mode) or holder,
     )
+    monkeypatch.setattr(recurrence, "LimitableDevice", SimpleNamespace)
     devices = [SimpleNamespace(caveat=caveat)] * gpus
     submission = SimpleNamespace(
-        spec=load_job(folder, power_limit=power_limit), gpus=devices, devices=devices,
+        spec=load_job(folder, power_limit=power_limit), gpus=devices,
+        devices=[*devices, *[SimpleNamespace()] * others],
         home=folder, environment={}, cluster=cluster,
     )  # fmt: skip
     with recurrence._limits(submission, said.append) as limits:
@@ -139,6 +141,12 @@ def test_power_limits_are_held_or_it_is_said_why_not(tmp_path, monkeypatch):
     told = [Warned("power_limit.watts: the job has no GPU to hold to 200 W")]
     assert hold(monkeypatch, tmp_path, FIXED, None, gpus=0) == ([], None, told)
     assert hold(monkeypatch, tmp_path, {"mode": "observe"}, None) == (["observe"], None, [])
+
+
+def test_the_limit_of_a_plugins_device_that_is_no_gpu_is_held(tmp_path, monkeypatch):
+    holder = Holder()
+    found = hold(monkeypatch, tmp_path, FIXED, holder, gpus=0, others=1)
+    assert found == (["fixed"], holder, [])
 
 
 def test_the_limit_of_a_gpu_that_others_share_is_left_alone(tmp_path, monkeypatch):
@@ -177,6 +185,7 @@ def test_a_submit_makes_attempts_with_the_limits_of_its_job(
 ):
     holder, said, given = Holder(), [], []
     monkeypatch.setattr("zeusrun.launcher.power.control.open_limits", lambda *_: holder)
+    monkeypatch.setattr(recurrence, "LimitableDevice", SimpleNamespace)
 
     def run(submission, made, _emit, caught):
         given.append((submission.limits, len(made)))

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.synthetic import FAMILIES
 from tests.simulate.traces import Scripted, job
 from zeusrun.bandit.auto.policy import SPEED_CHECK_S
-from zeusrun.bandit.registry import POLICIES
+from zeusrun.bandit.registry import POLICIES, create_policy
 from zeusrun.lever import power_lever
 from zeusrun.simulate.engine import PROBE_S, LearningCurve, Rate
 from zeusrun.simulate.replay import Arrival, ask_about, replay
@@ -104,7 +104,7 @@ def test_as_in_a_submit_two_misses_end_a_recurrence_before_anything_has_reached_
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_best_batch_size_that_moves_far_leaves_no_recurrence_without_a_model(seed):
     made = FAMILIES["glide"](np.random.default_rng([seed, 77]))
-    played = replay(made, POLICIES["auto"](), ask_about(made, 0.5, 2.0), 50, seed)
+    played = replay(made, create_policy("auto"), ask_about(made, 0.5, 2.0), 50, seed)
     reached = {p.trial.recurrence for p in played if p.trial.status is TrialStatus.REACHED}
     assert len(reached) == 50
 
@@ -169,7 +169,7 @@ def test_a_job_that_drifts_changes_at_its_recurrence():
 @pytest.mark.parametrize("name", POLICIES)
 @pytest.mark.parametrize("in_flight", [1, 3])
 def test_the_same_seed_gives_the_same_replay(name, in_flight):
-    runs = [play(POLICIES[name](), 12, in_flight=in_flight) for _ in range(2)]
+    runs = [play(create_policy(name), 12, in_flight=in_flight) for _ in range(2)]
     assert runs[0] == runs[1]
     assert {each.trial.recurrence for each in runs[0]} == set(range(1, 13))
 
@@ -188,7 +188,7 @@ def test_thirty_equal_batch_sizes_make_no_storm_of_speed_checks(startup_s, most,
         rates = {arm: {300.0: Rate(100.0, 200.0)} for arm in arms}
         made = job(curves, rates, default=94, max_epochs=40, max_power_w=300.0)
         problem = replace(ask_about(made, 0.5, 2.0), startup_s=startup_s)
-        played = replay(made, POLICIES["auto"](), problem, 50, seed)
+        played = replay(made, create_policy("auto"), problem, 50, seed)
         launches = Counter(each.trial.recurrence for each in played)
         assert max(launches.values()) <= most
         assert len(played) - 50 <= extra

@@ -113,6 +113,7 @@ def run_recurrence(
                     describe_machine=functools.partial(_describe_machine, home),
                 )
                 with contextlib.closing(submission):
+                    check_not_ended(spec.name, signals.received)
                     submission = prepare(submission, consume)
                     check_not_ended(spec.name, signals.received)
                     began = True

@@ -118,7 +118,10 @@ def _add_in_cluster(spec: JobSpec, schedule: Schedule, *, dry_run: bool, as_json
     from zeusrun.commands.follow import submitter_of  # noqa: PLC0415 - few need it
 
     if (submitter := submitter_of(spec)) is None:
-        raise UsageError(f"{spec.source}: --in-cluster is for a job with a scheduler in run_on")
+        raise UsageError(
+            f"{spec.source}: --in-cluster is for run_on with a scheduler that starts jobs itself, "
+            "and this job names its machines"
+        )
     submitter.add_schedule(spec, schedule, dry_run=dry_run, as_json=as_json)
 
 

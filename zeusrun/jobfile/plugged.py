@@ -41,8 +41,8 @@ class Plugged:
         return {**found, "default": None, "description": kind.summary}
 
     def _read(self, value: object) -> Section | None:
-        if value is None or isinstance(value, Section):
-            return value
+        if value is None:
+            return None
         return self.load().model_validate(value)
 
 
@@ -135,9 +135,9 @@ def read_run_on(value: object) -> object:
     if isinstance(value, str) and value in BACKENDS:
         return {value: {}}
     if isinstance(value, (str, list)) and value != LOCAL:
+        forms = ", ".join(f"{{{name}: ...}}" for name in BACKENDS)
         raise ValueError(
-            "must be local, " + ", ".join(BACKENDS) + ", or a section such as {hosts: [a, b]}, "
-            f"not {value!r}"
+            f"must be local, or a section such as {{hosts: [a, b]}}, {forms}, not {value!r}"
         )
     return None if value == LOCAL else value
 

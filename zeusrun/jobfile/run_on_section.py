@@ -120,7 +120,8 @@ class Machines(Section):
         given = [name for name, value in ways.items() if value is not None]
         if len(given) != 1:
             raise ValueError(
-                f"takes one of hosts, such as [a, b], hostfile, {', '.join(BACKENDS)}; "
+                f"takes one of hosts, such as [a, b], hostfile, {', '.join(BACKENDS)} (a section, "
+                "which may be {}); "
                 f"it has {' and '.join(given) or 'none'}"
             )
         return self

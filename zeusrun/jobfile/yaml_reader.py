@@ -17,6 +17,7 @@ from yaml.composer import ComposerError
 from yaml.reader import ReaderError
 
 from zeusrun.errors import JobFileError
+from zeusrun.run_on.registry import BACKENDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -315,7 +316,7 @@ def _apply_override(document: JobDocument, override: str) -> None:
     section = document.data
     if keys[0] in _SHORT and len(keys) > 1 and isinstance(section.get(keys[0]), str):
         section[keys[0]] = {_SHORT[keys[0]]: section[keys[0]]}
-    if keys[0] == "run_on" and len(keys) > 1 and isinstance(section.get("run_on"), str):
+    if keys[0] == "run_on" and len(keys) > 1 and section.get("run_on") in ("local", *BACKENDS):
         # The same, in which a key can be set.
         section["run_on"] = None if section["run_on"] == "local" else {section["run_on"]: {}}
     for depth, key in enumerate(keys[:-1], start=1):

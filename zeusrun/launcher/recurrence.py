@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from zeusrun.bandit.problem import OUTDONE
 from zeusrun.choice.choose import Attempt, NothingLeft
+from zeusrun.energy.device import LimitableDevice
 from zeusrun.errors import DeviceError, ExitCode
 from zeusrun.history.base import NEWEST
 from zeusrun.launcher import attempt
@@ -69,8 +70,8 @@ def _limits(submission: Submission, emit: Emit) -> Iterator[HeldLimits | None]:
     # The job's own ZEUSD_SOCK_PATH counts for the guard as it does for the devices.
     environment = {**submission.environment, **submission.spec.env}
     own: LimitHolder | None = None
-    if submission.gpus:
-        from zeusrun.launcher.power.control import open_limits  # noqa: PLC0415 - for GPUs alone
+    if any(isinstance(device, LimitableDevice) for device in submission.devices):
+        from zeusrun.launcher.power.control import open_limits  # noqa: PLC0415 - few have them
 
         own = open_limits(mode, submission.devices, submission.home, environment)
     holder: HeldLimits | None = own

@@ -244,7 +244,8 @@ def test_an_unknown_key_says_what_was_probably_meant(tmp_path, key, hint):
     assert said == f"unknown key '{key}' under 'run_on.kubernetes'; {hint}"
 
 
-WAYS = "takes one of hosts, such as [a, b], hostfile, slurm, kubernetes; it has"
+WAYS = "takes one of hosts, such as [a, b], hostfile, slurm, kubernetes (a section, which "
+WAYS += "may be {}); it has"
 
 
 @pytest.mark.parametrize(

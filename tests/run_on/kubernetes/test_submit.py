@@ -593,7 +593,7 @@ class TestCronJob:
                 {"schedule": {"tz": "UTC", "start_within": "2h", "overlap": "queue"}},
                 "can do start_within and overlap: queue; leave",
             ),
-            (None, "--in-cluster is for a job with a scheduler in run_on"),
+            (None, "--in-cluster is for run_on with a scheduler that starts jobs itself"),
         ],
     )
     def test_what_no_cron_job_can_do_is_refused(self, add, zeusrun, used_cluster, case):

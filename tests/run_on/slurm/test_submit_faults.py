@@ -129,6 +129,8 @@ def test_a_submit_in_a_scheduler_that_is_not_known_is_shown_and_left_alone(zeusr
     code, out, _ = cli("status")
     shown = " ".join(out.split())
     assert (code, "nomad:1: this version of zeusrun does not know" in shown) == (0, True)
+    code, _, told = cli("logs", "job")
+    assert (code, "nomad:1: this version of zeusrun does not know" in told) == (2, True)
     code, _, told = cli("cancel", "job")
     assert (code, "nomad:1 is a job of no scheduler that this version" in told) == (5, True)
     assert [each.allocation for each in Tickets(zeusrun.home).present()] == ["nomad:1"]
