@@ -139,29 +139,23 @@ def _may_go_on(submission: Submission, made: Sequence[Attempt], stop: StopOrder 
     )
 
 
-_TOLD_APART = {ReasonCode.CANCELLED, ReasonCode.TIMEOUT}
-_CODES: dict[ReasonCode | None, ExitCode] = {
-    ReasonCode.TIMEOUT: ExitCode.TIMED_OUT,
-    ReasonCode.NO_METRIC: ExitCode.BAD_INPUT,
-}
+_CAUSES = {ReasonCode.TIMEOUT: ExitCode.TIMED_OUT, ReasonCode.NO_METRIC: ExitCode.BAD_INPUT}
+_STATUSES = {TrialStatus.REACHED: ExitCode.REACHED, TrialStatus.PREEMPTED: ExitCode.BUSY}
+_REASONS = {ReasonCode.REPLACED: ExitCode.BUSY, ReasonCode.TIMEOUT: ExitCode.TIMED_OUT}
+_MISSED = {TrialStatus.MISSED, TrialStatus.STOPPED}
 
 
 def exit_code(trial: Trial, stop: StopOrder | None, signals: Sequence[int]) -> int:
     """Return zeusrun's exit code after the last trial of a recurrence."""
-    if trial.status is TrialStatus.REACHED:
-        return ExitCode.REACHED
-    replaced = trial.reason_code is ReasonCode.REPLACED
-    # A scheduler sends the same signals for a preemption, a cancelled job and a time limit.
-    told = bool(signals) and signals[0] in PREEMPTING and trial.reason_code not in _TOLD_APART
-    if trial.status is TrialStatus.PREEMPTED or told or replaced:
-        return ExitCode.BUSY
-    timed_out = trial.reason_code is ReasonCode.TIMEOUT
-    if signals and not timed_out:
-        return ExitCode.SIGNAL_BASE + signals[0]
-    missed, cause = trial.status is TrialStatus.MISSED, None if stop is None else stop.cause
-    cause = ReasonCode.TIMEOUT if timed_out else cause
-    if cause in _CODES and not missed:
-        return _CODES[cause]
-    if missed or trial.status is TrialStatus.STOPPED:
-        return ExitCode.TARGET_MISSED
-    return ExitCode.TRAINING_FAILED
+    status, reason = trial.status, trial.reason_code
+    if status in _STATUSES:
+        return _STATUSES[status]
+    if reason in _REASONS:
+        return _REASONS[reason]
+    if signals:
+        # A scheduler sends the same signals for a preemption and for a cancelled job.
+        told = signals[0] in PREEMPTING and reason is not ReasonCode.CANCELLED
+        return ExitCode.BUSY if told else ExitCode.SIGNAL_BASE + signals[0]
+    if status is not TrialStatus.MISSED and stop is not None and stop.cause in _CAUSES:
+        return _CAUSES[stop.cause]
+    return ExitCode.TARGET_MISSED if status in _MISSED else ExitCode.TRAINING_FAILED
