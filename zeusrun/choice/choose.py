@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _COMPARED_WITH = 50  # trials that a running one is compared with
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Choice:
     """The next trial of a job, and what it was chosen from. Nothing of it is on disk yet."""
 
@@ -119,14 +119,14 @@ def choose_trial(
     trial = replace(trial, default_batch_size=default)
     note = ". ".join(filter(None, (note, fitting.note))) or None
     choice = Choice(
-        trial,
-        problem,
-        tuple(runs),
-        decision,
-        tuple(sentences),
-        machine.power_limit_w,
-        note,
-        tuple(trials[-_COMPARED_WITH:]),
+        trial=trial,
+        problem=problem,
+        runs=tuple(runs),
+        decision=decision,
+        about_history=tuple(sentences),
+        limit_w=machine.power_limit_w,
+        note=note,
+        earlier=tuple(trials[-_COMPARED_WITH:]),
     )
     if not made or made[-1].replaced:
         return choice
@@ -161,14 +161,14 @@ def _continue(
         bound = bound_of_proven(problem, runs)
     bound = None if bound is None else fit_bound(problem, runs, arm, bound)
     return Choice(
-        trial,
-        problem,
-        tuple(runs),
-        Decision(arm, stage, trial.why, bound=bound),
-        tuple(sentences),
-        machine.power_limit_w,
-        note,
-        tuple(trials[-_COMPARED_WITH:]),
+        trial=trial,
+        problem=problem,
+        runs=tuple(runs),
+        decision=Decision(arm, stage, trial.why, bound=bound),
+        about_history=tuple(sentences),
+        limit_w=machine.power_limit_w,
+        note=note,
+        earlier=tuple(trials[-_COMPARED_WITH:]),
     )
 
 
@@ -322,7 +322,14 @@ def choose_offline(
         chooser.spec, problem, decision, attempt=1, machine=machine, moment=moment, name=name
     )
     limit_w = machine.power_limit_w
-    return Choice(trial, problem, tuple(runs), decision, limit_w=limit_w, earlier=tuple(trials))
+    return Choice(
+        trial=trial,
+        problem=problem,
+        runs=tuple(runs),
+        decision=decision,
+        limit_w=limit_w,
+        earlier=tuple(trials),
+    )
 
 
 def _cheapest(problem: Problem, runs: Sequence[Observation]) -> Decision:

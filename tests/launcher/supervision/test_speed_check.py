@@ -56,7 +56,12 @@ def stepped(steps, seconds):
 
 
 def choice(stage=Stage.SPEED_CHECK, *runs):
-    return Choice(trial(7), problem(recurrence=7), runs, Decision(32, stage, "why"))
+    return Choice(
+        trial=trial(7),
+        problem=problem(recurrence=7),
+        runs=runs,
+        decision=Decision(32, stage, "why"),
+    )
 
 
 def test_only_a_decision_to_look_begins_with_one():
@@ -174,7 +179,12 @@ ENOUGH = stepped(SPEED_CHECK_STEPS, SPEED_CHECK_S)
 
 
 def control(size, trial_=None, **changes):
-    looking = Choice(trial_ or trial(7), KNOWN, (), Decision(32, Stage.SPEED_CHECK, "why"))
+    looking = Choice(
+        trial=trial_ or trial(7),
+        problem=KNOWN,
+        runs=(),
+        decision=Decision(32, Stage.SPEED_CHECK, "why"),
+    )
     return PolicyControl(Deciding(size), replace(looking, **changes), METERED)
 
 
