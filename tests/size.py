@@ -71,8 +71,8 @@ PARTS: Mapping[str, tuple[str, ...]] = {
 BUDGETS: Mapping[str, int] = {
     "adapt": 895,
     "analysis": 999,
-    "backends": 656,
-    "commands": 3_000,
+    "backends": 661,
+    "commands": 3_003,
     "elastic": 1_601,
     "export": 336,
     "gpu and energy": 2_308,
@@ -81,21 +81,21 @@ BUDGETS: Mapping[str, int] = {
     "hosts": 1_627,
     "jobfile": 3_266,
     "kubernetes": 948,
-    "launcher": 5_823,
+    "launcher": 5_817,
     "maintenance": 1_118,
     "metrics": 2_127,
     "other files": 361,
-    "policies": 3_246,
+    "policies": 3_253,
     "report": 1_648,
     "schedule": 1_055,
     "server": 4_040,
     "shared histories": 1_864,
     "simulate": 1_261,
-    "slurm": 484,
+    "slurm": 486,
     "sync": 1_020,
     "values": 1_639,
     "view": 2_128,
-    "watch": 914,
+    "watch": 921,
     "worker": 1_222,
 }
 """Lines of code that a part may have; the whole is their sum."""
@@ -132,7 +132,7 @@ class Loaded(NamedTuple):
 
 
 WALK_BUDGET = Walk(files=98, stops=363, returns=265)
-LOADED_BUDGET = Loaded(modules=165, lines=19_721)
+LOADED_BUDGET = Loaded(modules=165, lines=19_727)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

@@ -51,10 +51,16 @@ def test_a_section_that_asks_for_nothing_is_an_error(tmp_path):
         load_job(tmp_path, watch={})
 
 
+def test_what_needs_hooks_is_refused_without_them(tmp_path):
+    with pytest.raises(JobFileError, match="'watch' needs the hooks of zeusrun; remove"):
+        load_job(tmp_path, instrument=False, watch={"noise_scale": {}})
+
+
 @pytest.mark.parametrize(
     ("section", "sentence"),
     [
         ({"watch": {"noise_scale": {"alpha": 0.01}}}, "unknown key 'alpha' under 'watch.noise_"),
+        ({"watch": {"noise_scale": {"every": 3}}}, "did you mean 'interval'"),
         ({"adapt": {"batch_size": {"policy": "seesaw"}}}, "'seesaw'"),
         ({"adapt": {"batch_size": {"policy": "norm-test"}}}, "'norm-test'"),
         ({"adapt": {"batch_size": {"policy": "double-on-rise"}}}, "'double-on-rise'"),

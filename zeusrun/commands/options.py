@@ -20,7 +20,7 @@ from zeusrun.history.base import NEWEST
 from zeusrun.history.registry import find_default, open_history, open_named, remember_choice
 from zeusrun.launcher.rundir.ownership import files_of, newest_here
 from zeusrun.plain_text import plain_text
-from zeusrun.run_on.registry import check_exists, is_job, read_jobs
+from zeusrun.run_on.registry import GONE, check_exists, describe_job, is_job, read_jobs
 from zeusrun.view.export import print_json
 
 if TYPE_CHECKING:
@@ -116,7 +116,10 @@ def find_trial(name: str, store: History) -> Trial:
     if not is_job(name):
         return rules.find_trial(store, job_name(name))
     if (trial := find_allocated(name, store)) is None:
-        check_exists(name, read_jobs([name]).get(name))
+        job = read_jobs([name]).get(name)
+        check_exists(name, job)
+        if job is None or job.state == GONE:
+            raise UsageError(f"{describe_job(name, job)}, and no run of it is recorded here")
         raise UsageError(f"no run has begun in {name}; `zeusrun logs {name}` shows its output")
     return trial
 

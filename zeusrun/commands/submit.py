@@ -90,6 +90,8 @@ def submit(
         raise UsageError(
             "--wait waits for GPUs of this machine, and run_on trains elsewhere; leave it out"
         )
+    if elsewhere is not None and request.forced is not None:  # before it waits for anything
+        request.forced.check(spec.batch_size.candidates)
     if dry_run and elsewhere is not None:
         elsewhere.show(spec, request, as_json=as_json)
         return
@@ -110,8 +112,6 @@ def run_job(
 ) -> int:
     """Run a recurrence where its job says; return the exit code."""
     if (elsewhere := submitter_of(spec)) is not None:
-        if request.forced is not None:  # before it waits for anything
-            request.forced.check(spec.batch_size.candidates)
         return elsewhere.submit(spec, request, begun, detach=detach, as_json=as_json)
     return int(run_recurrence(spec, request, begun=begun, as_json=as_json)["exit_code"])
 

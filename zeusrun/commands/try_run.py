@@ -73,8 +73,8 @@ def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> i
     sight = TrainingSummary.of(progress)
     _show(sight, tried, guess, path)
     if tried.ended or (tried.failed and proposal is None):
-        what, first = ("ended", "G") if tried.ended else ("failed", "Correct the cause, then g")
-        then = f"{path} stays as it is. {first}ive the same command again"
+        what, first = ("ended", "D") if tried.ended else ("failed", "Correct the cause, d")
+        then = f"{path} stays as it is. {first}elete the file, and give the same command again"
         tell(f"the run {what}: {tried.reason}; {then}")
         return tried.code
     as_written = replace(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Mapping  # noqa: TC003 - pydantic needs it
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
@@ -25,10 +26,18 @@ class Watch(PartSection):
     """What the ranks measure of their gradients."""
 
     summary: ClassVar[str] = "What the ranks measure of their gradients."
+    other_names: ClassVar[Mapping[str, str]] = {
+        "watch.noise_scale.every": "watch.noise_scale.interval"
+    }
 
     noise_scale: NoiseScaleSection = Field(
         description="The gradient noise scale; {} for the defaults."
     )
+
+    def check(self, data: Mapping[str, Any]) -> None:
+        """Raise ``ValueError`` if no hook sees the gradients."""
+        if data.get("instrument") is False:
+            raise ValueError("needs the hooks of zeusrun; remove instrument: false")
 
     def variables(self, sizes: BatchSizes, trial: Trial, fitting: int | None) -> dict[str, str]:
         """Return the variable that says which statistics of gradients the ranks compute."""

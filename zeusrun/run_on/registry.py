@@ -150,7 +150,9 @@ def is_remote(allocation: str | None) -> bool:
 def _client(name: str) -> Client:
     """Return the client of the scheduler that has a job; raises ``LaunchError``."""
     if (backend := backend_of(name)) is None:  # of a newer version; nor may it be an option
-        raise LaunchError(f"{name} is a job of no scheduler that this version of zeusrun knows")
+        prefix = name.partition(":")[0]
+        what = "is a job of no scheduler that this version of zeusrun knows"
+        raise LaunchError(f"{name} {f'names no job of {prefix}' if prefix in BACKENDS else what}")
     client: Client = load(backend, "client")
     return client
 

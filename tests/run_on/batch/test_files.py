@@ -46,7 +46,7 @@ def test_a_request_that_cannot_be_read_says_what_to_do(files, damage, words):
     files.write_request(QUEUED)
     path = files.folder / "request.json"
     path.write_text(damage(json.loads(path.read_text())))
-    with pytest.raises(UsageError, match=rf"request\.json .*{words}.*; (submit|upgrade) "):
+    with pytest.raises(UsageError, match=rf"request\.json[ ,].*{words}.*; (submit|upgrade) "):
         files.read_request()
 
 

@@ -250,7 +250,7 @@ def test_status_says_where_each_queued_submit_is(cli, job, slurm, monkeypatch, s
         (SlurmJob("RUNNING", nodes="n[1-4]"), "slurm:7 runs on n[1-4]"),
         (SlurmJob("RUNNING"), "slurm:7 runs"),
         (SlurmJob("SUSPENDED", nodes="n1"), "slurm:7 is SUSPENDED on n1"),
-        (SlurmJob("GONE"), "slurm:7 is GONE"),
+        (SlurmJob("GONE"), "slurm:7 is not known to Slurm"),
     ],
 )
 def test_a_job_is_described_in_a_sentence(found, text):
@@ -519,8 +519,9 @@ def test_a_job_whose_ticket_cannot_be_written_is_cancelled(submit, slurm, zeusru
     assert list((zeusrun.home / "slurm").iterdir()) == []
 
 
-def test_a_batch_size_that_is_no_candidate_is_refused_before_anything_is_queued(submit, zeusrun):
-    code, _, errors = submit("--detach", "--batch-size", "77")
+@pytest.mark.parametrize("option", ["--detach", "--dry-run"])
+def test_a_batch_size_that_is_no_candidate_is_refused_at_once(submit, zeusrun, option):
+    code, _, errors = submit(option, "--batch-size", "77")
     assert (code, "--batch-size 77: not among the candidates" in errors) == (2, True)
     assert Tickets(zeusrun.home).present() == []
 

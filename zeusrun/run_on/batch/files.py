@@ -54,7 +54,10 @@ class QueuedFiles:
             check_version(record, _VERSION, path, UsageError)
             return build_known(Request, record, overrides=tuple(record["overrides"]))
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UsageError(f"{path} cannot be read: {error}; submit the job again") from error
+            why = getattr(error, "strerror", None) or error
+            raise UsageError(
+                f"{path}, which says what to run, cannot be read: {why}; submit the job again"
+            ) from error
 
     def remove_result(self) -> None:
         """Remove how the submit ended before."""

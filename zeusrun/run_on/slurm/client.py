@@ -148,7 +148,9 @@ def describe_job(name: str, job: SchedulerJob | None) -> str:
     """Return where a job is, in a sentence without its end."""
     if not isinstance(job, SlurmJob):
         return f"{name}: Slurm does not respond"
-    verb = {"PENDING": "is queued", "RUNNING": "runs"}.get(job.state, f"is {job.state}")
+    verb = {"PENDING": "is queued", "RUNNING": "runs", GONE: "is not known to Slurm"}.get(
+        job.state, f"is {job.state}"
+    )
     where = "" if job.nodes is None else f" on {job.nodes}"
     why = "" if job.cause is None else f" ({job.cause})"
     return f"{name} {verb}{where}{why}"
