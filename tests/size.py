@@ -73,7 +73,7 @@ BUDGETS: Mapping[str, int] = {
     "analysis": 999,
     "backends": 661,
     "commands": 3_003,
-    "elastic": 1_601,
+    "elastic": 1_605,
     "export": 336,
     "gpu and energy": 2_308,
     "history": 1_094,
@@ -81,7 +81,7 @@ BUDGETS: Mapping[str, int] = {
     "hosts": 1_627,
     "jobfile": 3_266,
     "kubernetes": 948,
-    "launcher": 5_817,
+    "launcher": 5_887,
     "maintenance": 1_118,
     "metrics": 2_127,
     "other files": 361,
@@ -131,8 +131,8 @@ class Loaded(NamedTuple):
     lines: int
 
 
-WALK_BUDGET = Walk(files=98, stops=363, returns=265)
-LOADED_BUDGET = Loaded(modules=165, lines=19_727)
+WALK_BUDGET = Walk(files=101, stops=344, returns=243)
+LOADED_BUDGET = Loaded(modules=169, lines=19_797)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

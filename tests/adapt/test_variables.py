@@ -12,9 +12,9 @@ from tests.launcher.values import after, report
 from zeusrun.bandit.differences import describe_kept
 from zeusrun.bandit.reinterpret import read_history
 from zeusrun.bandit.stopping import is_repeat
-from zeusrun.launcher.remarks import find_remarks
 from zeusrun.launcher.rundir.layout import RunPaths, reopen_run
 from zeusrun.launcher.supervision.outcome import observed_batch_size
+from zeusrun.launcher.supervision.remarks import find_remarks
 from zeusrun.metrics.seen import Seen
 from zeusrun.sidecar.events import Adapted, Observed
 from zeusrun.trial import (

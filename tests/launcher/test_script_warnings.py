@@ -10,12 +10,13 @@ import pytest
 from tests.factories import REACHED, build_trial, load_job
 from tests.launcher.values import LAUNCHED, after, ended, report, started
 from zeusrun.jobfile.guess.script import Script
-from zeusrun.launcher.remarks import describe_schedule, find_remarks
+from zeusrun.launcher.events import Messages
 from zeusrun.launcher.script_warnings import (
     find_choices_to_ask_for,
     find_script_warnings,
     read_job_script,
 )
+from zeusrun.launcher.supervision.remarks import Remarks, describe_schedule, find_remarks
 from zeusrun.metrics.advance import advance
 from zeusrun.metrics.progress import settle
 from zeusrun.metrics.seen import Ranks
@@ -636,3 +637,14 @@ def test_a_schedule_of_the_steps_of_the_default_is_told_of_with_another_batch_si
     name, steps, _ = event
     start = f"{name} is set for {steps} steps, those of 10 epochs with the default batch size (64)"
     assert (found or start).startswith(start)
+
+
+def test_each_kind_is_warned_of_once_while_it_runs(tmp_path):
+    (tmp_path / "train.py").write_text("print('training')")
+    messages, trial = Messages(lambda _: None), build_trial(default_batch_size=64)
+    remarks = Remarks(load_job(tmp_path), replace(trial, global_batch_size=256), (), messages)
+    for _ in range(2):
+        remarks.take(Scheduled(9.0, COSINE, 938 * trial.max_epochs, 240))
+        remarks.take(started(9.0))
+        remarks.advance(after(Watched(1.0, 0, 1234, {}, problem="its parameters are sharded")))
+    assert [text.split()[0] for text in messages.warnings] == [COSINE, "watch:"]

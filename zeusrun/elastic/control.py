@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from zeusrun.elastic.endpoint import serve
 from zeusrun.files.private import replace_file
 from zeusrun.launcher.rundir.layout import ask_to_cancel
+from zeusrun.launcher.supervision.agent import Agent
 from zeusrun.sidecar.board import FOLDER, Board
 
 if TYPE_CHECKING:
@@ -21,48 +22,57 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from zeusrun.elastic.section import Elastic, Provision
-    from zeusrun.energy.meter import Meter
-    from zeusrun.launcher.rundir.layout import RunPaths
-    from zeusrun.metrics.seen import Ranks
+    from zeusrun.launcher.supervision.supervised import Supervised
+    from zeusrun.metrics.progress import Progress
     from zeusrun.sidecar.step_clock import StepCount
-    from zeusrun.trial import Trial
 
 _SKIPPED = 2  # steps after each change
 
 
 @contextlib.contextmanager
-def open_agent(
-    elastic: Elastic, paths: RunPaths, meter: Meter, trial: Trial
-) -> Iterator[Callable[[Ranks, StepCount | None], None]]:
-    """Yield a function that takes in how far a training is.
+def open_agent(elastic: Elastic, run: Supervised) -> Iterator[Agent]:
+    """Yield what provisions a training, and answers at its endpoint.
 
     Raises ``LaunchError`` if the address of ``elastic.listen`` is taken.
     """
-    is_scaled = elastic.batch_size == "scaled"
-
-    def samples(ranks: int) -> float:
-        return trial.global_batch_size * (ranks / trial.world_size if is_scaled else 1.0)
-
-    board, provisioner = Board(paths.run_dir, create=True), None
+    paths, trial = run.begun.paths, run.begun.trial
+    board = Board(paths.run_dir, create=True)
     board.clear(orders=True)  # of an earlier part
-    if elastic.provision is not None:
-        table = _open_table(paths.run_dir / FOLDER / "provision.csv", elastic.provision.by)
-        provisioner = Provisioner(
-            elastic.provision, elastic.max, meter.energy_between, samples, table
-        )
-
-    def advance(ranks: Ranks, count: StepCount | None) -> None:
-        if provisioner is not None and count is not None:
-            size = provisioner.advance(len(ranks.changes), ranks.world_size, count)
-            if size is not None:
-                board.order(size, "provisioning")
-
-    stop = partial(ask_to_cancel, paths)
     with contextlib.ExitStack() as stack:
         stack.callback(board.close)
         if elastic.listen is not None:
+            stop = partial(ask_to_cancel, paths)
             stack.enter_context(serve(elastic.listen, board, elastic, trial.world_size, stop))
-        yield advance
+        section = elastic.provision
+        yield Agent() if section is None else _Provisioning(elastic, section, run, board)
+
+
+class _Provisioning(Agent):
+    """Asks for another rank, or for one less."""
+
+    def __init__(self, elastic: Elastic, section: Provision, run: Supervised, board: Board) -> None:
+        trial = run.begun.trial
+        is_scaled = elastic.batch_size == "scaled"
+
+        def samples(ranks: int) -> float:
+            return trial.global_batch_size * (ranks / trial.world_size if is_scaled else 1.0)
+
+        path = run.begun.paths.run_dir / FOLDER / "provision.csv"
+        table, energy_between = _open_table(path, section.by), run.meter.energy_between
+        self._board, self._count = board, run.ranks.count
+        self._provisioner = Provisioner(section, elastic.max, energy_between, samples, table)
+
+    def advance(self, progress: Progress) -> None:
+        """Order another number of ranks, if that is due."""
+        ranks, count = progress.ranks, self._count()
+        if count is None:
+            return
+        size = self._provisioner.advance(len(ranks.changes), ranks.world_size, count)
+        if size is not None:
+            self._board.order(size, "provisioning")
+
+    def conclude(self, progress: Progress) -> None:
+        """No rank is left, and the board is closed."""
 
 
 def _open_table(path: Path, by: str) -> Callable[[int, float], None]:

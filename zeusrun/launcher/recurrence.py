@@ -147,14 +147,14 @@ _MISSED = {TrialStatus.MISSED, TrialStatus.STOPPED}
 
 def exit_code(trial: Trial, stop: StopOrder | None, signals: Sequence[int]) -> int:
     """Return zeusrun's exit code after the last trial of a recurrence."""
-    status, reason = trial.status, trial.reason_code
+    status, code = trial.status, trial.reason_code
     if status in _STATUSES:
         return _STATUSES[status]
-    if reason in _REASONS:
-        return _REASONS[reason]
+    if code in _REASONS:
+        return _REASONS[code]
     if signals:
         # A scheduler sends the same signals for a preemption and for a cancelled job.
-        told = signals[0] in PREEMPTING and reason is not ReasonCode.CANCELLED
+        told = signals[0] in PREEMPTING and code is not ReasonCode.CANCELLED
         return ExitCode.BUSY if told else ExitCode.SIGNAL_BASE + signals[0]
     if status is not TrialStatus.MISSED and stop is not None and stop.cause in _CAUSES:
         return _CAUSES[stop.cause]

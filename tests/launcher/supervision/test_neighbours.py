@@ -193,10 +193,10 @@ def test_others_disturb_by_a_large_share_of_cpus_that_are_full(others, idle, dis
 
 def test_the_mean_of_the_whole_training_counts(tmp_path, judged):
     backup = after_checks(tmp_path, None, load(30.0, 0.5), load(3600.0, 0.02))
-    assert (backup.shared, backup.conclude()) == (False, None)
+    assert (backup.shared, backup.describe_load()) == (False, None)
     busy = after_checks(tmp_path, None, load(30.0, 0.0), load(3600.0, 0.41))
     assert busy.shared is True
-    assert busy.conclude() == (
+    assert busy.describe_load() == (
         "other programs took 41% of this machine's CPU time while it trained (most of it: gzip, "
         "cron), so its time and cost are unreliable: they count only where no better "
         "ones are known"
@@ -208,7 +208,7 @@ def test_a_training_of_a_moment_or_without_counters_is_not_judged(tmp_path, judg
     blind = after_checks(tmp_path, DeviceError("no /proc"), None)
     on_gpus = after_checks(tmp_path, load(60.0, 0.9), on_cpu=False)
     for each in (short, blind, on_gpus):
-        assert (each.shared, each.conclude()) == (None, None)
+        assert (each.shared, each.describe_load()) == (None, None)
 
 
 def test_what_was_measured_stays_if_the_counters_can_no_longer_be_read(tmp_path, judged):
@@ -231,7 +231,7 @@ def test_beside_another_run_the_load_is_not_said_again(tmp_path, judged, other):
     neighbours = Neighbours(tmp_path, on_cpu=True, others=Machine(*[load(9.0, 0.5)] * 2))
     other()
     assert [neighbours.check(100.0 + 2 * n, trains=True) is None for n in range(2)] == [True, False]
-    assert (neighbours.shared, neighbours.conclude()) == (True, None)
+    assert (neighbours.shared, neighbours.describe_load()) == (True, None)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ from types import SimpleNamespace
 import pytest
 
 import zeusrun
-from tests.factories import build_trial as trial
 from tests.launcher.values import LAUNCHED
 from tests.runs import wait_for
 from zeusrun.launcher.events import Messages, Noted
@@ -262,9 +261,9 @@ class ControlledTraining:
         messages = Messages(self._take)
         self.warned, self.noted = messages.warnings, []
         ranks = RunningRanks(self.paths, range(2))
-        self.control = StallControl(spec, trial(), self.paths, messages, ranks)
+        self.control = StallControl(spec, self.paths, messages, ranks)
         self.progress = LAUNCHED
-        self.stopping = False
+        self.ending = False
         self.stand(0.1)
         self.clocks = [StepClock(self.paths.rank_clock(rank)) for rank in range(2)]
         self.train(10)
@@ -278,7 +277,7 @@ class ControlledTraining:
     def stand(self, seconds):
         for _ in range(round(seconds / 0.1)):
             self.progress = replace(self.progress, now_t=self.progress.now_t + 0.1)
-            self.control.advance(self.progress, stopping=self.stopping)
+            self.control.advance(replace(self.progress, ending=self.ending))
 
     def train(self, steps):
         for _ in range(steps):
@@ -323,12 +322,12 @@ def test_nothing_is_looked_for_where_that_is_not_wanted_or_no_step_is_seen(start
 
 @pytest.mark.parametrize(
     "ending",
-    [{"epochs": 5}, {"ranks": Ranks(2, exit_codes={1: 0})}, {"stopping": True}],
+    [{"ranks": Ranks(2, exit_codes={1: 0})}, {"ending": True}],
     ids=lambda e: next(iter(e)),
 )
 def test_a_training_that_is_ending_has_not_stalled(start, ending):
     training = start()
-    training.stopping = ending.pop("stopping", False)
+    training.ending = ending.pop("ending", False)
     training.progress = replace(training.progress, **ending)
     training.stand(100.0)
     assert (training.warned, training.noted) == ([], [])
@@ -337,7 +336,7 @@ def test_a_training_that_is_ending_has_not_stalled(start, ending):
 def test_a_stall_that_is_told_to_stop_does_not_go_on_by_itself(start):
     training = start()
     training.stand(70.0)
-    training.stopping = True
+    training.ending = True
     training.stand(10.0)
     assert training.noted == []
 

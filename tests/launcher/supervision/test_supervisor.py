@@ -15,17 +15,18 @@ from tests.launcher.values import GOAL, LAUNCHED, METERED, after, ended, report,
 from zeusrun.launcher.events import Advanced, BoundChanged, Messages, Noted, Printed, Warned
 from zeusrun.launcher.processes.torchrun import StopLevel
 from zeusrun.launcher.rundir.layout import create_run
-from zeusrun.launcher.rundir.logs import log_tails
 from zeusrun.launcher.rundir.record import read_live
+from zeusrun.launcher.supervision.agent import Agent
+from zeusrun.launcher.supervision.live_file import write_live_file
+from zeusrun.launcher.supervision.neighbours import CpuSharing
 from zeusrun.launcher.supervision.observer import PollResult
+from zeusrun.launcher.supervision.output import Output, describe
 from zeusrun.launcher.supervision.stopping import StopOrder
+from zeusrun.launcher.supervision.supervised import LastLive, Supervised
 from zeusrun.launcher.supervision.supervisor import (
-    Supervised,
     _ask_policy,
-    _describe,
     _hear_nodes,
     _observe,
-    _write_live,
     start_ranks,
 )
 from zeusrun.lever import power_lever
@@ -76,7 +77,7 @@ def test_a_run_was_shared_if_it_was_on_one_host_and_unknown_if_one_does_not_know
     ],
 )
 def test_what_changes_in_a_training_is_told(event, text):
-    assert _describe(event) == text
+    assert describe(event) == text
 
 
 def test_what_the_launchers_of_other_hosts_say_is_told_once_and_their_signals_end_the_run():
@@ -170,6 +171,12 @@ def test_the_limits_are_restored_before_the_last_processes_are_ended():
     assert done == ["held", "started", "trained", "restored", "ended"]
 
 
+class Asked(Agent):
+    def __init__(self, asked):
+        self.take = asked.append
+        self.advance = lambda progress: asked.append(progress.ranks)
+
+
 TRAINS = after(started(103.0), report(105.0, 1, 0.1))
 
 
@@ -192,15 +199,15 @@ def run(tmp_path):
     run.policy = SimpleNamespace(
         check_speed=lambda *_: run.asked.append("speed"), review=lambda _: run.asked.append("epoch")
     )
-    run.stalls = SimpleNamespace(take=run.asked.append, found=())
+    run.stalls = SimpleNamespace(found=())
     run.neighbours = SimpleNamespace(
-        shared=None, check=lambda _now_t, trains: "others train" if trains else None
+        shared=None,
+        check=lambda _now_t, trains: "others train" if trains else None,
+        describe_load=lambda: "others took it",
     )
-    run.ranks = SimpleNamespace(count=lambda: "steps")
-    run.agents = [lambda ranks, count: run.asked.append((ranks, count))]
-    run.find_remarks = lambda _progress, _trial: {"slow": "it is slow"}
-    run.logs, run.progress = log_tails(run.begun.paths, [0]), LAUNCHED
-    run.write_live_at_t, run.live_order = math.inf, None
+    run.output = Output(run.begun.paths, [0], run.messages)
+    run.agents = [Asked(run.asked), run.output, CpuSharing(run.neighbours, run.messages.warn)]
+    run.progress, run.live = LAUNCHED, LastLive(math.inf)
     return run
 
 
@@ -219,13 +226,13 @@ def test_what_is_read_of_a_training_is_given_to_its_parts_and_shown(run, monkeyp
     found = look(run, monkeypatch, TRAINS, newcomer, started(106.0), regrouped, reported=True)
     assert (found.now_t, found.energy_j, found.power_w) == (110.0, pytest.approx(69.0), 10.0)
     assert (found.power_limit_w, found.probing, found.ending) == (250.0, True, False)
-    assert sorted(run.logs) == [0, 1]
+    assert sorted(run.output.tails) == [0, 1]
     assert run.asked[:3] == [newcomer, started(106.0), regrouped]
-    assert run.asked[3:] == ["speed", "epoch", (found.ranks, "steps")]
-    shown = [Noted("2 ranks: one came"), Warned("others train"), Warned("it is slow")]
+    assert run.asked[3:] == ["speed", "epoch", found.ranks]
+    shown = [Noted("2 ranks: one came"), Warned("others train")]
     assert run.events == [*shown, Advanced(found)]
     look(run, monkeypatch, TRAINS)
-    assert run.asked[-2:] == ["speed", (found.ranks, "steps")]
+    assert run.asked[-2:] == ["speed", found.ranks]
 
 
 @pytest.mark.parametrize("trains", [True, False])
@@ -237,13 +244,14 @@ def test_others_are_looked_for_once_a_process_of_the_script_trains(run, monkeypa
 
 
 def test_lines_of_a_rank_are_shown_once_and_what_is_left_of_one_at_the_end(run, monkeypatch):
-    run.logs[0].path.write_text("one\nha")
+    run.output.tails[0].path.write_text("one\nha")
     look(run, monkeypatch, TRAINS)
     look(run, monkeypatch, TRAINS, started(106.0))  # the ranks have been restarted
     assert [each for each in run.events if isinstance(each, Printed)] == [Printed(0, ("one",))]
     assert look(run, monkeypatch, TRAINS, final=True).energy_j is None  # the outcome says it
     assert Printed(0, ("ha",)) in run.events
-    run.logs[0].path.write_text((99 * "x" + "\n") * 4000)  # too many to be printed in time
+    assert Warned("others took it") in run.events
+    run.output.tails[0].path.write_text((99 * "x" + "\n") * 4000)  # too many to be printed in time
     look(run, monkeypatch, TRAINS)
     assert [each.text[:20] for each in run.events if isinstance(each, Noted)] == [
         "0.1 MB of rank 0 are"
@@ -278,24 +286,24 @@ def test_the_state_is_written_each_second_and_at_what_matters_with_the_price_so_
     now = replace(TRAINS, now_t=110.0, energy_j=3.6e6, power_w=7.0)
     run.progress = now
     for due_at_t in (110.1, 110.0):
-        run.write_live_at_t = due_at_t
-        found = _write_live(run, now, final=False)
+        run.live = LastLive(due_at_t)
+        found = write_live_file(run, now, final=False)
         assert (found.price, found.currency) == ((None, None), (0.5, "EUR"))[due_at_t == 110.0]
-    assert run.write_live_at_t == 111.0
+    assert run.live.due_at_t == 111.0
     later = replace(now, now_t=110.5)
-    assert _write_live(run, later, final=False).price is None
-    assert _write_live(run, later, final=True).price == 0.5
+    assert write_live_file(run, later, final=False).price is None
+    assert write_live_file(run, later, final=True).price == 0.5
     epoch = replace(later, curve=after(report(107.0, 2, 0.2), start=TRAINS).curve)
-    assert _write_live(run, epoch, final=False).price == 0.5
+    assert write_live_file(run, epoch, final=False).price == 0.5
     run.stopping.order = HOPELESS
-    assert _write_live(run, later, final=False).price == 0.5
-    assert _write_live(run, later, final=False).price is None
+    assert write_live_file(run, later, final=False).price == 0.5
+    assert write_live_file(run, later, final=False).price is None
 
 
 def test_the_state_on_disk_is_that_of_a_run_which_goes_on(run):
     run.stalls.found = (Stall(2.0, 1.0, "", "in s3cret.py"),)
     run.stopping.preempted = True
-    _write_live(run, replace(TRAINS, now_t=110.0, energy_j=70.0, power_w=7.0), final=True)
+    write_live_file(run, replace(TRAINS, now_t=110.0, energy_j=70.0, power_w=7.0), final=True)
     live = read_live(run.begun.paths)
     assert (live.pid, live.power_w, live.preempted) == (os.getpid(), 7.0, True)
     trial = live.trial
@@ -303,6 +311,6 @@ def test_the_state_on_disk_is_that_of_a_run_which_goes_on(run):
     assert (trial.power_limit_w, trial.shared, trial.energy_j) == (250.0, False, 70.0)
     assert (trial.warnings, trial.stalls[0].places) == (("a token: ***",), "in ***.py")
     run.begun.trial = replace(GOAL, host="elsewhere")
-    _write_live(run, LAUNCHED, final=True)
+    write_live_file(run, LAUNCHED, final=True)
     live = read_live(run.begun.paths)
     assert (live.host, live.trial.power_limit_w) == ("elsewhere", None)

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 from zeusrun.energy.sharing import OtherPrograms
 from zeusrun.errors import DeviceError, HistoryError
 from zeusrun.launcher.queue.tickets import Tickets
+from zeusrun.launcher.supervision.agent import Agent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from zeusrun.energy.sharing import Load
+    from zeusrun.metrics.progress import Progress
 
 _PERIOD_S = 1.0
 MIN_MEASURED_S = 3.0
@@ -68,7 +70,7 @@ class Neighbours:
         self._measure()
         return None if self._found else self._find_runs()
 
-    def conclude(self) -> str | None:
+    def describe_load(self) -> str | None:
         """Return a warning, once the run has ended, if other programs took too much."""
         if self._found or self._load is None or self._others is None or not disturbs(self._load):
             return None
@@ -110,6 +112,27 @@ class Neighbours:
             f"{', '.join(jobs)} trains on this CPU at the same time, so the time and cost of "
             "this run are unreliable: they count only where no better ones are known"
         )
+
+
+class CpuSharing(Agent):
+    """Warns of others on the CPU."""
+
+    def __init__(self, neighbours: Neighbours, warn: Callable[[str], None]) -> None:
+        """Look with ``neighbours``."""
+        self._neighbours, self._warn = neighbours, warn
+
+    def advance(self, progress: Progress) -> None:
+        """Look once the training, or a process of its own, has begun, until a rank ends."""
+        begun = progress.training_t is not None or bool(progress.ranks.spawned)
+        trains = begun and not progress.ranks.exit_codes
+        if (text := self._neighbours.check(progress.now_t, trains=trains)) is not None:
+            self._warn(text)
+
+    def conclude(self, progress: Progress) -> None:
+        """Warn if other programs took too much."""
+        self.advance(progress)
+        if (text := self._neighbours.describe_load()) is not None:
+            self._warn(text)
 
 
 def disturbs(load: Load) -> bool:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import zeusrun
 from zeusrun.files.private import open_for_writing
 from zeusrun.launcher.rundir.failure import Failure
+from zeusrun.launcher.supervision.agent import Agent
 from zeusrun.reasons import ReasonCode, Stall, seconds_text
 from zeusrun.sidecar.events import Started
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from zeusrun.launcher.supervision.ranks import RunningRanks
     from zeusrun.metrics.progress import Progress
     from zeusrun.sidecar.events import Event
-    from zeusrun.trial import Trial
 
 USUAL_PAUSES = 10.0  # a stall is longer than this many times the longest pause so far
 FIRST_PATIENCE = 10.0  # times after_s, until the first end of an epoch was seen
@@ -167,15 +167,15 @@ def ranks_text(ranks: Sequence[int]) -> str:
     return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(texts)
 
 
-class StallControl:
-    """Handles the stalls of one trial. It is polled and never waits."""
+class StallControl(Agent):
+    """Handles the stalls of one trial."""
 
     def __init__(
-        self, spec: JobSpec, trial: Trial, paths: RunPaths, messages: Messages, ranks: RunningRanks
+        self, spec: JobSpec, paths: RunPaths, messages: Messages, ranks: RunningRanks
     ) -> None:
         self._after_s, self._restarts = spec.stall.after_s, spec.stall.action == "restart"
         self._active = spec.instrument and spec.stall.action != "off"
-        self._max_restarts, self._max_epochs = spec.launch.max_restarts, trial.max_epochs
+        self._max_restarts = spec.launch.max_restarts
         self._paths, self._messages, self._ranks = paths, messages, ranks
         self._pauses = NO_PAUSES
         self.found: list[Stall] = []  # those that were reported
@@ -190,13 +190,13 @@ class StallControl:
             if event.restart:
                 self._pauses = begin_again(self._pauses)
 
-    def advance(self, progress: Progress, *, stopping: bool) -> None:
-        """Read the step clocks, about ten times a second; ``stopping``: the run is to end."""
+    def advance(self, progress: Progress) -> None:
+        """Read the step clocks."""
         if not self._active:
             return
         steps = {rank: count.steps for rank, count in self._ranks.counts().items()}
         self._pauses = watch_pauses(self._pauses, progress.now_t, steps, progress.epochs)
-        ending = stopping or progress.has_done(self._max_epochs) or bool(progress.ranks.exit_codes)
+        ending = progress.ending or bool(progress.ranks.exit_codes)
         found = None if ending else find_stall(self._pauses, self._after_s)
         if self._asked_t is not None:
             self._stall = found or self._stall
@@ -211,6 +211,9 @@ class StallControl:
                     f"the training goes on by itself after {seconds_text(self._stall.standing_s)}"
                 )
             self._stall = found
+
+    def conclude(self, progress: Progress) -> None:
+        """Nothing of it can stand still now."""
 
     def describe_pause(self) -> str | None:
         """Return how long there was no step; ``None`` if not longer than usual."""

@@ -350,7 +350,7 @@ class _NodeRun:
             copied = not self._copy()
             if self._channel.backlog > _MAX_BACKLOG_BYTES:
                 time.sleep(TICK_S)
-        if (text := self._neighbours.conclude()) is not None:
+        if (text := self._neighbours.describe_load()) is not None:
             self._channel.send("warning", text=text)
         if not copied:
             self._channel.send(

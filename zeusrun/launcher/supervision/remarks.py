@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import TYPE_CHECKING
 
 from zeusrun.bandit.reinterpret import samples_per_epoch
+from zeusrun.launcher.script_warnings import find_choices_to_ask_for, read_job_script
+from zeusrun.launcher.supervision.agent import Agent
 from zeusrun.launcher.supervision.outcome import observed_batch_size
 from zeusrun.metrics.seen import (
     TESTED,
@@ -16,15 +19,17 @@ from zeusrun.metrics.seen import (
     list_names,
 )
 from zeusrun.metrics.spans import is_continued
-from zeusrun.sidecar.events import REPORT
+from zeusrun.sidecar.events import REPORT, Scheduled
 from zeusrun.target import meets_target
 from zeusrun.trial import adapts, is_baseline
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from zeusrun.jobfile.spec import JobSpec
+    from zeusrun.launcher.events import Messages
     from zeusrun.metrics.progress import Progress
-    from zeusrun.sidecar.events import Scheduled
+    from zeusrun.sidecar.events import Event
     from zeusrun.trial import Trial
 
 _TRAINS_ON = (
@@ -40,6 +45,36 @@ _FROM_THE_START = (
 _CALLS = {"batch_size": "local_batch_size", "learning_rate": "learning_rate"}
 _DATA_MAY_GROW = 1.25
 _SAME_LENGTH = 0.1  # a warm-up, or a step more or less
+
+
+class Remarks(Agent):
+    """Warns of how a script uses zeusrun; of each kind once."""
+
+    def __init__(
+        self, spec: JobSpec, trial: Trial, earlier: Sequence[Trial], messages: Messages
+    ) -> None:
+        """Read the script of a job; ``earlier`` are its trials, oldest first."""
+        script = read_job_script(spec)
+        self._trial, self._messages = trial, messages
+        self._find = functools.partial(
+            find_remarks,
+            stops_at_target=spec.objective.on_target == "stop",
+            to_ask_for=find_choices_to_ask_for(spec, script),
+            earlier=earlier,
+            spawns=script.spawns,
+        )
+
+    def take(self, event: Event) -> None:
+        """Warn of a schedule with a fixed number of steps."""
+        if not isinstance(event, Scheduled):
+            return
+        if (text := describe_schedule(event, self._trial)) is not None:
+            self._messages.warn_once("schedule", text)
+
+    def advance(self, progress: Progress) -> None:
+        """Warn of what is true by now."""
+        for kind, text in self._find(progress, self._trial).items():
+            self._messages.warn_once(kind, text)
 
 
 def find_remarks(
