@@ -318,7 +318,7 @@ def test_the_files_of_a_preempted_trial_stay_as_they_are_if_another_submit_comes
 def test_submits_at_once_all_get_through_with_numbers_of_their_own(
     begun, submission, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("zeusrun.history.turns.TURN_S", 600.0)  # none ends on a slow machine
+    monkeypatch.setattr("zeusrun.history.turns.TURN_S", 60.0)  # none ends on a slow machine
     start = threading.Barrier(10)
     policies = [Interrupted(submission.policy, "choose", lambda *_: None) for _ in range(10)]
 
