@@ -72,7 +72,7 @@ BUDGETS: Mapping[str, int] = {
     "adapt": 895,
     "analysis": 999,
     "backends": 661,
-    "commands": 3_003,
+    "commands": 3_006,
     "elastic": 1_605,
     "export": 336,
     "gpu and energy": 2_308,
@@ -131,8 +131,8 @@ class Loaded(NamedTuple):
     lines: int
 
 
-WALK_BUDGET = Walk(files=101, stops=344, returns=243)
-LOADED_BUDGET = Loaded(modules=169, lines=19_797)
+WALK_BUDGET = Walk(files=101, stops=359, returns=258)
+LOADED_BUDGET = Loaded(modules=169, lines=19_800)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

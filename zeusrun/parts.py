@@ -2,7 +2,8 @@
 
 A part is a package with the module ``section``: its key of the job file, and what follows from it
 (``PartSection`` in ``jobfile/plugged.py``). If it acts beside the supervisor, it has ``control``
-with a function ``open_agent``, too. Both are imported when a job names the part.
+with a function ``open_agent``, too. ``section`` is imported when a job file has the key, and
+``control`` when the ranks start.
 """
 
 from __future__ import annotations

@@ -125,7 +125,8 @@ def run_recurrence(
                 notify(lambda notices: notices.build_notices(trials, result))
         except ZeusrunError as error:
             if began or not isinstance(error, BusyError):  # a skipped run is not a failure
-                notify(functools.partial(_build_failure, spec.name, error))
+                failure = error  # the name of an except clause ends with it
+                notify(lambda notices: [notices.failure_notice(spec.name, failure)])
             raise
         finally:
             messages.show()
@@ -199,10 +200,6 @@ class _HistoryMessages:
         while (left_s := until_t - time.monotonic()) > 0:
             check_not_ended(self._job, self._signals.received, self._next)
             time.sleep(min(_POLL_S, left_s))
-
-
-def _build_failure(job: str, error: ZeusrunError, notices: ModuleType) -> list[Notice]:
-    return [notices.failure_notice(job, error)]
 
 
 def send_notices(

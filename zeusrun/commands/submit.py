@@ -34,6 +34,7 @@ from zeusrun.view.tables import plan_sheet
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from zeusrun.commands.follow import Submitter
     from zeusrun.jobfile.spec import JobSpec
     from zeusrun.launcher.context import Submission
     from zeusrun.trial import Trial
@@ -69,7 +70,7 @@ def submit(
         Option(metavar="COMMAND", help="Starts the words after it on {host}: run_on.fan_out."),
     ] = None,
     detach: Annotated[
-        bool, Option("--detach", help="In Slurm or Kubernetes, return once the run is queued.")
+        bool, Option("--detach", help="With a scheduler, return once the run is queued.")
     ] = False,
     dry_run: options.DryRun = False,
     as_json: options.AsJson = False,
@@ -81,7 +82,7 @@ def submit(
     request = Request(
         overrides=tuple(changes), batch_size=batch_size, overlap=overlap, wait=wait, quiet=quiet
     )
-    elsewhere = submitter_of(spec)
+    elsewhere = _find_submitter(spec, request)
     if not elsewhere and detach:
         raise UsageError(
             f"--detach is for run_on: {' or '.join(BACKENDS)}; use `nohup zeusrun submit {job} &`"
@@ -90,8 +91,6 @@ def submit(
         raise UsageError(
             "--wait waits for GPUs of this machine, and run_on trains elsewhere; leave it out"
         )
-    if elsewhere is not None and request.forced is not None:  # before it waits for anything
-        request.forced.check(spec.batch_size.candidates)
     if dry_run and elsewhere is not None:
         elsewhere.show(spec, request, as_json=as_json)
         return
@@ -100,6 +99,14 @@ def submit(
             _show_plan(submission, as_json=as_json)
         return
     raise typer.Exit(run_job(spec, request, detach=detach, as_json=as_json))
+
+
+def _find_submitter(spec: JobSpec, request: Request) -> Submitter | None:
+    """Return what submits a job elsewhere, if it says so; a wrong batch size waits for nothing."""
+    elsewhere = submitter_of(spec)
+    if elsewhere is not None and request.forced is not None:
+        request.forced.check(spec.batch_size.candidates)
+    return elsewhere
 
 
 def run_job(
@@ -111,7 +118,7 @@ def run_job(
     as_json: bool = False,
 ) -> int:
     """Run a recurrence where its job says; return the exit code."""
-    if (elsewhere := submitter_of(spec)) is not None:
+    if (elsewhere := _find_submitter(spec, request)) is not None:
         return elsewhere.submit(spec, request, begun, detach=detach, as_json=as_json)
     return int(run_recurrence(spec, request, begun=begun, as_json=as_json)["exit_code"])
 

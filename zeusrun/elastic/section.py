@@ -113,7 +113,7 @@ class Elastic(PartSection):
 
     @property
     def excludes(self) -> tuple[str, ...]:
-        """What counts samples of a fixed number of ranks."""
+        """The parts that need a fixed number of ranks."""
         return ("watch", "adapt")
 
     @property
@@ -123,7 +123,7 @@ class Elastic(PartSection):
 
     @property
     def most_ranks(self) -> int:
-        """The ranks that there may be."""
+        """The largest number of ranks."""
         return self.max
 
     def check(self, data: Mapping[str, Any]) -> None:

@@ -74,14 +74,17 @@ class PartSection(Section):
 
     @property
     def most_ranks(self) -> int | None:
-        """How many ranks there may be, if not as many as at the start."""
+        """The largest number of ranks; ``None`` if it does not change."""
         return None
 
     def check(self, data: Mapping[str, Any]) -> None:
-        """Raise ``ValueError`` if the values of other keys do not allow the section."""
+        """Raise ``ValueError`` if the values of other keys do not allow the section.
+
+        ``data``: the values of the keys above this one; a key with an error is missing.
+        """
 
     def check_divisible(self, world_size: int) -> None:
-        """Raise ``ValueError`` if so many processes cannot share a batch size of it evenly."""
+        """Raise ``ValueError`` if its batch sizes cannot be divided by ``world_size``."""
 
     def warn_of(self, script: str) -> str | None:  # noqa: ARG002 - most need no script
         """Return what will probably go wrong with a script of this text."""
@@ -90,14 +93,15 @@ class PartSection(Section):
     def variables(self, sizes: BatchSizes, trial: Trial, fitting: int | None) -> dict[str, str]:
         """Return the environment variables of the ranks.
 
-        ``fitting``: how far the batch size may grow; ``None``: as far as the job file allows.
+        ``fitting``: the largest global batch size that fits in memory, in samples; ``None``: that
+        of the job file.
         """
         raise NotImplementedError
 
     def starter(self, trial: Trial, max_restarts: int) -> tuple[str, str] | None:  # noqa: ARG002 - see above
-        """Return what starts the ranks in place of torchrun, and its plan; ``None``: torchrun.
+        """Return what starts the ranks in place of torchrun; ``None``: torchrun.
 
-        It is a module of ``launcher/processes``.
+        It is the name of a module of ``launcher/processes``, and its plan in JSON.
         """
         return None
 

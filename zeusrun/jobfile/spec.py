@@ -261,7 +261,7 @@ class _Job(Section):
 
     @property
     def most_ranks(self) -> int | None:
-        """How many ranks there may be, if not as many as at the start."""
+        """The largest number of ranks; ``None`` if it does not change."""
         return next(filter(None, (part.most_ranks for part in self.parts.values())), None)
 
     def learning_rate_for(self, global_batch_size: int) -> float | None:

@@ -1,4 +1,4 @@
-"""The other hosts of a submit, as its launcher uses them; ``run_on/hosts`` has them."""
+"""Protocols of the other hosts of a submit; ``run_on/hosts`` implements them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Node(Protocol):
 
     Attributes:
         name: Of the host, as the user calls it.
-        ranks: Of this host.
+        ranks: The global ranks on this host.
         states: The process state of each of its live ranks, as psutil names it.
         counts: The step clock of each of its ranks that has made a step.
         lost: Why the host is lost, as a sentence; ``None`` if it is not.
@@ -33,7 +33,7 @@ class Node(Protocol):
         ended: Set once its part of the run has ended, or the host is lost.
         oom_kills: How many processes the kernel has killed there for lack of memory.
         notices: Sentences of the node for the user, oldest first; whoever shows one removes it.
-        signals: Those to its launcher, likewise.
+        signals: The numbers of those that its launcher received, likewise.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Node(Protocol):
 
     @property
     def devices(self) -> Sequence[Device]:
-        """Those that the job uses there."""
+        """The devices of the host that the job uses."""
 
     @property
     def is_running(self) -> bool:
@@ -84,7 +84,7 @@ class Hosts(Protocol):
     """The other hosts of a submit."""
 
     remarks: list[str]
-    """On how the hosts differ."""
+    """Sentences about how the hosts differ."""
 
     @property
     def nodes(self) -> Sequence[Node]:

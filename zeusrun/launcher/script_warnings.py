@@ -1,4 +1,4 @@
-"""Warnings about how a script uses zeusrun, before it starts; see also ``remarks.py``."""
+"""Warnings about how a script uses zeusrun, before it starts; ``remarks.py`` has those of a run."""
 
 from __future__ import annotations
 

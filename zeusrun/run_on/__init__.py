@@ -1,1 +1,1 @@
-"""Backends: schedulers of other machines, each in a package of its own."""
+"""Where a job runs besides this machine: on named hosts, or by a scheduler."""

@@ -118,9 +118,10 @@ class Client(Protocol):
         """Ask the launcher of a running job to stop; raises ``LaunchError``."""
 
     def explain_end(self, name: str, *, saved: bool) -> tuple[TrialStatus | None, str] | None:
-        """Return what the end of a job says of a trial without an outcome; ``None``: nothing.
+        """Return the status of a trial without an outcome, and a reason; ``None`` if unknown.
 
-        A status of ``None`` means that it says nothing of that. ``saved``: there is a checkpoint.
+        The status is ``None`` if the scheduler knows only the reason. ``saved``: there is a
+        checkpoint.
         """
 
 

@@ -160,7 +160,7 @@ class Sync(PartSection):
 
     @property
     def excludes(self) -> tuple[str, ...]:
-        """The part whose ranks would have to agree likewise when they change."""
+        """``elastic``: new ranks would have to join what the ranks agree on."""
         return ("elastic",) if self.needs_hooks else ()
 
     def check(self, data: Mapping[str, Any]) -> None:

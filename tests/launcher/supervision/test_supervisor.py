@@ -28,6 +28,7 @@ from zeusrun.launcher.supervision.supervisor import (
     _hear_nodes,
     _observe,
     start_ranks,
+    supervise,
 )
 from zeusrun.lever import power_lever
 from zeusrun.reasons import ReasonCode, Stall
@@ -173,8 +174,25 @@ def test_the_limits_are_restored_before_the_last_processes_are_ended():
 
 class Asked(Agent):
     def __init__(self, asked):
-        self.take = asked.append
         self.advance = lambda progress: asked.append(progress.ranks)
+
+
+@pytest.mark.parametrize("order", [None, StopOrder(ReasonCode.HOPELESS, "because")])
+def test_a_stall_is_looked_for_once_it_is_decided_whether_the_run_ends(order, monkeypatch):
+    module = "zeusrun.launcher.supervision.supervisor"
+    monkeypatch.setattr(f"{module}._observe", lambda _run: None)
+    asked = []
+    stopping = SimpleNamespace(order=None)
+    stopping.decide = lambda *_: vars(stopping).update(order=order) or StopLevel.KILL
+    run = SimpleNamespace(
+        progress=LAUNCHED,
+        stopping=stopping,
+        stalls=SimpleNamespace(describe_pause=lambda: None, advance=asked.append),
+        limits=SimpleNamespace(wind_down=lambda **_: None),
+        ranks=SimpleNamespace(step=lambda _level: False),
+    )
+    supervise(run)
+    assert [progress.ending for progress in asked] == [order is not None]
 
 
 TRAINS = after(started(103.0), report(105.0, 1, 0.1))
@@ -199,7 +217,7 @@ def run(tmp_path):
     run.policy = SimpleNamespace(
         check_speed=lambda *_: run.asked.append("speed"), review=lambda _: run.asked.append("epoch")
     )
-    run.stalls = SimpleNamespace(found=())
+    run.stalls = SimpleNamespace(found=(), take=run.asked.append)
     run.neighbours = SimpleNamespace(
         shared=None,
         check=lambda _now_t, trains: "others train" if trains else None,

@@ -11,9 +11,12 @@ import pytest
 
 from tests.factories import DONE, REACHED, load_job
 from zeusrun.commands import compose, follow
-from zeusrun.errors import BusyError, HistoryError, LaunchError
+from zeusrun.commands.submit import run_job
+from zeusrun.errors import BusyError, HistoryError, LaunchError, UsageError
 from zeusrun.history.tinydb.store import TinyDBHistory
+from zeusrun.jobfile.spec import load_spec
 from zeusrun.launcher.queue.tickets import HeldTicket, Tickets
+from zeusrun.launcher.request import Request
 from zeusrun.reasons import ReasonCode
 from zeusrun.run_on.batch import submit as batch
 from zeusrun.run_on.batch.files import find_files
@@ -524,6 +527,12 @@ def test_a_batch_size_that_is_no_candidate_is_refused_at_once(submit, zeusrun, o
     code, _, errors = submit(option, "--batch-size", "77")
     assert (code, "--batch-size 77: not among the candidates" in errors) == (2, True)
     assert Tickets(zeusrun.home).present() == []
+
+
+def test_nor_does_a_rerun_wait_for_nodes_with_a_batch_size_that_is_no_candidate(job, slurm):
+    with pytest.raises(UsageError, match="77: not among the candidates"):
+        run_job(load_spec(job()), Request(batch_size=77, why="as in job-1-1, by rerun"))
+    assert slurm.calls("sbatch") == []
 
 
 def test_logs_of_a_job_say_where_it_is_and_end_if_slurm_does_not_respond(cli, submit, slurm):

@@ -277,10 +277,11 @@ def assess(problem: Problem, runs: Runs) -> Assessment:
 
 
 def saved_by_check(now: Assessment, index: int, price: float) -> float:
-    """Return what it saves to measure an arm's speed before the arm is tried.
+    """Return what it is expected to save to measure an arm's speed before the arm is tried.
 
     Once the speed is known, the most valuable arm of known speed runs. If that is another one, the
-    check has cost ``price`` and a start. All are in runs of the incumbent.
+    check has cost ``price`` and a start. All costs are in runs of the incumbent; the result is
+    negative if the check costs more than it saves.
     """
     beliefs, evidence = now.beliefs, now.evidence
     known = {*evidence.speeds, beliefs.arms[index]}

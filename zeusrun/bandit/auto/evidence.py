@@ -149,10 +149,9 @@ def _without_old_bounds(runs: Runs) -> Runs:
 
 
 def _even_out(runs: Runs) -> Runs:
-    """Count where between its last two reports each run passed the target.
+    """Correct the epochs of each run for where between its last two reports it passed the target.
 
-    One that passed it just in time takes a report less than one that was just too late: both count
-    as about the same. The mean over all runs stays.
+    Two runs that are nearly equal can differ by a whole report. The mean over all runs stays.
     """
     shares = [run.last_step[1] for run in runs if run.last_step]
     usual = statistics.fmean(shares) if shares else 0.0

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
     from zeusrun.bandit.problem import Observation, RunsByArm
 
-OWN_MISSES = 20.0  # so many runs of an arm show as much of its bad luck as all those of the job
-TOO_MANY = 3  # times as many failures as successes: then the successes were good luck
+OWN_MISSES = 20.0  # runs of an arm that count as much for its bad luck as the share of the job
+TOO_MANY = 3  # times as many failures as successes: then no failure is bad luck
 BAD_LUCK = 0.1  # chance that a failure of an arm that has reached the target is bad luck
 
 
@@ -60,7 +60,7 @@ def find_luck(reached: RunsByArm, failed: RunsByArm) -> tuple[Luck, dict[int, li
             freedom += others[arm][-1].weight * (far > 0)
     counts = {arm: len(own) + missed[arm] for arm, own in reached.items()}
     total = sum(missed.values())
-    # Of the prior of Jeffreys (1946) once a run has missed; most trainings never do.
+    # Jeffreys' prior (1946), but only after the first miss: most trainings never miss.
     job = (min(1.0, total) / 2 + total) / (1 + sum(counts.values()))
     missing = {
         arm: (OWN_MISSES * job + missed[arm]) / (OWN_MISSES + counts[arm]) for arm in reached

@@ -10,7 +10,11 @@ if TYPE_CHECKING:
 
 
 class Agent:
-    """Is given what the ranks wrote, then how far the training is; no method waits."""
+    """Handles one concern of a run. No method may wait.
+
+    The supervisor calls ``take`` with each event of the ranks, then ``advance``, and at the end
+    ``conclude`` in its place.
+    """
 
     def take(self, event: Event) -> None:
         """Process an event of a rank."""

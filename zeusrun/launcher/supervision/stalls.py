@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import zeusrun
 from zeusrun.files.private import open_for_writing
 from zeusrun.launcher.rundir.failure import Failure
-from zeusrun.launcher.supervision.agent import Agent
 from zeusrun.reasons import ReasonCode, Stall, seconds_text
 from zeusrun.sidecar.events import Started
 
@@ -167,8 +166,8 @@ def ranks_text(ranks: Sequence[int]) -> str:
     return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(texts)
 
 
-class StallControl(Agent):
-    """Handles the stalls of one trial."""
+class StallControl:
+    """Handles the stalls of one trial. It never waits."""
 
     def __init__(
         self, spec: JobSpec, paths: RunPaths, messages: Messages, ranks: RunningRanks
@@ -191,7 +190,7 @@ class StallControl(Agent):
                 self._pauses = begin_again(self._pauses)
 
     def advance(self, progress: Progress) -> None:
-        """Read the step clocks."""
+        """Read the step clocks, about ten times a second, after a stop was decided on."""
         if not self._active:
             return
         steps = {rank: count.steps for rank, count in self._ranks.counts().items()}
@@ -211,9 +210,6 @@ class StallControl(Agent):
                     f"the training goes on by itself after {seconds_text(self._stall.standing_s)}"
                 )
             self._stall = found
-
-    def conclude(self, progress: Progress) -> None:
-        """Nothing of it can stand still now."""
 
     def describe_pause(self) -> str | None:
         """Return how long there was no step; ``None`` if not longer than usual."""

@@ -86,12 +86,12 @@ def describe_signal(
     """Return what happens after a signal.
 
     ``cancelled`` is the trial if another zeusrun sent it, ``allocated`` if a scheduler did;
-    ``kept`` is ``Allocation.keeps_files``.
+    ``kept``: whether a scheduler keeps the files of the run; ``None`` without a scheduler.
     """
     preempted = order.cause is ReasonCode.PREEMPTED
     who = "next submit" if allocated is None else "next start, if it has a checkpoint,"
     then = f", and the {who} continues it" if preempted and kept is not False else ""
-    if kept is None:  # nobody can hurry a pod
+    if kept is None:  # a job of a scheduler gets no second Ctrl-C
         then += f"; {how_at_once(number, cancelled=cancelled or allocated)}"
     how = "at once" if order.level is StopLevel.KILL else f"within {grace_s:g} s{then}"
     # The last line of the run names the request; do not say it twice.

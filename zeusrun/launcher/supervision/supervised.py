@@ -44,7 +44,7 @@ class Supervised:
     """One running trial: its progress, and the objects that supervise it.
 
     Attributes:
-        agents: Each is given what the ranks wrote, and how far the training is.
+        agents: In the order in which they are called.
         live: The last ``live.json``.
     """
 
@@ -70,7 +70,6 @@ class Supervised:
         self.stalls = StallControl(spec, paths, messages, ranks)
         self.neighbours = Neighbours(submission.home, on_cpu=not submission.gpus)
         self.agents: list[Agent] = [
-            self.stalls,
             Output(paths, ranks.world, messages),
             CpuSharing(self.neighbours, messages.warn),
             Remarks(spec, trial, choice.earlier, messages),

@@ -84,6 +84,8 @@ def supervise(run: Supervised) -> None:
     while running:
         _observe(run)
         level = run.stopping.decide(run.progress, run.stalls.describe_pause())
+        stopping = run.stopping.order is not None
+        run.stalls.advance(replace(run.progress, ending=run.progress.ending or stopping))
         if level is StopLevel.NONE:
             energy_between = run.meter.energy_between
             run.limits.advance(time.monotonic(), energy_between, wait=run.policy.checking)
@@ -98,6 +100,7 @@ def _observe(run: Supervised, *, final: bool = False) -> None:
     _hear_nodes(run)
     progress, events, reported = run.observer.observe(before, meter.energy_between, final=final)
     for event in events:
+        run.stalls.take(event)
         for agent in run.agents:
             agent.take(event)
     reached = progress.reached

@@ -33,7 +33,7 @@ from zeusrun.launcher.recurrence import exit_code
 from zeusrun.maintenance.recover import recover_lost
 from zeusrun.reasons import ReasonCode
 from zeusrun.run_on.batch.files import QueuedFiles, find_files, new_files
-from zeusrun.run_on.registry import Allocation, SchedulerJob, cancel_job
+from zeusrun.run_on.registry import GONE, Allocation, SchedulerJob, cancel_job
 from zeusrun.trial import TrialStatus
 from zeusrun.view.console import lasting_console
 from zeusrun.view.export import print_json
@@ -67,7 +67,7 @@ class BatchAllocation(Allocation, Protocol):
         """Begin to watch for its end."""
 
     def __exit__(self, *_: object) -> None:
-        """End to watch."""
+        """Stop watching."""
 
     @property
     def is_known(self) -> bool:
@@ -313,7 +313,7 @@ def _conclude(
     if trial is not None and trial.status.finished:
         options.tell(f"{trial.trial} is recorded as {trial.status.value}: {trial.reason}")
         return cancelled if trial.status is TrialStatus.CANCELLED else exit_code(trial, None, ())
-    state = "GONE" if source.job is None else source.job.state
+    state = GONE if source.job is None else source.job.state
     text = f"{name} ended as {state} before it began to train"
     if state == "CANCELLED":
         options.tell(text)

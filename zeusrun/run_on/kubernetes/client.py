@@ -341,7 +341,7 @@ def describe_job(name: str, job: SchedulerJob | None) -> str:
 
 
 def explain_end(name: str, *, saved: bool) -> None:
-    """Its end says nothing of a trial: its own server learns of it by the lease."""
+    """Return ``None``: the server of the history finds out by the lease of the trial."""
     del name, saved
 
 
