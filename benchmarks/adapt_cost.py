@@ -17,6 +17,7 @@ import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -25,9 +26,10 @@ from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-from zeusrun.worker.adapt.control import Control
-from zeusrun.worker.adapt.loader import AdaptiveLoader
+from zeusrun.adapt.rank.control import Control
+from zeusrun.worker.agent import LoaderControl
 from zeusrun.worker.hooks.install import install_hooks
+from zeusrun.worker.loader import AdaptiveLoader
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples" / "adaptive"))
 import train as example
@@ -57,8 +59,7 @@ def build_environment(folder: str) -> dict[str, str]:
         "ZEUSRUN_RUN_DIR": folder,
         "ZEUSRUN_SIDECAR": str(Path(folder, "metrics.jsonl")),
         "ZEUSRUN_BATCH_SIZE": str(BATCH_SIZE),
-        "ZEUSRUN_WATCH": json.dumps({"noise_scale": {"interval": 1}}),
-        "ZEUSRUN_ADAPT": json.dumps(ADAPT),
+        "ZEUSRUN_PARTS": json.dumps({"watch": {"noise_scale": {"interval": 1}}, "adapt": ADAPT}),
     }
 
 
@@ -66,11 +67,11 @@ class Trainings:
     """The ways to train on a data set."""
 
     def __init__(self, hooks: Any, name: str, data: TensorDataset) -> None:  # noqa: ANN401
-        environment, bounded = hooks.environment, hooks.control
+        environment, bounded = hooks.environment, hooks.parts["adapt"].loader_control
         limits = replace(bounded.plan.limits, schedule=((1, BATCH_SIZE),))
         never = replace(bounded.plan, policies=("schedule",), limits=limits)
         controls = {
-            "run.loader": None,
+            "run.loader": LoaderControl(),
             NEVER: Control(environment, never, lambda: None),
             BOUNDED: bounded,
         }
@@ -78,13 +79,13 @@ class Trainings:
         loaders = {PLAIN: DataLoader(data, BATCH_SIZE // 2, sampler=self.sampler)}
         for way, control in controls.items():
             loaders[way] = AdaptiveLoader(environment, control, data, BATCH_SIZE // 2)
-        self.parts, attach = {}, hooks.watch.attach
+        self.parts, attach = {}, hooks.parts["watch"].models.attach
         for way, loader in loaders.items():
-            hooks.watch.attach = attach if way == BOUNDED else lambda _: None
+            hooks.parts["watch"].models.attach = attach if way == BOUNDED else lambda _: None
             network = DistributedDataParallel(example.build_model(name))
             optimizer = torch.optim.SGD(network.parameters(), 1e-4, momentum=0.9)
             self.parts[way] = network, optimizer, loader
-        hooks.watch.attach = attach
+        hooks.parts["watch"].models.attach = attach
 
     def measure(self, way: str, number: int) -> float:
         """Return the milliseconds of a step."""
@@ -104,7 +105,7 @@ class Trainings:
 
 def rank(rounds: int) -> None:
     """Train in all ways in rotating order; rank 0 prints what it found."""
-    hooks = install_hooks(lambda *_, **__: None)
+    hooks = install_hooks(SimpleNamespace(tick=lambda *_, **__: None))
     torch.set_num_threads(1)
     distributed.init_process_group("gloo")
     for name, data in (
@@ -120,7 +121,7 @@ def rank(rounds: int) -> None:
                 ms = trainings.measure(way, number)
                 if number:  # the first round does not count
                     times[way].append(ms)
-        noise = hooks.watch.noise
+        noise = hooks.parts["watch"].models.noise
         if hooks.environment.rank == 0 and (noise is None or noise.trace is None):
             raise SystemExit("the noise scale was not measured")
         if hooks.environment.rank == 0:

@@ -28,7 +28,7 @@ from timing import describe_machine
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT))
 
-from zeusrun.sidecar.board import Board  # noqa: E402 - see above
+from zeusrun.elastic.rank.board import Board  # noqa: E402 - see above
 
 if TYPE_CHECKING:
     from collections.abc import Callable

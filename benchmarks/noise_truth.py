@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 from timing import describe_machine
 
@@ -42,7 +43,7 @@ def start(part: str, ranks: int, *arguments: object) -> list:
             **os.environ,
             "OMP_NUM_THREADS": "1",
             "ZEUSRUN_TRIAL": "bench-1-1",
-            "ZEUSRUN_WATCH": json.dumps({"noise_scale": {"interval": 1}}),
+            "ZEUSRUN_PARTS": json.dumps({"watch": {"noise_scale": {"interval": 1}}}),
             "ZEUSRUN_SIDECAR": str(Path(folder, "metrics.jsonl")),
         }
         subprocess.run([*command, *map(str, arguments), str(out)], env=environment, check=True)
@@ -98,7 +99,7 @@ def rank(part: str, *arguments: str) -> None:
 
     from zeusrun.worker.hooks.install import install_hooks  # noqa: PLC0415
 
-    hooks = install_hooks(lambda *_, **__: None)
+    hooks = install_hooks(SimpleNamespace(tick=lambda *_, **__: None))
     torch.set_num_threads(1)
     distributed.init_process_group("gloo")
     option, seeds, out = arguments
@@ -150,8 +151,8 @@ def train_known(hooks, how: str, scale: float, seeds: int) -> list:  # noqa: ANN
                 if number % parts == 0:
                     optimizer.step()
                     optimizer.zero_grad()
-        hooks.watch.flush()
-        found.append(hooks.watch.noise.estimate() or (0.0, None, None))
+        hooks.parts["watch"].models.flush()
+        found.append(hooks.parts["watch"].models.noise.estimate() or (0.0, None, None))
     return found
 
 
@@ -181,7 +182,7 @@ def train_digits(hooks, size: int, seed: int) -> list:  # noqa: ANN001
             optimizer.zero_grad()
             cross_entropy(ddp(inputs), targets).backward()
             optimizer.step()
-        noise = hooks.watch.noise
+        noise = hooks.parts["watch"].models.noise
         middle = (noise.done - noise.age) / len(images)  # the newest steps are not measured yet
         curve.append((middle, noise.estimate()))
         with torch.no_grad():

@@ -38,8 +38,8 @@ ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = ROOT / "benchmarks/scripts/sync_ranks.py"
 sys.path.append(str(ROOT))
 
+from zeusrun.sync.rank.vote import CHECK  # noqa: E402
 from zeusrun.sync.section import Topology  # noqa: E402 - see above
-from zeusrun.worker.sync.vote import CHECK  # noqa: E402
 
 RANKS, NIC = 4, "eth0"
 WARMUP = 20  # passes, which are over before a round begins, and an epoch of the digits

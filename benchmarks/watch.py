@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 from timing import describe_machine, show
 
@@ -62,7 +63,7 @@ def main() -> int:
                     **os.environ,
                     "OMP_NUM_THREADS": "1",
                     "ZEUSRUN_TRIAL": "bench-1-1",
-                    "ZEUSRUN_WATCH": json.dumps(watch),
+                    "ZEUSRUN_PARTS": json.dumps({"watch": watch}),
                     "ZEUSRUN_SIDECAR": str(Path(folder, "metrics.jsonl")),
                 }
                 subprocess.run(command, env=environment, check=True)
@@ -82,8 +83,8 @@ def rank(pairs: int, steps: int, step_ms: float, out: str) -> None:
 
     from zeusrun.worker.hooks.install import install_hooks  # noqa: PLC0415
 
-    hooks = install_hooks(lambda *_, **__: None)
-    watch = hooks.watch
+    hooks = install_hooks(SimpleNamespace(tick=lambda *_, **__: None))
+    watch = hooks.parts["watch"].models
     hooks.observer.samples = lambda: 32  # there is no data loader
     torch.set_num_threads(1)
     distributed.init_process_group("gloo")

@@ -17,8 +17,8 @@ import torch
 from timing import describe_machine, show
 from torch import nn
 
-from zeusrun.worker.stats.examples import Examples, find_layers
-from zeusrun.worker.stats.gradients import Gradients
+from zeusrun.gradients.rank.examples import Examples, find_layers
+from zeusrun.gradients.rank.gradients import Gradients
 
 LENGTH, WIDTH, VOCABULARY = 64, 128, 512
 TRACKED = (0, 30, 100, 200, 300, 400, 600)  # optimizer steps

@@ -12,7 +12,7 @@ import time
 import pytest
 
 from tests.runs import wait_for
-from zeusrun.sidecar.board import Board
+from zeusrun.elastic.rank.board import Board
 from zeusrun.sidecar.orders import STACK_SIGNAL
 
 SAMPLES = 960

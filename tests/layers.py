@@ -19,7 +19,9 @@ LAYERS = (
     ("launcher", "simulate"),
     ("metrics", "analysis", "choice"),
     ("history", "bandit", "gpu"),
-    ("energy", "worker"),
+    ("energy", "adapt/rank", "elastic/rank", "sync/rank"),
+    ("gradients/rank",),
+    ("worker",),
     ("sidecar",),
     ("jobfile", "files"),
     ("parts", "run_on"),
@@ -41,10 +43,16 @@ LAYERS = (
 
 VALUES = frozenset(LAYERS[-1]) | frozenset(LAYERS[-2])
 
+_RANK = {"sidecar", "files", "redaction", "target", "parts"}
+
 ONLY = {
     "bandit": VALUES,  # policies are pure
     "history": VALUES | {"files"},  # a store knows no policy and no launcher
-    "worker": {"sidecar", "files", "redaction", "target"},  # a rank loads as little as it can
+    "worker": _RANK,  # a rank loads as little as it can
+    "adapt/rank": _RANK | {"worker", "gradients/rank"},
+    "elastic/rank": _RANK | {"worker"},
+    "gradients/rank": _RANK | {"worker"},
+    "sync/rank": _RANK | {"worker", "gradients/rank"},
     "energy": VALUES | {"files"},
     "analysis": VALUES | {"bandit"},
     "choice": VALUES | {"bandit", "jobfile"},  # a decision is a function of values
@@ -62,11 +70,7 @@ BOTH_WAYS = {
     ("launcher", "launcher/supervision"),
     ("server", "server/pages"),
     ("server", "server/zeus"),
-    ("worker", "worker/adapt"),
     ("worker", "worker/hooks"),
-    ("worker/adapt", "worker/elastic"),
-    ("worker/hooks", "worker/stats"),
-    ("worker/hooks", "worker/sync"),
 }
 """Folders within a package that import each other: none may be added, and those are to go."""
 

@@ -32,14 +32,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 PARTS: Mapping[str, tuple[str, ...]] = {
-    "adapt": ("worker/adapt/", "adapt/"),
+    "adapt": ("adapt/",),
     "analysis": ("analysis/",),
     "backends": ("run_on/", "commands/follow.py", "jobfile/plugged.py", "parts.py"),
     "commands": ("commands/", "cli.py"),
-    "elastic": (
-        *("worker/elastic/", "commands/elastic.py", "sidecar/board.py"),
-        *("launcher/processes/elastic_", "elastic/", "worker/hooks/elastic.py"),
-    ),
+    "elastic": ("elastic/", "commands/elastic.py"),
     "export": ("export/",),
     "gpu and energy": ("gpu/", "energy/"),
     "history": ("history/",),
@@ -60,28 +57,28 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     "shared histories": ("history/shared/", "history/sql/"),
     "simulate": ("simulate/",),
     "slurm": ("run_on/slurm/",),
-    "sync": ("worker/sync/", "sync/"),
+    "sync": ("sync/",),
     "view": ("view/",),
-    "watch": ("worker/stats/", "gradients/"),
+    "watch": ("gradients/",),
     "worker": ("worker/", "sidecar/"),
     "values": ("",),
 }
 """The parts of the package, by how the paths of their modules begin; the longest that fits wins."""
 
 BUDGETS: Mapping[str, int] = {
-    "adapt": 895,
+    "adapt": 642,
     "analysis": 999,
-    "backends": 661,
+    "backends": 673,
     "commands": 3_006,
-    "elastic": 1_605,
+    "elastic": 1_688,
     "export": 336,
     "gpu and energy": 2_308,
     "history": 1_094,
-    "hooks": 1_642,
+    "hooks": 1_489,
     "hosts": 1_627,
     "jobfile": 3_266,
     "kubernetes": 948,
-    "launcher": 5_887,
+    "launcher": 5_903,
     "maintenance": 1_118,
     "metrics": 2_127,
     "other files": 361,
@@ -92,11 +89,11 @@ BUDGETS: Mapping[str, int] = {
     "shared histories": 1_864,
     "simulate": 1_261,
     "slurm": 486,
-    "sync": 1_020,
-    "values": 1_639,
+    "sync": 1_104,
+    "values": 1_638,
     "view": 2_128,
-    "watch": 921,
-    "worker": 1_222,
+    "watch": 997,
+    "worker": 1_641,
 }
 """Lines of code that a part may have; the whole is their sum."""
 _OTHERS = (".css", ".html", ".js", ".yaml")  # lines that are not empty
@@ -131,8 +128,8 @@ class Loaded(NamedTuple):
     lines: int
 
 
-WALK_BUDGET = Walk(files=101, stops=359, returns=258)
-LOADED_BUDGET = Loaded(modules=169, lines=19_800)
+WALK_BUDGET = Walk(files=101, stops=358, returns=257)
+LOADED_BUDGET = Loaded(modules=170, lines=19_888)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

@@ -32,13 +32,13 @@ PART_ROOMS = ("adapt", "elastic", "gradients", "sync")
 OWNERS = {
     "pynvml": "gpu/nvml.py",
     "tinydb": "history/tinydb/",
-    "subprocess": "launcher/processes/",
+    "subprocess": ("launcher/processes/", "elastic/agent.py", "elastic/plan.py"),
     "pydantic": ("jobfile/", "server/", "run_on/", *(f"{part}/section.py" for part in PART_ROOMS)),
     "fastapi": "server/",
     "starlette": "server/",
     "uvicorn": "server/",
     "cronsim": "schedule/due.py",
-    "torch": ("worker/", "launcher/processes/agent.py"),
+    "torch": ("worker/", *(f"{part}/rank/" for part in PART_ROOMS), "launcher/processes/agent.py"),
     "typer": ("cli.py", "commands/", "run_on/"),
     "matplotlib": "view/report/",
     "mlflow": "export/mlflow.py",
@@ -190,11 +190,11 @@ def test_only_cli_exits_zeusrun_and_only_the_worker_ends_a_rank():
         "commands/submit.py",
         "commands/tick.py",
         "commands/upkeep.py",
+        "elastic/agent.py",
+        "elastic/rank/member.py",
         "launcher/processes/agent.py",
-        "launcher/processes/elastic_agent.py",
         "run_on/batch/submit.py",
         "run_on/kubernetes/submit.py",
-        "worker/elastic/member.py",
         "worker/ending.py",
         "worker/environment.py",
         "worker/rank.py",
@@ -221,7 +221,7 @@ def test_nothing_goes_through_a_shell():
 def test_nothing_that_is_read_can_make_objects():
     unsafe = {"pickle", "marshal", "shelve", "dill", "cloudpickle"}
     # Ranks send each other the states of optimizers so, as torch's broadcast_object_list does.
-    assert where(lambda tree: unsafe & set(imports(tree))) == ["worker/elastic/state.py"]
+    assert where(lambda tree: unsafe & set(imports(tree))) == ["elastic/rank/state.py"]
     loads = {"yaml.load", "yaml.load_all", "yaml.full_load", "yaml.unsafe_load", "eval"}
     assert where(lambda tree: loads & calls(tree)) == []
 

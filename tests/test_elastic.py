@@ -53,7 +53,7 @@ def test_ranks_come_and_go_and_are_lost_while_the_others_train_on(zeusrun):
     assert "· 1 rank: rank 0 was ended by SIGKILL" in shown
 
 
-@pytest.mark.long  # three ranks import torch; the parts are in tests/worker/elastic
+@pytest.mark.long  # three ranks import torch; the parts are in tests/elastic/rank
 def test_an_unedited_script_changes_its_ranks_between_two_epochs(zeusrun):
     args = ["--share", "${local_batch_size}", "--epochs", "5000", "--pause-s", "0.05"]
     training = Training(

@@ -26,6 +26,7 @@ from zeusrun.sidecar.events import (
     Watched,
     encode_event,
 )
+from zeusrun.sidecar.plan import RankPlan
 from zeusrun.sidecar.step_clock import StepClock, read_step_clock
 
 moments = st.floats(0, 1e12)
@@ -351,3 +352,46 @@ def test_the_step_of_another_optimizer_is_no_step_of_its_own(tmp_path):
     clock.tick()
     clock.tick(counts=False)
     assert read_step_clock(tmp_path / "rank0").steps == 1
+
+
+TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1)
+PLANS = st.builds(
+    RankPlan,
+    job=st.none() | TEXTS,
+    run_dir=st.none() | TEXTS,
+    batch_size=st.none() | st.integers(1),
+    learning_rate=st.none() | st.floats(allow_nan=False),
+    target=st.none() | st.floats(allow_nan=False),
+    ranks=st.none() | st.integers(1),
+    parts=st.dictionaries(TEXTS, st.dictionaries(TEXTS, st.none() | st.integers() | TEXTS)),
+)
+
+
+@given(PLANS)
+def test_a_rank_reads_the_plan_that_the_launcher_wrote(plan):
+    variables = plan.variables()
+    assert all(name.startswith("ZEUSRUN_") for name in variables)
+    assert RankPlan.read({"PATH": "/bin", **variables}) == plan
+
+
+def test_outside_zeusrun_nothing_is_planned():
+    assert RankPlan.read({"PATH": "/bin", "ZEUSRUN_HOME": "/h"}) == RankPlan()
+    assert RankPlan().variables() == {}
+
+
+@pytest.mark.parametrize(
+    ("changes", "value", "met"),
+    [
+        ({}, 0.5, True),
+        ({}, 0.4, False),
+        ({}, float("nan"), False),
+        ({"on_target": "continue"}, 0.5, False),
+        ({"metric": "loss"}, 0.5, False),
+        ({"mode": "min"}, 0.4, True),
+    ],
+)
+def test_a_value_of_the_metric_may_end_the_training_at_once(changes, value, met):
+    plan = RankPlan(
+        **{"metric": "accuracy", "target": 0.5, "mode": "max", "on_target": "stop"} | changes
+    )
+    assert plan.meets_target("accuracy", value) == met

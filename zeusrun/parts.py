@@ -2,8 +2,9 @@
 
 A part is a package with the module ``section``: its key of the job file, and what follows from it
 (``PartSection`` in ``jobfile/plugged.py``). If it acts beside the supervisor, it has ``control``
-with a function ``open_agent``, too. ``section`` is imported when a job file has the key, and
-``control`` when the ranks start.
+with a function ``open_agent``, too; within a rank, ``rank.agent`` with a function ``join``.
+``section`` is imported when a job file has the key, ``control`` when the ranks start, and
+``rank.agent`` in each rank whose plan has something for the part.
 """
 
 from __future__ import annotations

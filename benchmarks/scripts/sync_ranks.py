@@ -6,14 +6,16 @@ import json
 import os
 import sys
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from zeusrun.sidecar.plan import RankPlan
+from zeusrun.sync.rank.control import SyncedModels
 from zeusrun.sync.section import Sync
-from zeusrun.worker.sync.control import SyncedModels
 
 WINDOW_S = 2.0  # where ranks need not wait for one another
 torch.set_num_threads(1)
@@ -27,7 +29,7 @@ INPUTS, WANTED = torch.randn(32, 512), torch.randint(0, 10, (32,))
 class Environment:
     """Takes the place of a run's environment: there is no run here."""
 
-    run_dir = None
+    plan = RankPlan()
 
     @staticmethod
     def record(event: Any) -> None:
@@ -71,7 +73,9 @@ class Training:
         cap = section.pop("cap_mb", None)
         layers = nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10))
         self.model = DistributedDataParallel(Deep() if cap else layers, bucket_cap_mb=cap)
-        self.owner = SyncedModels(Environment, Sync(**section).model_dump(), lambda: None)
+        self.owner = SyncedModels(
+            Environment, Sync(**section).model_dump(), SimpleNamespace(training=None)
+        )
         self.owner.attach(self.model, lambda _: None)
         self.synced = self.owner._models[self.model]
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)

@@ -7,10 +7,10 @@ import json
 import pytest
 
 from tests.factories import load_job
+from zeusrun.adapt.rank.policies import POLICIES, Plan
 from zeusrun.adapt.section import ADAPT_POLICIES, read_schedule
 from zeusrun.errors import JobFileError
 from zeusrun.jobfile.spec import load_spec
-from zeusrun.worker.adapt.policies import POLICIES, Plan
 
 SIZES = {"default": 64, "candidates": [32, 64, 128]}
 
@@ -145,11 +145,12 @@ def test_the_ranks_get_the_section_as_it_is(tmp_path, zeusrun):
     }
     job = zeusrun.job(batch_size=SIZES, adapt=adapt)
     env = json.loads(zeusrun("submit", job, "--dry-run", "--json").stdout)["env"]
-    plan = Plan.read(env["ZEUSRUN_ADAPT"])
+    parts = json.loads(env["ZEUSRUN_PARTS"])
+    plan = Plan.read(parts["adapt"])
     assert (plan.policies, plan.interval, plan.unit) == (["noise-scale"], 100, "step")
     assert (plan.limits.minimum, plan.limits.maximum, plan.limits.growth) == (32, 128, 1.5)
     assert plan.learning_rate == "sqrt"
-    assert json.loads(env["ZEUSRUN_WATCH"]) == {"noise_scale": {"interval": 1}}
+    assert parts["watch"] == {"noise_scale": {"interval": 1}}
 
 
 def test_schedules_are_read():

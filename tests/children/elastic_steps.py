@@ -82,7 +82,7 @@ for _ in run.epochs(given.epochs):
                 optimizer.step()
                 epoch = run._environment.epoch  # the script's own is that in which it has joined
                 step = {"epoch": epoch, "rank": run.rank, "ranks": run.world_size, "samples": seen}
-                done = installed_hooks().elastic._place.steps  # before this one
+                done = installed_hooks().parts["elastic"]._member._place.steps  # before this one
                 step |= {"pid": os.getpid(), "t": time.monotonic(), "step": done}
                 step |= {"digest": digest() if digests else "", "rate": rates[-1]}
                 log.write(json.dumps(step) + "\n")

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zeusrun.elastic.endpoint import serve
+from zeusrun.elastic.rank.board import Board, Generation
 from zeusrun.elastic.section import Elastic
 from zeusrun.errors import LaunchError
-from zeusrun.sidecar.board import Board, Generation
 
 ELASTIC = Elastic(min=2, max=4)
 FIRST = 3

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.factories import build_trial, load_job
+from zeusrun.elastic.plan import Plan
 from zeusrun.elastic.section import Elastic, Provision, read_steps
 from zeusrun.errors import JobFileError
 from zeusrun.jobfile.schema import spec_json_schema
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.launcher.processes.command import Torchrun, build_command
-from zeusrun.launcher.processes.elastic_ranks import Plan
 from zeusrun.launcher.rundir.layout import RunPaths
 
 PATHS = RunPaths(Path("/runs/job/job-1-1"))
@@ -39,7 +39,7 @@ def test_without_the_section_the_ranks_are_fixed_and_torchrun_starts_them(tmp_pa
     assert spec.elastic is None
     command = build(spec)
     assert command.argv[:3] == TORCHRUN.argv
-    assert "ZEUSRUN_ELASTIC" not in command.env
+    assert "ZEUSRUN_PARTS" not in command.env
 
 
 def test_only_the_most_ranks_must_be_given(tmp_path):
@@ -180,7 +180,7 @@ def test_the_agent_gets_its_plan_and_the_command_of_a_rank(tmp_path):
     command = build(spec)
     python, option, program, plan, *rank = command.argv
     assert (python, option) == (sys.executable, "-c")
-    assert "elastic_agent" in program
+    assert "zeusrun.elastic.agent" in program
     assert Plan(**json.loads(plan)) == Plan("job-1-1", 2, 32, 3, 2, 4, 1, "any", 9)
     assert rank[:2] == [sys.executable, "-u"]
     assert rank[-2:] == ["--cost", "$5"]  # torchrun's $$ is not for this agent
@@ -195,7 +195,7 @@ def test_by_default_only_a_killed_rank_counts_as_lost(tmp_path):
 def test_the_ranks_get_the_schedule(tmp_path, steps, expected):
     env = build(load(tmp_path, steps=steps)).env
     given = {"steps": expected, "policy": None, "ranks": 2, "per_device_max": None}
-    assert json.loads(env["ZEUSRUN_ELASTIC"]) == given | {
+    assert json.loads(env["ZEUSRUN_PARTS"])["elastic"] == given | {
         "batch_size": "kept",
         "learning_rate": "none",
     }
@@ -204,7 +204,7 @@ def test_the_ranks_get_the_schedule(tmp_path, steps, expected):
 def test_a_batch_size_that_is_scaled_is_a_variant_and_the_learning_rate_may_follow_it(tmp_path):
     spec = load(tmp_path, batch_size="scaled", learning_rate="sqrt")
     assert spec.variant == "ranks"
-    assert json.loads(build(spec).env["ZEUSRUN_ELASTIC"])["learning_rate"] == "sqrt"
+    assert json.loads(build(spec).env["ZEUSRUN_PARTS"])["elastic"]["learning_rate"] == "sqrt"
     assert load(tmp_path).variant is None
 
 

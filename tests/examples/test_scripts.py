@@ -107,7 +107,7 @@ def adaptive(monkeypatch):
     sys.modules.pop("cifar10")
 
 
-@pytest.mark.long  # tests/worker/adapt trains with the same loader
+@pytest.mark.long  # tests/adapt/rank trains with the same loader
 def test_adaptive(tmp_path, adaptive, monkeypatch, capsys):
     cifar10 = adaptive.cifar10
     records = np.random.default_rng(0).integers(0, 256, (42, 3073), dtype=np.uint8)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping  # noqa: TC003 - pydantic needs it
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from zeusrun.trial import Trial
 
 ADAPT_POLICIES = ("noise-scale", "schedule")
-"""The policies of zeusrun, which ``worker.adapt.policies`` implements."""
+"""The policies of zeusrun, which ``adapt.rank.policies`` implements."""
 
 _EVERY = re.compile(r"([1-9][0-9]{0,8}) (epoch|step)s?")
 _ENTRY = re.compile(r"\s*([1-9][0-9]{0,8})\s*:\s*([1-9][0-9]{0,8})\s*")
@@ -167,8 +166,6 @@ class Adapt(PartSection):
         """Raise ``ValueError`` if other sections do not allow that the batch size changes."""
         if "batch_size" not in data:
             return
-        if data.get("instrument") is False:
-            raise ValueError("changes the batch size, but no hook runs with instrument: false")
         self.check_range(data["batch_size"])
         ranks = count_ranks(data)
         if ranks is not None:
@@ -183,12 +180,10 @@ class Adapt(PartSection):
             "makes a data loader whose batch size can change (docs/adapt.md)"
         )
 
-    def variables(self, sizes: BatchSizes, trial: Trial, fitting: int | None) -> dict[str, str]:
-        """Return the variable that says how the ranks change the batch size.
-
-        With that of ``watch``, if the policy needs the noise scale and the job file has no such
-        section.
-        """
+    def tell(
+        self, sizes: BatchSizes, trial: Trial, fitting: int | None
+    ) -> dict[str, Mapping[str, Any]]:
+        """Return how the ranks change the batch size, and what they measure for that."""
         chosen, (least, largest) = self.batch_size, self.limits(sizes)
         largest = largest if fitting is None else min(largest, fitting)
         interval, unit = chosen.interval
@@ -203,14 +198,11 @@ class Adapt(PartSection):
             "per_device_max": sizes.per_device_max,
             "learning_rate": self.learning_rate,
         }
-        variables = {"ZEUSRUN_ADAPT": json.dumps(asked)}
+        told: dict[str, Mapping[str, Any]] = {"adapt": asked}
         if self.measures:
-            variables |= (
-                find_part("watch")
-                .model_validate({"noise_scale": {}})
-                .variables(sizes, trial, fitting)
-            )
-        return variables
+            watch = find_part("watch").model_validate({"noise_scale": {}})
+            told |= watch.tell(sizes, trial, fitting)
+        return told
 
     def check_divisible(self, world_size: int) -> None:
         """Raise ``ValueError`` if the processes cannot share a planned batch size evenly."""

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument
 
 from zeusrun.commands import options
+from zeusrun.elastic.rank.board import BY_EPOCHS, FIXED, Board
 from zeusrun.elastic.section import Elastic
 from zeusrun.errors import UsageError
 from zeusrun.launcher.rundir.ownership import files_of, lease_of
-from zeusrun.sidecar.board import BY_EPOCHS, FIXED, Board
 from zeusrun.view.units import plural
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from zeusrun.elastic.endpoint import serve
+from zeusrun.elastic.rank.board import FOLDER, Board
 from zeusrun.files.private import replace_file
 from zeusrun.launcher.rundir.layout import ask_to_cancel
 from zeusrun.launcher.supervision.agent import Agent
-from zeusrun.sidecar.board import FOLDER, Board
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -20,8 +20,8 @@ from zeusrun.errors import LaunchError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from zeusrun.elastic.rank.board import Board
     from zeusrun.elastic.section import Elastic
-    from zeusrun.sidecar.board import Board
 
 _MAX_BYTES = 4096
 _TIMEOUT_S = 10.0

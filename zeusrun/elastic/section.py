@@ -146,15 +146,15 @@ class Elastic(PartSection):
             )
         if data.get("run_on") is not None:
             raise ValueError("is for one machine; remove it, or run_on: several hosts restart")
-        if data.get("instrument") is False:
-            raise ValueError("needs the hooks of zeusrun; remove instrument: false")
 
-    def variables(self, sizes: BatchSizes, trial: Trial, fitting: int | None) -> dict[str, str]:
-        """Return the variable that says who decides on the number of ranks, and what follows it."""
+    def tell(
+        self, sizes: BatchSizes, trial: Trial, fitting: int | None
+    ) -> dict[str, Mapping[str, Any]]:
+        """Return who decides on the number of ranks, and what follows it."""
         del fitting
         given = self.model_dump(include={"steps", "policy", "batch_size", "learning_rate"})
         more = {"ranks": trial.world_size, "per_device_max": sizes.per_device_max}
-        return {"ZEUSRUN_ELASTIC": json.dumps({**given, **more})}
+        return {"elastic": {**given, **more}}
 
     def starter(self, trial: Trial, max_restarts: int) -> tuple[str, str]:
         """Return the module of the elastic agent, and what the agent may do."""
@@ -162,7 +162,7 @@ class Elastic(PartSection):
         shared = trial.global_batch_size if self.batch_size == "kept" else 0
         sizes = {"ranks": trial.world_size, "batch_size": shared}
         plan = {"run_id": trial.trial, **sizes, "max_restarts": max_restarts, **limits}
-        return "elastic_agent", json.dumps(plan)
+        return "zeusrun.elastic.agent", json.dumps(plan)
 
 
 SECTION = Elastic

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping  # noqa: TC003 - pydantic needs it
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -34,15 +33,12 @@ class Watch(PartSection):
         description="The gradient noise scale; {} for the defaults."
     )
 
-    def check(self, data: Mapping[str, Any]) -> None:
-        """Raise ``ValueError`` if no hook sees the gradients."""
-        if data.get("instrument") is False:
-            raise ValueError("needs the hooks of zeusrun; remove instrument: false")
-
-    def variables(self, sizes: BatchSizes, trial: Trial, fitting: int | None) -> dict[str, str]:
-        """Return the variable that says which statistics of gradients the ranks compute."""
+    def tell(
+        self, sizes: BatchSizes, trial: Trial, fitting: int | None
+    ) -> dict[str, Mapping[str, Any]]:
+        """Return which statistics of gradients the ranks compute."""
         del sizes, trial, fitting
-        return {"ZEUSRUN_WATCH": json.dumps(self.model_dump())}
+        return {"watch": self.model_dump()}
 
 
 SECTION = Watch

@@ -77,6 +77,11 @@ class PartSection(Section):
         """The largest number of ranks; ``None`` if it does not change."""
         return None
 
+    @property
+    def needs_hooks(self) -> bool:
+        """Whether its rank side needs the hooks of zeusrun."""
+        return True
+
     def check(self, data: Mapping[str, Any]) -> None:
         """Raise ``ValueError`` if the values of other keys do not allow the section.
 
@@ -90,18 +95,29 @@ class PartSection(Section):
         """Return what will probably go wrong with a script of this text."""
         return None
 
-    def variables(self, sizes: BatchSizes, trial: Trial, fitting: int | None) -> dict[str, str]:
-        """Return the environment variables of the ranks.
+    def tell(
+        self,
+        sizes: BatchSizes,  # noqa: ARG002 - not all need them
+        trial: Trial,  # noqa: ARG002
+        fitting: int | None,  # noqa: ARG002
+    ) -> dict[str, Mapping[str, Any]]:
+        """Return what the rank side of the part is told, by its key, for ``RankPlan.parts``.
+
+        A part that needs another one may tell that as well, for jobs without its section.
 
         ``fitting``: the largest global batch size that fits in memory, in samples; ``None``: that
         of the job file.
         """
-        raise NotImplementedError
+        return {}
+
+    def variables(self) -> dict[str, str]:
+        """Return variables that libraries in the ranks read."""
+        return {}
 
     def starter(self, trial: Trial, max_restarts: int) -> tuple[str, str] | None:  # noqa: ARG002 - see above
         """Return what starts the ranks in place of torchrun; ``None``: torchrun.
 
-        It is the name of a module of ``launcher/processes``, and its plan in JSON.
+        It is the name of a module with a function ``main``, and its plan in JSON.
         """
         return None
 
@@ -118,6 +134,8 @@ def plug(name: str) -> Any:  # noqa: ANN401 - the type of a field
     def check(section: PartSection | None, info: ValidationInfo) -> PartSection | None:
         if section is not None:
             section.check(info.data)
+            if section.needs_hooks and info.data.get("instrument") is False:
+                raise ValueError("needs the hooks of zeusrun; remove instrument: false")
             for other in section.excludes:
                 if info.data.get(other) is not None:
                     raise ValueError(f"cannot be used together with {other!r}; keep one of them")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping  # noqa: TC003 - pydantic needs it
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
@@ -173,16 +172,17 @@ class Sync(PartSection):
             raise ValueError("needs launch.distributed: true, for ranks that train together")
         if count_ranks(data) == 1:
             raise ValueError("needs at least two ranks: set launch.nproc_per_node")
-        if self.needs_hooks and data.get("instrument") is False:
-            raise ValueError("needs the hooks of zeusrun; remove instrument: false")
 
-    def variables(self, sizes: BatchSizes, trial: Trial, fitting: int | None) -> dict[str, str]:
-        """Return the variables of NCCL, and that which says how the ranks agree otherwise."""
+    def tell(
+        self, sizes: BatchSizes, trial: Trial, fitting: int | None
+    ) -> dict[str, Mapping[str, Any]]:
+        """Return how the ranks agree, unless it is by NCCL's all-reduce."""
         del sizes, trial, fitting
-        own = self.nccl_variables
-        if self.needs_hooks:
-            own["ZEUSRUN_SYNC"] = json.dumps(self.model_dump(exclude={"nccl"}))
-        return own
+        return {"sync": self.model_dump(exclude={"nccl"})} if self.needs_hooks else {}
+
+    def variables(self) -> dict[str, str]:
+        """Return the variables of NCCL."""
+        return self.nccl_variables
 
 
 SECTION = Sync

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import os
 import sys
 import threading
 import time
 import warnings
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from zeusrun.sidecar.events import ADAPT_STATE, Asked, EventWriter
-from zeusrun.target import is_suspect, meets_target
+from zeusrun.sidecar.events import Asked, EventWriter
+from zeusrun.sidecar.plan import RankPlan
 from zeusrun.worker.ending import SIGTERM_EXIT_CODE, catch_sigterm
 from zeusrun.worker.failure import failed_in_restart
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from zeusrun.sidecar.events import Event, Reported
+    from zeusrun.worker.agent import RankAgent
 
 _Value = TypeVar("_Value")
 _BY_SCRIPT_S = 1.0
@@ -33,70 +32,37 @@ _LATE_S = 10.0
 class WorkerEnvironment:
     """One rank of a trial, read from the variables that the launcher has set.
 
-    The choices of the launcher are ``None`` where it has made none, as outside zeusrun.
-
     Attributes:
+        plan: What the launcher has decided for the trial.
         rank: This process among all, from 0; of a process that the script has started, its own.
         world_size: Number of processes.
         restart: How often torchrun has restarted the ranks.
         grace_period_s: Seconds that a rank has to end.
         active: Whether zeusrun started this process.
-        run_dir: The folder of the run.
-        batch_size: Samples per optimizer step over all ranks.
-        given_batch_size: What the script gives to its data loaders, over all ranks, if a hook
-            replaces it.
-        given_learning_rate: The same of the learning rate.
-        metric: The metric of the job.
-        statistics: The section ``watch`` of the job file, as JSON.
-        adaptation: How the batch size changes, as JSON; ``None`` if it is fixed.
-        sync: The section ``sync`` of the job file; ``None`` if the ranks all-reduce as usual.
-        consumed: Returns the samples of the optimizer steps; ``None`` if unknown.
-        stepped: Returns these steps; likewise.
+        agents: What looks after the training of this rank; empty until hooks are installed.
         epoch: The present one of ``Run.epochs``, from 1; ``None`` if the script does not use it.
         is_stopping: Whether the training should end.
         external_sigterm: Whether one that zeusrun did not send has ended the training.
-        slot: The number of this process in an elastic training, which it keeps; else ``None``.
+        slot: The number of this process where ranks come and go, which it keeps; else ``None``.
         since: The generation in which the others trained when it began; 0 at the start.
-        elastic: Of an elastic training, who decides on its ranks, and what follows; else ``None``.
-        agree_on_stop: Lets the ranks of an elastic training agree without a collective call.
         grouped: Whether this process was seen in a process group.
         is_grown: Whether it is in one with processes that zeusrun has not started.
     """
 
     def __init__(self, variables: Mapping[str, str]) -> None:
-        def read(name: str, kind: Callable[[str], _Value]) -> _Value | None:
-            text = variables.get(f"ZEUSRUN_{name}")
-            return kind(text) if text else None
-
+        self.plan = RankPlan.read(variables)
         self.rank = int(variables.get("RANK", "0"))
         self.world_size = int(variables.get("WORLD_SIZE", "1"))
         self.restart = int(variables.get("TORCHELASTIC_RESTART_COUNT", "0"))
         self.grace_period_s = float(variables.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "30"))
-        self.job = variables.get("ZEUSRUN_JOB")
-        self.trial = variables.get("ZEUSRUN_TRIAL")
-        self.active = self.trial is not None
-        self.run_dir = variables.get("ZEUSRUN_RUN_DIR")
-        self.checkpoint_dir = read("CHECKPOINT_DIR", Path)
-        self.batch_size = read("BATCH_SIZE", int)
-        self.micro_batch_size = read("MICRO_BATCH_SIZE", int)
-        self.accumulation_steps = read("ACCUMULATION_STEPS", int)
-        self.learning_rate = read("LEARNING_RATE", float)
-        self.given_batch_size = read("GIVEN_BATCH_SIZE", int)
-        self.given_learning_rate = read("GIVEN_LEARNING_RATE", float)
-        self.max_epochs = read("MAX_EPOCHS", int)
-        self.metric = variables.get("ZEUSRUN_METRIC")
-        self.statistics = variables.get("ZEUSRUN_WATCH")
-        self.adaptation = variables.get("ZEUSRUN_ADAPT")
-        self.sync: dict[str, Any] | None = read("SYNC", json.loads)
-        self.slot, self.since = read("SLOT", int), read("SINCE", int) or 0
-        self.agree_on_stop: Callable[[bool], bool] | None = None
-        self.elastic: dict[str, Any] | None = read("ELASTIC", json.loads)
-        self.consumed: Callable[[], int | None] = lambda: None
-        self.stepped: Callable[[], int | None] = lambda: None
+        self.active = self.plan.trial is not None
+        slot = variables.get("ZEUSRUN_SLOT")
+        self.slot = int(slot) if slot else None
+        self.since = int(variables.get("ZEUSRUN_SINCE") or 0)
+        self.agents: list[RankAgent] = []
         self.epoch: int | None = None
         self.is_stopping = self.external_sigterm = False
         self.grouped = self.is_grown = False
-        self._variables = variables
         self._has_gloo = False  # seen in a process group over gloo
         self._is_listening = False
         self._asked: set[str] = set()
@@ -112,7 +78,7 @@ class WorkerEnvironment:
     @property
     def share(self) -> int | None:
         """This rank's samples per optimizer step, as chosen."""
-        return (self.batch_size or 0) // self._ranks_at_start or None
+        return (self.plan.batch_size or 0) // self._ranks_at_start or None
 
     @property
     def batch_size_to_replace(self) -> set[int]:
@@ -120,37 +86,24 @@ class WorkerEnvironment:
 
         A script may divide its batch size by the present ranks, or give each the same as ever.
         """
-        given = self.given_batch_size
+        given = self.plan.given_batch_size
         return set() if given is None else {given // self._ranks_at_start, given // self.world_size}
 
     @property
     def _ranks_at_start(self) -> int:
-        """The ranks among which batch sizes were divided; an elastic training may have others."""
-        return self.world_size if self.elastic is None else int(self.elastic["ranks"])
-
-    @property
-    def adaptation_state(self) -> Path | None:
-        """The file with the state of a batch size that changes; ``None`` outside zeusrun."""
-        return Path(self.run_dir, ADAPT_STATE) if self.run_dir else None
+        """The ranks among which batch sizes were divided; there may be others by now."""
+        return self.plan.ranks or self.world_size
 
     @property
     def error_path(self) -> str:
         """The file that says which rank failed first."""
-        return os.path.join(self.run_dir or "", "error.json")  # noqa: PTH118
+        return os.path.join(self.plan.run_dir or "", "error.json")  # noqa: PTH118
 
     @property
     def ran_out_of_memory(self) -> bool:
         """Whether the ranks did so before torchrun restarted them."""
         before = self.restart - 1
         return before >= 0 and failed_in_restart(self.error_path, "out_of_memory") == before
-
-    def meets_target(self, metric: str, value: float) -> bool:
-        """Whether a reported value ends the training at once, and not only if zeusrun asks to."""
-        variables = self._variables
-        if metric != self.metric or variables.get("ZEUSRUN_ON_TARGET") != "stop":
-            return False
-        goal = float(variables["ZEUSRUN_TARGET"]), variables.get("ZEUSRUN_MODE", "max")
-        return meets_target(value, *goal) and not is_suspect(value, *goal)
 
     def record_asked(self, choice: str) -> None:
         """Record that the script has asked for a choice of the launcher, once."""
@@ -162,7 +115,7 @@ class WorkerEnvironment:
 
     def report(self, event: Reported) -> None:
         """Record metrics; on rank 0 only."""
-        met = any(self.meets_target(name, value) for name, value in event.metrics.items())
+        met = any(self.plan.meets_target(name, value) for name, value in event.metrics.items())
         # Before training, it does not count; the launcher knows of steps.
         if met and event.epoch > 0 and not event.each_step and event.steps != 0:
             self.is_stopping = True
@@ -187,7 +140,7 @@ class WorkerEnvironment:
         with self._sending:  # loggers may have threads of their own
             while self._unsent:
                 if self._writer is None:
-                    self._writer = EventWriter(self._variables["ZEUSRUN_SIDECAR"])
+                    self._writer = EventWriter(self.plan.sidecar or "")
                 self._writer.write(self._unsent[0])
                 del self._unsent[0]
 
@@ -203,10 +156,12 @@ class WorkerEnvironment:
             catch_sigterm(self._stop_by_sigterm, self._end_after_sigterm)
         self.record_asked("stop")
         self.look_for_groups()
-        if self.agree_on_stop is not None:
-            self.is_stopping = self.agree_on_stop(self.is_stopping or self._is_stop_requested())
-            return self.is_stopping, value
-        answers = from_all_ranks((self.is_stopping or self._is_stop_requested(), value))
+        wishes = self.is_stopping or self._is_stop_requested()
+        for agent in self.agents:
+            if (agreed := agent.agree_on_stop(wishes=wishes)) is not None:
+                self.is_stopping = agreed
+                return agreed, value
+        answers = from_all_ranks((wishes, value))
         self.is_stopping = any(stop for stop, _ in answers)
         return self.is_stopping, answers[0][1]
 
@@ -230,7 +185,7 @@ class WorkerEnvironment:
             time.sleep(0.1)
 
     def _is_stop_requested(self) -> bool:
-        return bool(self.run_dir) and os.path.exists(f"{self.run_dir}/stop")  # noqa: PTH110
+        return bool(self.plan.run_dir) and os.path.exists(f"{self.plan.run_dir}/stop")  # noqa: PTH110
 
     def look_for_groups(self) -> None:
         """Remember that there is a process group, which the script may leave before its end."""

@@ -93,7 +93,7 @@ class _Rank:
         exit code.
         """
         try:
-            with open(f"{self.hooks.environment.run_dir}/stop", "rb") as file:  # noqa: PTH123
+            with open(f"{self.hooks.environment.plan.run_dir}/stop", "rb") as file:  # noqa: PTH123
                 return file.read(len(ENDING)) == ENDING
         except OSError:
             return False

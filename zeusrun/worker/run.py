@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, SupportsFloat
 
 from zeusrun.sidecar.events import Reported
-from zeusrun.worker.environment import WorkerEnvironment, as_float, current_environment
+from zeusrun.worker.agent import LoaderControl
+from zeusrun.worker.environment import as_float, current_environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,7 +18,9 @@ if TYPE_CHECKING:
 
     from torch.utils.data import Dataset
 
-    from zeusrun.worker.adapt.loader import AdaptiveLoader
+    from zeusrun.sidecar.plan import RankPlan
+    from zeusrun.worker.environment import WorkerEnvironment
+    from zeusrun.worker.loader import AdaptiveLoader
 
 
 class Run:
@@ -31,8 +35,9 @@ class Run:
 
     def __init__(self, environment: WorkerEnvironment) -> None:
         self.active = environment.active
-        self.job, self.trial = environment.job, environment.trial
-        self.checkpoint_dir = environment.checkpoint_dir
+        plan = environment.plan
+        self.job, self.trial = plan.job, plan.trial
+        self.checkpoint_dir = Path(plan.checkpoint_dir) if plan.checkpoint_dir else None
         self._environment = environment
         self._reports = 0
 
@@ -57,7 +62,7 @@ class Run:
 
     def accumulation_steps(self, default: int = 1) -> int:
         """Return the micro-batches in an optimizer step; ``default`` outside zeusrun."""
-        return self._environment.accumulation_steps or default
+        return self._environment.plan.accumulation_steps or default
 
     def global_batch_size(self, default: int) -> int:
         """Return the samples per optimizer step over all ranks; ``default`` outside zeusrun."""
@@ -68,10 +73,10 @@ class Run:
         chosen = self._ask("learning_rate").learning_rate
         return float(default) if chosen is None else chosen
 
-    def _ask(self, choice: str) -> WorkerEnvironment:
-        """Record that the script asks for a choice of the launcher; return what has all choices."""
+    def _ask(self, choice: str) -> RankPlan:
+        """Record that the script asks for a choice of the launcher; return all choices."""
         self._environment.record_asked(choice)
-        return self._environment
+        return self._environment.plan
 
     def loader(self, dataset: Dataset[Any], batch_size: int, **options: Any) -> AdaptiveLoader:  # noqa: ANN401 - of a DataLoader
         """Return a ``DataLoader`` for training whose batch size may change between steps.
@@ -91,17 +96,14 @@ class Run:
                 batch, or the ranks have different data.
             RuntimeError: If a class of the job file's policy cannot be created.
         """
-        from zeusrun.worker.adapt.loader import AdaptiveLoader  # noqa: PLC0415 - imports torch
-        from zeusrun.worker.hooks.install import installed_hooks  # noqa: PLC0415
+        from zeusrun.worker.loader import AdaptiveLoader  # noqa: PLC0415 - imports torch
 
-        hooks, size = installed_hooks(), self.local_batch_size(batch_size)
-        if self._environment.slot is not None:
+        environment, size = self._environment, self.local_batch_size(batch_size)
+        if environment.slot is not None:
             size = max(1, size)  # more ranks than samples have no part of their own
-        control = None if hooks is None else hooks.control
-        loader = AdaptiveLoader(self._environment, control, dataset, size, **options)
-        if hooks is not None:
-            loader.elastic = hooks.elastic
-        return loader
+        controls = (agent.loader_control for agent in environment.agents)
+        control = next(filter(None, controls), LoaderControl())
+        return AdaptiveLoader(environment, control, dataset, size, **options)
 
     def step(self) -> AbstractContextManager[None]:
         """Return the context of a step: all from the forward pass to that of the optimizer.
@@ -110,11 +112,8 @@ class Run:
         that are left, and the error that shows the loss is not raised. The batches come from
         ``loader``, in epochs of ``epochs``.
         """
-        from zeusrun.worker.hooks.install import installed_hooks  # noqa: PLC0415 - as above
-
-        hooks = installed_hooks()
-        elastic = None if hooks is None else hooks.elastic
-        return contextlib.nullcontext() if elastic is None else elastic.step()
+        contexts = (agent.step() for agent in self._environment.agents)
+        return next(filter(None, contexts), contextlib.nullcontext())
 
     def epochs(self, default: int, done: int = 0) -> Iterator[int]:
         """Yield 1, 2, 3, … until the last epoch, the target, or a stop by zeusrun.
@@ -126,13 +125,12 @@ class Run:
             done: Epochs in the checkpoint that the script has restored; begin with ``done + 1``.
         """
         environment, epoch = self._environment, done
-        last = environment.max_epochs or default
+        last = environment.plan.max_epochs or default
         while epoch < last and not self.should_stop():
             epoch += 1
             environment.epoch = epoch
             yield epoch
-            if environment.slot is not None:
-                epoch = environment.epoch or epoch  # that of the others, which it has joined
+            epoch = environment.epoch  # that of the others, if it has joined them meanwhile
 
     def report(self, epoch: int | None = None, **metrics: SupportsFloat) -> None:
         """Report the metrics after an epoch.
@@ -156,7 +154,12 @@ class Run:
         values = {name: _number(name, value) for name, value in metrics.items()}
         self._reports += 1
         completed = (environment.epoch or self._reports) if epoch is None else int(epoch)
-        samples, steps = environment.consumed(), environment.stepped()
+        from zeusrun.worker.hooks.install import installed_hooks  # noqa: PLC0415 - starts no hook
+
+        hooks = installed_hooks()
+        observer = None if hooks is None else hooks.observer
+        samples = None if observer is None else observer.consumed
+        steps = None if observer is None else observer.steps or None
         event = Reported(time.monotonic(), completed, values, samples=samples, steps=steps)
         environment.report(event)
 

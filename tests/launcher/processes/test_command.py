@@ -223,9 +223,9 @@ def test_variables_of_nccl_reach_the_ranks(spec):
         "NCCL_NTHREADS": "256",
         "NCCL_P2P_DISABLE": "1",
     }
-    assert "ZEUSRUN_SYNC" not in env
+    assert "ZEUSRUN_PARTS" not in env
     assert "NCCL_P2P_DISABLE" not in build(spec(sync={"nccl": {"allow_nvlink": True}})).env
-    assert "ZEUSRUN_SYNC" in build(spec(sync={"buckets": "tune"})).env
+    assert '"sync"' in build(spec(sync={"buckets": "tune"})).env["ZEUSRUN_PARTS"]
 
 
 def test_several_ranks_get_one_thread_each_as_from_torchrun_but_without_its_warning(spec):

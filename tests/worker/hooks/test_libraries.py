@@ -177,7 +177,7 @@ class LogsInOwnProcesses(InOwnProcesses):
             ZEUSRUN_TARGET="2",
             ZEUSRUN_GIVEN_BATCH_SIZE="32",
             ZEUSRUN_BATCH_SIZE="8",
-            ZEUSRUN_WATCH=json.dumps({"noise_scale": {"interval": 1}}),
+            ZEUSRUN_PARTS=json.dumps({"watch": {"noise_scale": {"interval": 1}}}),
         )
         self.check(events, logs, epochs=[1, 2, 3], samples=4)
         (applied,) = [e for e in events if isinstance(e, Applied)]

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from zeusrun.sidecar.events import Loading, Reported
+from zeusrun.sidecar.plan import RankPlan
 from zeusrun.worker.environment import WorkerEnvironment
 from zeusrun.worker.hooks.observer import Observer
 from zeusrun.worker.hooks.reporter import Reporter, number_of
@@ -19,17 +20,14 @@ class Run:
     world_size = 1
     grouped = True
     share = None
-    metric = "accuracy"
+    plan = RankPlan(metric="accuracy", target=0.5, mode="max", on_target="stop")
 
     def __init__(self):
-        self.events = []
+        self.events, self.agents = [], []
 
     @property
     def reports(self):
         return [(event.source, event.epoch, dict(event.metrics)) for event in self.events]
-
-    def meets_target(self, name, value):
-        return name == "accuracy" and value >= 0.5
 
     def report(self, event):
         self.events.append(event)
@@ -70,7 +68,8 @@ def observer(run):
 
 @pytest.fixture
 def reporter(run, observer):
-    return Reporter(run, observer)
+    run.agents.append(Reporter(run, observer))
+    return run.agents[0]
 
 
 @pytest.fixture
@@ -162,7 +161,7 @@ def test_what_is_logged_in_every_step_meets_no_target(observer, reporter, run):
         for _ in Loader(observer, *[8] * 6):
             observer.step(STEP)
             reporter.log("tensorboard", {"accuracy": 0.9})
-    reporter.flush()
+    reporter.conclude()
     assert run.events
     assert all(event.each_step for event in run.events)
 
@@ -172,7 +171,7 @@ def test_what_is_logged_in_some_steps_is_a_result(observer, reporter, run):
         observer.step(STEP)
         if step in {1, 3}:
             reporter.log("tensorboard", {"accuracy": 0.1 * step})
-    reporter.flush()
+    reporter.conclude()
     assert [event.metrics["accuracy"] for event in run.events] == [0.1, pytest.approx(0.3)]
     assert not any(event.each_step for event in run.events)
 
@@ -182,7 +181,7 @@ def test_in_a_training_of_one_step_an_epoch_the_values_are_results(observer, rep
         for _ in Loader(observer, 64):
             observer.step(STEP)
             reporter.log("tensorboard", {"accuracy": 0.9})
-    reporter.flush()
+    reporter.conclude()
     assert not any(event.each_step for event in run.events)
 
 
@@ -201,7 +200,7 @@ def test_a_pass_over_the_training_data_is_an_epoch(run, reporter, train):
     for value in (0.1, 0.2):
         train()
         reporter.log("wandb", {"accuracy": value})
-    reporter.flush()
+    reporter.conclude()
     assert [epoch for _, epoch, _ in run.reports] == [1, 2]
 
 
@@ -209,7 +208,7 @@ def test_a_metric_of_every_step_is_recorded_first_and_last_and_no_value_twice(ru
     for step in range(1000):
         reporter.log("tensorboard", {"loss": 1000 - step, "lr": 0.1}, epoch=1)
     reporter.log("tensorboard", {"loss": 0.5}, epoch=2)
-    reporter.flush()
+    reporter.conclude()
     losses = [(epoch, m["loss"]) for _, epoch, m in run.reports if "loss" in m]
     assert losses[0] == (1, 1000)
     assert losses[-2:] == [(1, 1), (2, 0.5)]
@@ -238,7 +237,7 @@ def test_a_known_name_counts_whatever_many_names_come(run, reporter):
 def test_other_ranks_record_nothing(run, reporter):
     run.rank = 1
     reporter.log("wandb", {"accuracy": 0.9})
-    reporter.flush()
+    reporter.conclude()
     assert run.reports == []
 
 
@@ -247,7 +246,7 @@ def test_a_muted_one_records_nothing_but_what_came_before(run, reporter):
         reporter.log("wandb", {"accuracy": value}, epoch=1)
     reporter.muted = True
     reporter.log("wandb", {"accuracy": 0.9}, epoch=1)
-    reporter.flush()
+    reporter.conclude()
     assert [metrics["accuracy"] for _, _, metrics in run.reports] == [0.1, 0.2]
 
 
@@ -276,6 +275,7 @@ def test_the_groups_of_an_odd_optimizer_end_no_training():
             number=0,
             world_size=1,
             grouped=False,
+            agents=[],
             record=events.append,
             look_for_groups=list,
         )
@@ -294,7 +294,7 @@ def test_the_first_batch_of_the_training_is_no_evaluation(observer, reporter, ru
     for _ in Loader(observer, *[8] * 6):  # logged before the step, with a lucky first batch
         reporter.log("tensorboard", {"accuracy": 0.9})
         observer.step(STEP)
-    reporter.flush()
+    reporter.conclude()
     assert all(event.each_step for event in run.events)
 
 
@@ -303,7 +303,7 @@ def test_two_optimizers_make_one_step(observer, reporter, run):
         observer.step(STEP)
         observer.step(OTHER)
         reporter.log("tensorboard", {"accuracy": 0.9})
-    reporter.flush()
+    reporter.conclude()
     assert observer.steps == 6
     assert all(event.each_step for event in run.events)
 
@@ -330,7 +330,7 @@ def test_a_value_that_stays_is_recorded_again_once_the_training_has_gone_on(
             clock.now += 2.0
             reporter.log("tensorboard", {"accuracy": 0.4, "loss": 0.1})
             reporter.log("tensorboard", {"accuracy": 0.4})  # the same evaluation
-    reporter.flush()
+    reporter.conclude()
     kept = [(event.samples, event.parts) for event in run.events if "accuracy" in event.metrics]
     assert kept == [(16, 2), (32, 2), (48, 2), (64, 2)]
     assert sum("loss" in event.metrics for event in run.events) == 1  # no result of the job
@@ -344,7 +344,7 @@ def test_a_value_that_stays_is_recorded_once_a_second_and_at_the_end(
         if step % 2 == 0:
             clock.now += 0.3
             reporter.log("tensorboard", {"accuracy": 0.6})  # meets the target
-    reporter.flush()
+    reporter.conclude()
     assert [event.samples for event in run.events][:3] == [16, 80, 144]
     assert len(run.events) < 15
     assert run.events[-1].samples == 800
@@ -357,7 +357,7 @@ def test_what_is_logged_in_every_step_is_recorded_once_while_it_stays(
         clock.now += 2.0
         observer.step(STEP)
         reporter.log("tensorboard", {"accuracy": 0.4})
-    reporter.flush()
+    reporter.conclude()
     assert len(run.events) == 1
 
 
@@ -399,7 +399,7 @@ def test_a_tensor_with_a_gradient_is_a_number_without_a_warning():
 def test_an_optimizer_promises_steps_only_where_they_can_be_counted(seen):
     """On a full disk there is no step clock: a report must be able to meet the target."""
     events = []
-    run = SimpleNamespace(rank=0, number=0, record=events.append)
+    run = SimpleNamespace(rank=0, number=0, record=events.append, agents=[])
     observer = Observer(run)
     observer.build(observer, 0.1, steps_are_seen=seen)
     observer.build(observer, 0.1, steps_are_seen=seen)

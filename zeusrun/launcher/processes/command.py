@@ -9,7 +9,7 @@ import re
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import zeusrun
 from zeusrun.errors import LaunchError
@@ -17,9 +17,10 @@ from zeusrun.jobfile.placeholders import expand_placeholders
 from zeusrun.jobfile.sections import split_batch
 from zeusrun.plugins import how_to_add
 from zeusrun.sidecar.orders import PREFIX_COLUMNS
+from zeusrun.sidecar.plan import RankPlan
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from zeusrun.jobfile.spec import JobSpec
     from zeusrun.launcher.rundir.layout import RunPaths
@@ -28,10 +29,8 @@ if TYPE_CHECKING:
 WORKER = Path(zeusrun.__file__).parent / "worker" / "__main__.py"
 
 # "-m" would put the working directory first on sys.path: torchrun would import a random.py there.
-_MAIN = (
-    "import sys; sys.path[:] = filter(None, sys.path); "
-    "from zeusrun.launcher.processes.agent import main; main()"
-)
+_AGENT = "zeusrun.launcher.processes.agent"
+_MAIN = f"import sys; sys.path[:] = filter(None, sys.path); from {_AGENT} import main; main()"
 _SOURCE = Path("distributed", "run.py")
 _OPTION = re.compile(r"""^\s*["'](--[a-z][a-z-]*)["'],?\s*$""", re.MULTILINE)
 _VERSION = re.compile(r"""^__version__ *= *["']([^"']+)["']""", re.MULTILINE)
@@ -53,12 +52,6 @@ _OF_RANKS = (
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
     *("GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE", "ROLE_NAME"),
     *("TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE"),
-)
-
-# Placeholders that every rank also gets as ``ZEUSRUN_<NAME>``.
-_VARIABLES = (
-    *("job", "trial", "attempt", "batch_size", "micro_batch_size", "accumulation_steps"),
-    *("learning_rate", "max_epochs", "metric", "target", "run_dir", "sidecar", "checkpoint_dir"),
 )
 
 
@@ -208,12 +201,8 @@ def build_command(
     value in this trial.
     """
     values = placeholder_values(spec, trial, paths)
-    variables = {f"ZEUSRUN_{name.upper()}": values[name] for name in _VARIABLES if values[name]}
     grace_s = math.ceil(spec.launch.grace_period_s)  # torchrun takes no fractions
     place = place or Place(trial.world_size)
-    if place.number:
-        part = paths.of_node(place.number)
-        variables |= {"ZEUSRUN_RUN_DIR": str(part.run_dir), "ZEUSRUN_SIDECAR": str(part.sidecar)}
     flags = [*place.flags(trial.trial), f"--max-restarts={spec.launch.max_restarts}"]
     if "--shutdown-timeout" in torchrun.flags:
         flags.append(f"--shutdown-timeout={grace_s}")
@@ -235,14 +224,11 @@ def build_command(
     script_command = [word.replace("$", "$$") for word in (*worker, *target, *args)]
     parts = spec.parts.values()
     for starter in filter(None, (each.starter(trial, spec.launch.max_restarts) for each in parts)):
-        start = _MAIN.replace("agent import", f"{starter[0]} import")
+        start = _MAIN.replace(_AGENT, starter[0])
         argv = (sys.executable, "-c", start, starter[1], sys.executable, "-u")
         script_command = [*worker, *target, *args]
-    of_parts: dict[str, str] = {}
-    for each in reversed([*parts]):  # what a part sets for one before it is a default
-        of_parts |= each.variables(spec.batch_size, trial, fitting)
     most = spec.most_ranks or place.ranks
-    secrets = {name for section, name in spec.secrets if section == "env"}
+    secrets = sorted({name for section, name in spec.secrets if section == "env"})
     inherited = without_own_variables(environment)
     if (columns := inherited.get("COLUMNS", "")).isdecimal():
         inherited["COLUMNS"] = str(max(1, int(columns) - PREFIX_COLUMNS))
@@ -257,25 +243,53 @@ def build_command(
             **inherited,
             **env,
             "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(grace_s),
-            "ZEUSRUN_MODE": spec.objective.mode,
-            "ZEUSRUN_ON_TARGET": spec.objective.on_target,
-            **_to_replace(spec),
-            **of_parts,
-            **variables,
-            **({"ZEUSRUN_SECRETS": ",".join(sorted(secrets))} if secrets else {}),
+            **{name: text for each in parts for name, text in each.variables().items()},
+            **plan_ranks(
+                spec, trial, paths, fitting=fitting, node=place.number, secrets=secrets
+            ).variables(),
         },
         cwd=spec.workdir_path(values),
         ranks=None if place.number else place.ranks,
         script=script,
-        secrets=tuple(sorted(secrets)),
+        secrets=tuple(secrets),
     )
 
 
-def _to_replace(spec: JobSpec) -> dict[str, str]:
-    """Return the variables for the hooks that hand out the choices."""
-    given = {}
-    if spec.batch_size.apply == "dataloader":
-        given["ZEUSRUN_GIVEN_BATCH_SIZE"] = str(spec.batch_size.default)
-    if spec.learning_rate is not None and spec.learning_rate.apply == "optimizer":
-        given["ZEUSRUN_GIVEN_LEARNING_RATE"] = repr(spec.learning_rate.base)
-    return given
+def plan_ranks(
+    spec: JobSpec,
+    trial: Trial,
+    paths: RunPaths,
+    *,
+    fitting: int | None = None,
+    node: int = 0,
+    secrets: Sequence[str] = (),
+) -> RankPlan:
+    """Return what the ranks of a trial are told on a host; see ``build_command``."""
+    own = paths.of_node(node) if node else paths
+    objective, sizes, rate = spec.objective, spec.batch_size, spec.learning_rate
+    micro, steps = split_batch(trial.global_batch_size // trial.world_size, sizes.per_device_max)
+    told: dict[str, Mapping[str, Any]] = {}
+    for part in reversed(spec.parts.values()):  # what a part tells one before it is a default
+        told |= part.tell(sizes, trial, fitting)
+    return RankPlan(
+        job=trial.job,
+        trial=trial.trial,
+        attempt=trial.attempt,
+        run_dir=str(own.run_dir),
+        sidecar=str(own.sidecar),
+        checkpoint_dir=str(paths.checkpoints),
+        batch_size=trial.global_batch_size,
+        micro_batch_size=micro,
+        accumulation_steps=steps,
+        learning_rate=trial.learning_rate,
+        max_epochs=objective.max_epochs,
+        metric=objective.metric,
+        target=objective.target,
+        mode=objective.mode,
+        on_target=objective.on_target,
+        secrets=",".join(secrets) or None,
+        given_batch_size=sizes.default if sizes.apply == "dataloader" else None,
+        given_learning_rate=rate.base if rate is not None and rate.apply == "optimizer" else None,
+        ranks=None if spec.most_ranks is None else trial.world_size,
+        parts=told,
+    )

@@ -16,6 +16,7 @@ from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 from zeusrun.sidecar.events import Applied
+from zeusrun.worker.agent import RankAgent
 from zeusrun.worker.hooks.imports import replaces
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from zeusrun.worker.environment import WorkerEnvironment
     from zeusrun.worker.hooks.observer import Observer
+    from zeusrun.worker.passes import Feed
 
 _LIBRARIES = {
     "torch",
@@ -49,7 +51,7 @@ class _Built:
     to_evaluate: bool  # says the name of a function
 
 
-class TrainingLoader:
+class TrainingLoader(RankAgent):
     """Tells which data loaders get the chosen batch size: those that feed the optimizer steps.
 
     That is known only at the first step, when a batch size is fixed. So it is the first loader with
@@ -69,12 +71,11 @@ class TrainingLoader:
         self._last: _Built | None = None  # which got the chosen batch size
         self._loader: Callable[[], Any] = lambda: None  # that one
         self._batches: Callable[[], Any] = lambda: None  # its sampler, while it or a pass is used
-        self._given_up = False
-        self.take_back: Callable[[], None] = lambda: None
+        self._given_up = self._is_settled = False
+        self._undo: list[Callable[[], None]] = []  # of the learning rate
         self._steps = 0  # before it
         self._left: set[int] = set()  # ids of the datasets of those that were left as they are
         self._recorded: set[tuple[str, ...]] = set()
-        observer.on_left, observer.on_first = self._check, self._settle
 
     @property
     def given(self) -> int:
@@ -132,23 +133,27 @@ class TrainingLoader:
         self._recorded.discard(last.lines[:1])
         self._record(self.given, last.lines[0])
 
-    def _settle(self) -> None:
+    def undo_with_it(self, undo: Callable[[], None]) -> None:
+        """Call a function if the batch size is not applied, before the first step."""
+        self._undo.append(undo)
+
+    def before_step(self) -> None:
         """Before the first step: if the chosen batch size does not feed it, apply nothing.
 
         A scheduler may want one step of the optimizer before there is a batch.
         """
         last, observer = self._last, self._observer
         current, previous = observer.current, observer.previous
-        if last is not None and current is None and not observer.steps:
+        if self._is_settled or (last is not None and current is None and not observer.steps):
             return
-        observer.on_first = lambda: None
+        self._is_settled = True
         if last is not None and current is not None:
             beside = None if previous is None or previous.ended else previous
             arrives = current.feed.nominal in {None, self.chosen}
             if last.draws and beside is not None:  # two feed the step, such as by ``zip``
                 arrives = arrives or (beside.pending > 0 and beside.feed.nominal == self.chosen)
                 arrives = arrives or bool(beside.feed.left)
-            if arrives or (last.draws and current.feed.left):  # ``_check`` raises
+            if arrives or (last.draws and current.feed.left):  # ``feed`` raises
                 return
         if self.chosen == self.given:
             return
@@ -156,15 +161,17 @@ class TrainingLoader:
             self._restore(last)
         self._last, self._given_up = None, True
         self._record(self.given, "")
-        self.take_back()
+        for undo in self._undo:
+            undo()
 
-    def _check(self, left: tuple[str, ...], early: bool) -> None:
+    def feed(self, feed: Feed, *, early: bool) -> None:
         """Say that a loader feeds steps that was left as it is.
 
         Raises:
             RuntimeError: If it is early, so that nothing is lost.
         """
-        if self._last is None:
+        left = feed.left
+        if self._last is None or not left:
             return
         # Both may have been built by the same function.
         pairs = zip(left, self._last.lines, strict=False)
@@ -232,7 +239,7 @@ def apply_learning_rate(
     """
     cls: Any = optimizer.Optimizer
     build = cls.__init__
-    chosen = environment.learning_rate or given
+    chosen = environment.plan.learning_rate or given
     places: set[str] = set()  # a script may build one in every epoch
     changed: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
@@ -264,7 +271,7 @@ def apply_learning_rate(
             changed[id(self)] = self
 
     if training is not None:
-        training.take_back = take_back
+        training.undo_with_it(take_back)
 
 
 def _rescale(optimizers: list[Any], now: float, rate: float) -> None:

@@ -92,7 +92,7 @@ class _LightningCallback(_Spawnable):
     def on_train_epoch_end(self, trainer: Any, _module: Any) -> None:
         self.hooks.end_epoch()
         self._log(trainer, trainer.current_epoch + 1)
-        last = self.hooks.environment.max_epochs
+        last = self.hooks.environment.plan.max_epochs
         stop = self.poll is not None and self.poll.now()
         if stop or (last is not None and trainer.current_epoch + 1 >= last):
             trainer.should_stop = True
@@ -132,7 +132,7 @@ class _Pickled(_Late):
 
 def _accumulate(trainer: Any, environment: WorkerEnvironment) -> None:
     """Accumulate gradients if the loader has micro-batches, and the script does not accumulate."""
-    steps, share = environment.accumulation_steps or 1, environment.share
+    steps, share = environment.plan.accumulation_steps or 1, environment.share
     size = getattr(trainer.train_dataloader, "batch_size", None)
     has_micro_batches = steps > 1 and share is not None and size == share // steps
     if has_micro_batches and trainer.accumulate_grad_batches == 1:

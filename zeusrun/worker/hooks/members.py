@@ -143,7 +143,7 @@ def take_place(environment: WorkerEnvironment) -> StepClock | None:
     rank, size = distributed.get_rank(), distributed.get_world_size()
     environment.rank, environment.world_size, environment.is_grown = rank, size, size > 1
     with contextlib.suppress(OSError):
-        return StepClock(f"{environment.run_dir}/clock/rank{rank}")
+        return StepClock(f"{environment.plan.run_dir}/clock/rank{rank}")
     return None
 
 

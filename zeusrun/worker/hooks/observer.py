@@ -4,79 +4,16 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections import deque
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from zeusrun.sidecar.events import Built, Loading, Observed
+from zeusrun.worker.passes import NOTHING, Feed, Pass, Taken
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from zeusrun.worker.environment import WorkerEnvironment
 
 _ENOUGH = 8  # steps, after which the first observation is recorded
 _AGAIN = 1000  # steps between records, for loaders that never end
-_MAX_QUEUED = 1000
-_MAX_SIZES = 2  # a loader has one size of batches, and a smaller last one
-
-
-class _Taken(NamedTuple):
-    """What an optimizer step has taken from a loader."""
-
-    batches: int
-    samples: int
-
-
-_NOTHING = _Taken(0, 0)
-
-
-@dataclass
-class Feed:
-    """A data loader, over all its passes."""
-
-    nominal: int | None = None  # the batch size of its batch sampler; ``None`` if it has none
-    replicas: int | None = None  # ranks among which its sampler divides the data, if it says so
-    data: int | None = None  # samples of its dataset; ``None`` if it has no length
-    length: int | None = None  # batches in a pass, as it says
-    loader: Callable[[], Any] = lambda: None  # ``None`` once the script has dropped it
-    sizes: set[int | None] = field(default_factory=set)  # of the batches seen
-    passes: int = 0  # in which an optimizer stepped
-    reads_ahead: bool = False  # whether a step found no new batch: it was yielded before
-    left: tuple[str, ...] = ()  # where it was built, if it kept its batch size (``hooks/apply.py``)
-
-    def sees(self, size: int | None) -> None:
-        """Take in the size of a batch; ``None`` if the loader does not form batches."""
-        if len(self.sizes) <= _MAX_SIZES:
-            self.sizes.add(size)
-
-    @property
-    def is_sized(self) -> bool:
-        """Whether its batches have one size; if it varies, that of a step cannot be named."""
-        return bool(self.sizes) and None not in self.sizes and len(self.sizes) <= _MAX_SIZES
-
-
-@dataclass
-class Pass:
-    """One pass over a loader."""
-
-    feed: Feed
-    pending: int = 0  # batches since the last optimizer step
-    steps: int = 0  # optimizer steps so far
-    last: _Taken = _NOTHING  # by the last step, unless it is the first one
-    whole: _Taken = _NOTHING  # by the first step, if no other one follows in the pass
-    ended: bool = False  # all batches have been yielded
-    queued: deque[int | None] = field(default_factory=lambda: deque(maxlen=_MAX_QUEUED))
-    limit: int | None = None  # batches that it still has; ``None``: all
-    samples: int = 0  # in the batches since the last step; ``queued``: of those on their way
-    backwards: int = 0  # backward passes of models that agree, before it began
-
-    def check_limit(self) -> None:
-        """Raise ``StopIteration`` if no batch is left."""
-        if self.limit is not None:
-            if self.limit == 0:
-                raise StopIteration
-            self.limit -= 1
 
 
 class Observer:
@@ -85,16 +22,10 @@ class Observer:
     Attributes:
         current: The pass that yielded last.
         previous: The pass over another loader that yielded before it.
-        on_left: Called when a loader feeds steps that did not get the chosen batch size, with its
-            ``left`` and whether these are among the first steps of the training; it may raise.
-        on_first: Called before each optimizer step; whoever needs only the first one, removes it.
         switches: How often a pass has yielded after one that is not over, since the last step.
         steps: Optimizer steps of this rank; of several optimizers, those of one count.
         others: Passes over loaders that did not feed the steps when they began.
         has_optimizer: Whether the script has built an optimizer.
-        on_training: Called before a pass over the training data, and after each optimizer step
-            with the pass that fed it.
-        on_end: Called with a pass that is over.
         training: The loader that feeds the optimizer steps; ``None`` before the first one.
         is_separate: Whether a library has said that this process trains by itself.
         built: The learning rates of the groups that optimizers were built with.
@@ -103,8 +34,6 @@ class Observer:
     def __init__(self, environment: WorkerEnvironment) -> None:
         self.current: Pass | None = None
         self.previous: Pass | None = None
-        self.on_left: Callable[[tuple[str, ...], bool], None] | None = None
-        self.on_first: Callable[[], None] = lambda: None
         self.switches = 0
         self.steps: int = 0
         self.others: int = 0
@@ -112,8 +41,6 @@ class Observer:
         self._counted: int | None = None  # the id of the optimizer whose steps count
         self._uncounted: set[int] = set()  # those that have stepped since its last step
         self._consumed: int | None = 0
-        self.on_training: Callable[[Pass | None], None] = lambda _: None
-        self.on_end: Callable[[Pass], None] = lambda _: None
         self.is_separate = False
         self.built: weakref.WeakKeyDictionary[Any, set[float]] = weakref.WeakKeyDictionary()
         self._environment = environment
@@ -178,7 +105,7 @@ class Observer:
         except Exception:  # noqa: BLE001 - for example, the script's own loader without a hash
             feed = Feed()
         if feed is self.training:
-            self.on_training(None)
+            self._go_on(None)
         else:
             self.others += 1
         feed.left = getattr(loader, "_zeusrun_left", ())
@@ -186,6 +113,8 @@ class Observer:
         # After a change of its batch size, a loader goes on with the same pass over the data.
         batches = getattr(loader, "batch_sampler", None)
         part.steps = int(getattr(batches, "is_resumed", False) is True)
+        for agent in self._environment.agents:
+            agent.begin_pass(part, loader)
         return part
 
     def end_pass(self, ended: Pass) -> None:
@@ -193,7 +122,8 @@ class Observer:
         if ended.ended:
             return
         ended.ended = True
-        self.on_end(ended)
+        for agent in self._environment.agents:
+            agent.end_pass(ended)
         if ended.steps:
             self._look()
 
@@ -239,14 +169,14 @@ class Observer:
         fed = current if current is not None and current.pending else None
         counts = self._counts(optimizer, fed)
         self.steps += counts
-        self.on_training(fed)
+        self._go_on(fed)
         known = self.training is not None
         if known and fed is not None and fed.ended and fed.feed is not self.training:
             return counts  # of an evaluation; the training loader has read a batch ahead
         # No new batch: a second optimizer, or a loader that reads one batch ahead.
         if current is None or not current.pending:
             if current is not None and counts:
-                current.whole = _NOTHING
+                current.whole = NOTHING
                 current.feed.reads_ahead = True
             return counts
         if not current.steps:
@@ -258,13 +188,13 @@ class Observer:
             sized = None not in current.feed.sizes
             ranks = 1 if self._alone else current.feed.replicas or self._environment.world_size
             self._consumed = self._consumed + current.samples * ranks if sized else None
-        taken = _Taken(current.pending, current.samples)
+        taken = Taken(current.pending, current.samples)
         current.pending = current.samples = 0
         current.steps += 1
         if current.steps > 1:
-            certain, current.last, current.whole = current.last, taken, _NOTHING
+            certain, current.last, current.whole = current.last, taken, NOTHING
         else:
-            certain, current.whole = (taken, _NOTHING) if taken.batches == 1 else (_NOTHING, taken)
+            certain, current.whole = (taken, NOTHING) if taken.batches == 1 else (NOTHING, taken)
         self._credit(certain)
         self._mixed += bool(certain.batches) and self.switches > 1
         self.switches = 0
@@ -277,7 +207,7 @@ class Observer:
             self._optimizer = optimizer  # for a training of few steps
         return counts
 
-    def _credit(self, taken: _Taken) -> None:
+    def _credit(self, taken: Taken) -> None:
         """Take in what a step has taken for certain."""
         if taken.batches:
             steps, most = self._steps.get(taken.batches, (0, 0))
@@ -319,9 +249,13 @@ class Observer:
         together = self._environment.grouped and not self.is_separate
         self._alone = self._environment.world_size > 1 and not together
 
+    def _go_on(self, fed: Pass | None) -> None:
+        for agent in self._environment.agents:
+            agent.go_on(fed)
+
     def _check(self, feed: Feed) -> None:
-        if feed.left and self.on_left is not None:
-            self.on_left(feed.left, self._recorded is None)
+        for agent in self._environment.agents:
+            agent.feed(feed, early=self._recorded is None)
 
     def _is_mixed(self) -> bool:
         """Whether several loaders feed most steps."""

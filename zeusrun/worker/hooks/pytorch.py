@@ -1,4 +1,4 @@
-"""Observes torch itself: optimizer steps, the batches of data loaders, and gradients."""
+"""Observes torch itself: optimizer steps, backward passes, and the batches of data loaders."""
 
 from __future__ import annotations
 
@@ -6,18 +6,16 @@ import functools
 import os
 from typing import TYPE_CHECKING, Any
 
-from zeusrun.worker.elastic.epochs import Epochs
 from zeusrun.worker.hooks.apply import apply_batch_size, apply_learning_rate
 from zeusrun.worker.hooks.imports import replaces, wrap
-from zeusrun.worker.hooks.observer import Feed, Pass
+from zeusrun.worker.passes import Feed, Pass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import ModuleType
 
-    from zeusrun.worker.adapt.control import Rates
     from zeusrun.worker.hooks.install import Hooks
-    from zeusrun.worker.sync.control import SyncedModels
+    from zeusrun.worker.rates import Rates
 
 
 def optimizer(module: ModuleType, hooks: Hooks) -> None:
@@ -28,20 +26,20 @@ def optimizer(module: ModuleType, hooks: Hooks) -> None:
     optimizer steps within a step (the outer one of DiLoCo, by torchft), the step is that of the
     first one.
     """
-    given = hooks.environment.given_learning_rate
+    given = hooks.environment.plan.given_learning_rate
     if given is not None:
         apply_learning_rate(module, hooks.environment, given, hooks.training)
     rates, entered = hooks.rates, False
     first: Any = None
     is_nested = _change_rates(module.Optimizer, rates) if rates is not None else lambda: False
-    counts, observer, watch = hooks.member.counts, hooks.observer, hooks.watch
-    step, agree = observer.step, hooks.agree
+    observer, agents = hooks.observer, hooks.environment.agents
 
     def before(stepping: Any, *_: Any) -> None:
         nonlocal entered, first
         first = first if entered else stepping
         entered = True
-        observer.on_first()
+        for agent in agents:
+            agent.before_step()
 
     def after(stepped: Any, *_: Any) -> None:
         nonlocal entered, first
@@ -49,28 +47,36 @@ def optimizer(module: ModuleType, hooks: Hooks) -> None:
             outermost, first, entered = first, None, False
             if rates is not None:
                 rates.after()  # before anything looks at them
-            agree()
-            if not counts():
-                return
-            counted = True
-            try:
-                counted = step(outermost if observer.has_rate(outermost) else stepped)
-            finally:
-                numbers = observer.consumed or 0, observer.epoch or 0, observer.others
-                if (tick := hooks.member.tick) is not None:
-                    tick(*numbers, counts=counted)
-            if watch is not None:
-                watch.after_step(stepped)
+            _take_step(hooks, outermost if observer.has_rate(outermost) else stepped, stepped)
 
     def added(owner: Any, param_group: dict[str, Any]) -> None:
         rate = param_group.get("lr")  # Adafactor may have none
-        hooks.keep_optimizer(owner)
+        for agent in agents:
+            agent.build(owner)
         seen = hooks.member.tick is not None
         observer.build(owner, None if rate is None else float(rate), steps_are_seen=seen)
 
     module.register_optimizer_step_pre_hook(before)
     module.register_optimizer_step_post_hook(after)
     wrap(module.Optimizer, "add_param_group", added)  # last: it promises that steps are seen
+
+
+def _take_step(hooks: Hooks, outermost: Any, stepped: Any) -> None:
+    """Let all know of a step, of an optimizer within ``outermost`` or of that one itself."""
+    observer, agents = hooks.observer, hooks.environment.agents
+    for agent in agents:
+        agent.after_step()
+    if not hooks.member.counts():
+        return
+    counted = True
+    try:
+        counted = observer.step(outermost)
+    finally:
+        numbers = observer.consumed or 0, observer.epoch or 0, observer.others
+        if (tick := hooks.member.tick) is not None:
+            tick(*numbers, counts=counted)
+    for agent in agents:
+        agent.count_step(stepped)
 
 
 def backward(autograd: Any, hooks: Hooks) -> None:
@@ -138,7 +144,7 @@ def loader(dataloader: ModuleType, hooks: Hooks) -> None:
     may be anything. Only where a list has one index, that dimension may show that the item is a
     whole batch, of unknown size.
     """
-    observer, begin_pass = hooks.observer, _passes(hooks)
+    observer = hooks.observer
     if hooks.training is not None:
         apply_batch_size(dataloader, hooks.environment, hooks.training)
     base: Any = dataloader._BaseDataLoaderIter
@@ -146,12 +152,12 @@ def loader(dataloader: ModuleType, hooks: Hooks) -> None:
     next_index, next_batch = base._next_index, base.__next__
 
     def __init__(iterator: Any, loader: Any, *args: Any, **options: Any) -> None:
-        iterator._zeusrun = begin_pass(loader)
+        iterator._zeusrun = observer.begin_pass(loader)
         begin(iterator, loader, *args, **options)
 
     def _reset(iterator: Any, loader: Any, first_iter: bool = False) -> None:
         if not first_iter:  # the workers of a loader go on with another pass
-            iterator._zeusrun = begin_pass(loader)
+            iterator._zeusrun = observer.begin_pass(loader)
         reset(iterator, loader, first_iter)
 
     def _next_index(iterator: Any) -> Any:
@@ -169,7 +175,7 @@ def loader(dataloader: ModuleType, hooks: Hooks) -> None:
             part.check_limit()
             batch = next_batch(iterator)
         except StopIteration:
-            hooks.end_pass(part)
+            observer.end_pass(part)
             raise
         if part is not observer.current:
             before = observer.current
@@ -185,31 +191,6 @@ def loader(dataloader: ModuleType, hooks: Hooks) -> None:
     base._zeusrun = Pass(Feed())  # of an iterator that does not call __init__
     base.__init__, base._reset = __init__, _reset
     base._next_index, base.__next__ = _next_index, __next__
-
-
-def _passes(hooks: Hooks) -> Callable[[Any], Pass]:
-    """Return a function that begins a pass over a loader; in it, the ranks may change."""
-    observer, member, sync = hooks.observer, hooks.elastic, hooks.sync
-    if sync is not None:
-
-        def mark_pass(loader: Any) -> Pass:
-            part = observer.begin_pass(loader)
-            part.backwards = sync.backwards
-            return part
-
-        return mark_pass
-    if member is None:
-        return observer.begin_pass
-    epochs = Epochs(hooks.environment, member)
-
-    def begin_pass(loader: Any) -> Pass:
-        part = observer.begin_pass(loader)
-        if epochs.begin(loader, is_training=part.feed is observer.training):
-            observer.change_ranks()
-        part.limit = 1 if member.is_alone else None
-        return part
-
-    return begin_pass
 
 
 def holds_batch(item: Any) -> bool:
@@ -230,114 +211,3 @@ def _leading_sizes(item: Any, depth: int = 3) -> Iterator[int]:
     elif depth and isinstance(item, (list, tuple, dict)):
         for part in item.values() if isinstance(item, dict) else item:
             yield from _leading_sizes(part, depth - 1)
-
-
-def models(distributed: ModuleType, hooks: Hooks) -> None:
-    """Watch each ``DistributedDataParallel`` once it is built, and let its ranks agree."""
-    watch, sync, cls = hooks.watch, hooks.sync, distributed.DistributedDataParallel
-    if watch is not None:
-        wrap(cls, "__init__", lambda ddp, *_, **__: watch.attach(ddp))
-    if sync is not None:
-        begin = cls.__init__
-
-        # An error is raised: the ranks would agree in another way.
-        @replaces(cls, "__init__")
-        def attach(ddp: Any, *args: Any, **options: Any) -> None:
-            begin(ddp, *args, **options)
-            watched = functools.partial(watch.follow, ddp) if watch else lambda _: None
-            sync.attach(ddp, watched)
-
-        _look_before_forward(cls, sync)
-    if watch is not None or sync is not None:
-        _compose(cls, hooks, distributed.dist.BuiltinCommHookType.ALLREDUCE)
-        _refuse_joins(cls, hooks)
-
-
-def _look_before_forward(cls: Any, sync: SyncedModels) -> None:
-    """Let a model agree before a forward pass.
-
-    A hook of torch would be pickled with the model.
-    """
-    from torch import is_grad_enabled  # noqa: PLC0415 - is imported
-
-    forward = cls.forward
-
-    def look(ddp: Any) -> None:
-        sync.before_forward(ddp)
-
-    look._torchdynamo_disable = True  # type: ignore[attr-defined] # as torch.compiler.disable does
-
-    @replaces(cls, "forward")
-    def look_first(ddp: Any, *args: Any, **options: Any) -> Any:
-        if is_grad_enabled():
-            look(ddp)
-        return forward(ddp, *args, **options)
-
-
-def grad_scaler(module: ModuleType, hooks: Hooks) -> None:
-    """Follow by what a ``GradScaler`` multiplies the loss of a step."""
-    watch, sync = hooks.watch, hooks.sync
-    if watch is None and sync is None:
-        return
-
-    def scale(scaler: Any, *_: Any, **__: Any) -> None:
-        if scaler._scale is None:
-            return
-        if watch is not None:
-            watch.scale = scaler._scale
-        if sync is not None:
-            sync.scaler = scaler
-
-    def update(*_: Any, **__: Any) -> None:
-        if watch is not None:
-            watch.scale = 1.0
-
-    wrap(module.GradScaler, "scale", scale)
-    wrap(module.GradScaler, "update", update)
-
-
-def _compose(cls: Any, hooks: Hooks, allreduce: Any) -> None:
-    """Keep the communication hooks that the script registers; a model takes but one."""
-    register, register_builtin = cls.register_comm_hook, cls._register_builtin_comm_hook
-    watch, sync = hooks.watch, hooks.sync
-
-    def takes(ddp: Any, state: object, hook: Any) -> bool:
-        if sync is not None and sync.has(ddp):
-            raise RuntimeError(
-                "zeusrun: the script registers a communication hook, and the job file has sync: "
-                "remove one of them"
-            )
-        return watch is not None and watch.compose(ddp, state, hook)
-
-    def register_comm_hook(ddp: Any, state: object, hook: Any) -> None:
-        ddp._check_comm_hook(hook)
-        if not takes(ddp, state, hook):
-            register(ddp, state, hook)
-
-    def _register_builtin_comm_hook(ddp: Any, kind: Any) -> None:
-        from torch.distributed.algorithms.ddp_comm_hooks import default_hooks  # noqa: PLC0415
-
-        mean, halves = default_hooks.allreduce_hook, default_hooks.fp16_compress_hook
-        if not takes(ddp, None, mean if kind == allreduce else halves):
-            register_builtin(ddp, kind)
-
-    cls.register_comm_hook = register_comm_hook
-    cls._register_builtin_comm_hook = _register_builtin_comm_hook
-
-
-def _refuse_joins(cls: Any, hooks: Hooks) -> None:
-    begin_join, watch, sync = cls.join, hooks.watch, hooks.sync
-
-    @replaces(cls, "join")
-    def join(ddp: Any, divide_by_initial_world_size: Any = True, *args: Any, **options: Any) -> Any:
-        if sync is not None and sync.has(ddp):
-            raise ValueError(
-                "zeusrun: a rank that has joined all-reduces, and the others would not: remove "
-                "'sync' from the job file"
-            )
-        if not divide_by_initial_world_size and watch is not None and watch.has(ddp):
-            raise ValueError(
-                "zeusrun: a watched model cannot divide by the number of ranks that still have "
-                "data: leave divide_by_initial_world_size True, or remove 'watch' from the job file"
-            )
-        return begin_join(ddp, divide_by_initial_world_size, *args, **options)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from zeusrun.sidecar.events import Reported
+from zeusrun.worker.agent import RankAgent
 from zeusrun.worker.environment import as_float
 
 if TYPE_CHECKING:
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from zeusrun.worker.environment import WorkerEnvironment
-    from zeusrun.worker.hooks.observer import Observer, Pass
+    from zeusrun.worker.hooks.observer import Observer
+    from zeusrun.worker.passes import Pass
 
     _Key: TypeAlias = tuple[str, str]  # the library, and the name of a metric
 
@@ -74,7 +76,7 @@ class _Group:
         return self.total / self.parts if self.alike else self.weighted / self.weight
 
 
-class Reporter:
+class Reporter(RankAgent):
     """Records on rank 0 what the script passes to libraries with hooks.
 
     Attributes:
@@ -94,7 +96,6 @@ class Reporter:
         self._each_step: set[_Key] = set()
         self._last: dict[_Key, _Group] = {}  # closed
         self._lock = threading.RLock()
-        observer.on_training, observer.on_end = self._go_on, self._end_pass
 
     def log(self, source: str, metrics: Mapping[str, Any], epoch: int | None = None) -> None:
         """Take in those of the metrics that are numbers.
@@ -151,11 +152,8 @@ class Reporter:
         within = None if part is None or part.ended else part
         return group.within is within and group.steps == self._observer.steps
 
-    def _go_on(self, fed: Pass | None) -> None:
-        """Close all groups: an optimizer has stepped, or a pass over the training data begins.
-
-        ``fed`` is the pass that fed the step: it is no evaluation.
-        """
+    def go_on(self, fed: Pass | None) -> None:
+        """Close all groups; ``fed`` is no evaluation."""
         if not self._open and not self._doubtful:
             return
         with self._lock:
@@ -171,10 +169,10 @@ class Reporter:
             keys = [key for key, group in self._doubtful.items() if group.steps < before]
             self._record({key: self._doubtful.pop(key) for key in keys})
 
-    def _end_pass(self, ended: Pass) -> None:
+    def end_pass(self, part: Pass) -> None:
         """Close the groups of a pass that is over."""
         with self._lock:
-            for key in [key for key, group in self._open.items() if group.within is ended]:
+            for key in [key for key, group in self._open.items() if group.within is part]:
                 self._close(key)
 
     def _close(self, key: _Key) -> None:
@@ -201,13 +199,13 @@ class Reporter:
             value = group.value
             epoch, written_t, written, samples = self._written.get(key, _NEVER)
             each_step = key in self._each_step
-            own = key[1] == self._environment.metric and not each_step
+            own = key[1] == self._environment.plan.metric and not each_step
             stays = value == written
             goes_on = own and group.samples is not None and group.samples > (samples or 0)
             if group.epoch == epoch and stays and not goes_on:
                 self._held.pop(key, None)
                 continue
-            met = self._environment.meets_target(key[1], value)
+            met = self._environment.plan.meets_target(key[1], value)
             result = not stays and (group.evaluates or met)
             soon = now - written_t < (_OWN_INTERVAL_S if own and not stays else _INTERVAL_S)
             if group.epoch == epoch and soon and (each_step or not result):
@@ -220,7 +218,7 @@ class Reporter:
             due.append((key, group))
         self._report(due)
 
-    def flush(self) -> None:
+    def conclude(self) -> None:
         """Record what has not been recorded, at the end of the script."""
         with self._lock:
             self._close_all()

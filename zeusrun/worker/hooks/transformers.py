@@ -38,7 +38,7 @@ def split_batch(arguments: Any, environment: WorkerEnvironment) -> None:
 
     ``TrainingArguments`` with another batch size or with accumulation stay unchanged.
     """
-    share, steps = environment.share, environment.accumulation_steps or 1
+    share, steps = environment.share, environment.plan.accumulation_steps or 1
     if (
         share is not None
         and steps > 1
@@ -83,7 +83,7 @@ class _TransformersCallback(Copyable):
 
     def on_epoch_end(self, _args: Any, state: Any, control: Any, **_: Any) -> None:
         self.hooks.end_epoch()
-        last = self.hooks.environment.max_epochs
+        last = self.hooks.environment.plan.max_epochs
         if last is not None and _epochs(state) >= last:
             control.should_training_stop = True
 

@@ -85,7 +85,7 @@ class _Follower:
         self._in_epoch = False
         with contextlib.suppress(Exception):  # the other ranks wait below
             self._log(trainer)
-        last = self._hooks.environment.max_epochs
+        last = self._hooks.environment.plan.max_epochs
         if self._poll.now() or (last is not None and trainer.epoch + 1 >= last):
             trainer.stop = True
         # The loggers also get the evaluation of the best model, which is not an epoch.

@@ -1,0 +1,1 @@
+"""A part in four files, which proves the recipe of docs/architecture.md."""

@@ -1,0 +1,1 @@
+"""What it does within a rank."""

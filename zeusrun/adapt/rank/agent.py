@@ -1,0 +1,38 @@
+"""The section ``adapt`` inside a rank: the batch size of ``run.loader``, and the learning rate."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+from zeusrun.adapt.rank.control import Control
+from zeusrun.adapt.rank.policies import Plan
+from zeusrun.worker.agent import RankAgent
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from zeusrun.gradients.rank.agent import GradientAgent
+    from zeusrun.gradients.rank.noise import NoiseScale
+    from zeusrun.worker.hooks.install import Hooks
+
+
+def join(hooks: Hooks, given: Mapping[str, Any]) -> AdaptAgent:
+    """Return what changes the batch size, as the section says."""
+    watch = cast("GradientAgent | None", hooks.parts.get("watch"))
+
+    def noise() -> NoiseScale | None:
+        return None if watch is None else watch.models.noise
+
+    return AdaptAgent(Control(hooks.environment, Plan.read(given), noise))
+
+
+class AdaptAgent(RankAgent):
+    """Changes the batch size of a training."""
+
+    def __init__(self, control: Control) -> None:
+        self.loader_control = self._control = control
+        self.rates = control.rates
+
+    def conclude(self) -> None:
+        """See ``RankAgent.conclude``."""
+        self._control.end()

@@ -1,0 +1,397 @@
+"""Starts the ranks of an elastic training, as torchrun's agent does, and changes their number.
+
+torchrun ends all ranks if one fails, and adds none without a restart. This agent starts and loses
+them one by one. What it writes to its log is what torchrun would write there. It decides alone who
+is a member of which generation; the ranks decide after which step that begins.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NoReturn
+
+from zeusrun.elastic.plan import End, Plan, read_exit, signal_group
+from zeusrun.elastic.rank.board import (
+    BY_EPOCHS,
+    BY_STEPS,
+    FIXED,
+    FOLDER,
+    MAX_SLOTS,
+    Board,
+    Generation,
+)
+from zeusrun.launcher.rundir.failure import describe_exit
+from zeusrun.sidecar.events import SIDECAR_NAME, Adapted, append_event
+from zeusrun.worker.ending import end_with_parent
+from zeusrun.worker.failure import failed_in_restart
+
+_TICK_S = 0.02
+_GRACE_S = 30.0  # after a failure, as torchrun
+_PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_CHANGE = (BY_STEPS, BY_EPOCHS)  # modes in which the ranks can change
+_SIGNALS = {signal.SIGCHLD, *_PASSED_ON}
+
+
+class Agent:
+    """The agent of one run."""
+
+    def __init__(self, plan: Plan, command: list[str], mask: set[signal.Signals]) -> None:
+        self._plan, self._command, self._mask = plan, command, mask
+        self._run_dir = Path(os.environ["ZEUSRUN_RUN_DIR"])
+        self._board = Board(self._run_dir, create=True)
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._finished: set[int] = set()  # members whose script has ended
+        self._waiting: set[int] = set()  # newcomers that are no members yet
+        self._members: tuple[int, ...] = ()
+        self._trained: tuple[int, ...] = ()  # the last ones that have all trained together
+        self._number = self._board.newest  # of an earlier start of this run
+        self._restart = self._lost = 0
+        self._wanted, self._order, self._why = plan.ranks, 0, ""
+        # How one was lost, until all others have noticed: without it, they may fail, too.
+        self._loss: End | None = None
+        self._hung: set[int] = set()  # those that were killed because they hung
+        self._local_ranks: dict[int, int] = {}
+        self._next = 0  # the number of the next process
+        self._trouble = ""  # the last error while the ranks changed
+        self._watched: dict[int, tuple[tuple[int, ...], float]] = {}  # what was seen, since when
+        self._port = _free_port()
+
+    def run(self) -> int:
+        """Return the exit code: 0 if every rank has ended so."""
+        self._start_all()
+        while True:
+            got = signal.sigtimedwait(_SIGNALS, _TICK_S)
+            # After a SIGCONT, CPython may return something that is no signal.
+            if got is not None and got.si_signo in _PASSED_ON:
+                name = signal.Signals(got.si_signo).name
+                _log(f"SignalException: the agent got {name}")
+                self._end(got.si_signo, float(os.environ["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"]))
+                return 1
+            try:
+                code = self._reap()
+            except OSError as error:  # a full disk
+                _log(f"the ranks cannot go on without one that is gone: {error}")
+                self._end(signal.SIGTERM, _GRACE_S)
+                return 1
+            if code is not None:
+                return code
+            try:
+                self._take_order()
+                self._admit()
+            except OSError as error:  # a full disk, or no process more: again at the next tick
+                if str(error) != self._trouble:
+                    self._trouble = str(error)
+                    _log(f"the number of ranks cannot change yet: {error}")
+            self._kill_hung()
+
+    # Processes
+
+    def _start_all(self, end: End | None = None) -> None:
+        self._finished, self._waiting, self._watched = set(), set(), {}
+        slots = tuple(range(self._aim))
+        self._next, self._trained = len(slots), slots
+        self._port = _free_port()
+        for slot in slots:
+            self._board.place(slot).clear()
+        self._board.clear(orders=False)
+        why = "the training starts" if end is None else f"all ranks start again: {end.text}"
+        self._publish(slots, why)
+        self._loss, self._hung = None, set()
+        for slot in slots:
+            self._start(slot, slot, len(slots), 0)
+        _log(f"{len(slots)} processes have started")
+
+    def _start(self, slot: int, rank: int, size: int, since: int) -> None:
+        errors = self._run_dir / FOLDER / f"error{slot}.{self._restart}.json"
+        own: dict[str, object] = {"ZEUSRUN_SLOT": slot, "ZEUSRUN_SINCE": since, "GROUP_RANK": 0}
+        # A newcomer gets the first free one, because it may be the number of a GPU.
+        used = {self._local_ranks[each] for each in (*self._members, *self._waiting) if since}
+        self._local_ranks[slot] = min(set(range(MAX_SLOTS)) - used) if since else rank
+        own |= {"RANK": rank, "ROLE_RANK": rank, "LOCAL_RANK": self._local_ranks[slot]}
+        own |= dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"), size)
+        own |= {"GROUP_WORLD_SIZE": 1, "ROLE_NAME": "default"}
+        own |= {"MASTER_ADDR": "localhost", "MASTER_PORT": self._port}
+        elastic = {"RUN_ID": self._plan.run_id, "ERROR_FILE": errors, "USE_AGENT_STORE": False}
+        elastic |= {"RESTART_COUNT": self._restart, "MAX_RESTARTS": self._plan.max_restarts}
+        own |= {f"TORCHELASTIC_{name}": each for name, each in elastic.items()}
+        process = subprocess.Popen(  # noqa: S603 - an argument vector, never a shell
+            self._command,
+            env={**os.environ, **{name: str(each) for name, each in own.items()}},
+            start_new_session=True,
+            preexec_fn=self._restore_mask,  # noqa: PLW1509 - the agent has no threads
+        )
+        self._processes[slot] = process
+        self._board.place(slot).pid = process.pid
+
+    def _restore_mask(self) -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # as torchrun leaves it
+
+    def _reap(self) -> int | None:
+        """Take in the processes that have ended; return the exit code of the run, if it is over."""
+        self._settle()
+        for slot, process, code in self._take_ended():
+            if slot in self._waiting:
+                self._waiting.discard(slot)
+                self._wanted = min(self._wanted, len(self._members) + len(self._waiting))
+                self._forget_error()
+                _log(f"process {slot} (pid {process.pid}) ended with {code} before it joined")
+                self._warn(
+                    f"a new rank ended before it joined, and no other one replaces it: see "
+                    f"zeusrun logs {self._plan.run_id} --rank {slot}"
+                )
+            elif slot not in self._members and not (code and self._is_needed(slot)):
+                _log(f"process {slot} (pid {process.pid}) has left, with {code}")
+            elif code == 0:
+                self._finished.add(slot)
+            elif slot not in self._members or not self._go_on_without(slot, code):
+                return None if self._start_again(slot, code) else 1
+        if not self._settle() and self._finished:  # the others end: nobody joins them any more
+            self._dismiss(set(self._members) - set(self._trained))
+        left = self._members or self._trained  # without members, all leave after a step
+        if self._finished.issuperset(self._members) and not self._processes.keys() & set(left):
+            self._dismiss(set(self._waiting))
+            self._end(signal.SIGTERM, _GRACE_S)
+            return 0
+        return None
+
+    def _take_ended(self) -> list[tuple[int, subprocess.Popen[bytes], int]]:
+        """Take out the processes that have ended; first those that were killed.
+
+        The others may have failed because of them. So all are looked at twice: the second time
+        shows whoever was killed before the last one of the first time failed.
+        """
+        ended = []
+        for _ in range(2):
+            for slot, process in list(self._processes.items()):
+                if (code := read_exit(process)) is not None:
+                    ended.append((slot, self._processes.pop(slot), code))
+            if not ended:
+                break
+        return sorted(ended, key=lambda each: each[2] >= 0)
+
+    def _settle(self) -> bool:
+        """Whether all members train together; then they are those that have the state."""
+        if settled := self._is_settled:
+            self._trained, self._loss = self._members, None
+        return settled
+
+    def _is_needed(self, slot: int) -> bool:
+        """Whether the others still train with a process that is to leave after the epoch."""
+        return slot in self._trained and self._by_epochs and not self._is_settled
+
+    def _dismiss(self, newcomers: set[int]) -> None:
+        """Kill newcomers that are not needed."""
+        self._members = tuple(slot for slot in self._members if slot not in newcomers)
+        self._waiting -= newcomers
+        for slot in newcomers & self._processes.keys():
+            signal_group(self._processes[slot])
+
+    def _go_on_without(self, slot: int, code: int) -> bool:
+        """Go on with the other members, if the training may and can."""
+        rest = tuple(each for each in self._members if each != slot)
+        trained = self._trained
+        is_new = slot not in trained  # then the others may not have met it
+        able = all(self._board.place(each).mode == BY_STEPS for each in rest)
+        # Without one of those that have trained, nobody has the state of the training.
+        enough = len(rest) >= self._plan.min and not set(rest).isdisjoint(trained)
+        if self._finished or not enough or not (is_new or (able and self._may_lose(code))):
+            return False
+        if is_new:
+            while self._by_epochs and self._plan.batch_size % len(rest) and rest[-1] not in trained:
+                rest = rest[:-1]
+            self._dismiss(set(self._members) - {*rest, slot})
+            self._wanted = min(self._wanted, len(rest) + len(self._waiting))
+        self._forget_error()
+        self._why = "a lost rank is replaced"
+        end = self._describe_end(slot, code)
+        if not is_new or any(self._board.place(each).joins >= self._number for each in rest):
+            self._loss = end  # the others have met it
+            self._lost += is_new
+        self._publish(rest, end.text)
+        return True
+
+    def _is_loss(self, code: int) -> bool:
+        error = self._run_dir / "error.json"
+        memory = failed_in_restart(str(error), "out_of_memory") == self._restart
+        return code < 0 or memory or self._plan.lost_by == "any"
+
+    def _may_lose(self, code: int) -> bool:
+        if not self._is_loss(code) or self._lost >= self._plan.losses:
+            return False
+        self._lost += 1
+        return True
+
+    def _forget_error(self) -> None:
+        """Remove the record of an error that is not the cause if the training fails later."""
+        with contextlib.suppress(OSError):
+            (self._run_dir / "error.json").unlink()
+
+    def _start_again(self, slot: int, code: int) -> bool:
+        """End all ranks after a failure, and start them again if that is allowed."""
+        error = self._run_dir / FOLDER / f"error{slot}.{self._restart}.json"
+        with contextlib.suppress(OSError):
+            _log(error.read_text(encoding="utf-8", errors="replace"))
+        end = self._loss or self._describe_end(slot, code)
+        allowed = self._may_lose(code) if self._loss is None else self._lost <= self._plan.losses
+        again = allowed or self._restart < self._plan.max_restarts
+        with contextlib.suppress(OSError):
+            self._publish((), end.text)  # nobody waits for the others any more
+        self._end(signal.SIGTERM, _GRACE_S)
+        if again:
+            self._restart += 1
+            self._start_all(end)
+        else:
+            why = ""
+            if self._lost >= self._plan.losses and (self._loss or self._is_loss(code)):
+                why = f": elastic.losses allows {self._plan.losses}"
+                self._warn(f"another rank was lost, but elastic.losses allows {self._plan.losses}")
+            _log(  # as torchrun's table
+                f"{end.text}, and the ranks may not start again{why}\n"
+                "FAILED\nRoot Cause (first observed failure):\n"
+                f"  rank      : {end.rank} (local_rank: {end.rank})\n"
+                f"  exitcode  : {end.code} (pid: {end.pid})"
+            )
+        return again
+
+    def _warn(self, problem: str) -> None:
+        """Let the launcher show and record a warning."""
+        event = Adapted(time.monotonic(), 0, 1, max(1, self._plan.batch_size), None, "", problem)
+        with contextlib.suppress(OSError):
+            append_event(self._run_dir / SIDECAR_NAME, event)
+
+    def _describe_end(self, slot: int, code: int) -> End:
+        rank = (self._members if slot in self._members else self._trained).index(slot)
+        how = "hung, and was killed" if slot in self._hung else describe_exit(code)
+        return End(f"rank {rank} {how}", rank, code, self._board.place(slot).pid)
+
+    def _end(self, number: int, grace_s: float) -> None:
+        """End all processes, with a signal first."""
+        deadline_t, killed = time.monotonic() + grace_s, False
+        for process in self._processes.values():
+            signal_group(process, number)
+        while self._processes:
+            signal.sigtimedwait({signal.SIGCHLD}, _TICK_S)
+            for slot, process in list(self._processes.items()):
+                if process.poll() is not None:
+                    del self._processes[slot]
+            if not killed and time.monotonic() > deadline_t:
+                killed = True
+                for process in self._processes.values():
+                    _log(f"Unable to shutdown process {process.pid} via {number}, killing it")
+                    signal_group(process)
+
+    # Members
+
+    def _publish(self, members: tuple[int, ...], why: str) -> None:
+        self._board.publish(Generation(self._number + 1, members, why))
+        self._number += 1
+        self._members = members
+        self._waiting -= set(members)
+        _log(f"generation {self._number}: processes {list(members)}: {why}")
+
+    @property
+    def _is_settled(self) -> bool:
+        """Whether all members train in the newest generation."""
+        places = [self._board.place(slot) for slot in self._members]
+        settled = all(each.generation == self._number and each.mode in _CHANGE for each in places)
+        return settled and bool(places)
+
+    @property
+    def _by_epochs(self) -> bool:
+        return any(self._board.place(slot).mode == BY_EPOCHS for slot in self._trained)
+
+    @property
+    def _aim(self) -> int:
+        """The number of ranks that is wanted, or the next that shares the batch size evenly."""
+        if any(self._board.place(slot).mode == FIXED for slot in self._trained):
+            return len(self._trained)
+        ranks = self._wanted
+        while self._by_epochs and ranks and self._plan.batch_size % ranks:
+            ranks -= 1
+        return len(self._members or self._trained) if 0 < ranks < self._plan.min else ranks
+
+    def _take_order(self) -> None:
+        """Start newcomers or let members go, until there are as many as wanted."""
+        number, size, by = self._board.wanted
+        if number != self._order:
+            self._order = number
+            self._wanted = size and min(max(size, self._plan.min), self._plan.max)
+            self._why = f"{by} wants {size}"
+            _log(f"{self._why}: it aims at {self._aim}")
+        self._board.accept(number, self._aim)
+        if self._finished or not self._members or not self._is_settled:
+            return
+        aim = self._aim
+        if (excess := len(self._members) + len(self._waiting) - aim) > 0:
+            self._dismiss(set(sorted(self._waiting)[-excess:]))
+        if aim < len(self._members):
+            self._publish(self._members[:aim], self._why)
+        while self._members and len(self._members) + len(self._waiting) < aim:
+            slot, rank = self._next, len(self._members) + len(self._waiting)
+            if slot == MAX_SLOTS:
+                _log(f"no process is left: {MAX_SLOTS} have been started")
+                self._wanted = len(self._members)
+                return
+            self._board.place(slot).clear()
+            self._start(slot, rank, aim, self._number)
+            self._next += 1
+            self._waiting.add(slot)
+
+    def _admit(self) -> None:
+        """Make newcomers members, once they are ready."""
+        ready = [slot for slot in sorted(self._waiting) if self._board.place(slot).is_ready]
+        if not ready or self._finished or not self._members or not self._is_settled:
+            return
+        members = (*self._members, *ready)
+        if not (self._by_epochs and self._plan.batch_size % len(members)):
+            self._publish(members, self._why)
+
+    def _kill_hung(self) -> None:
+        """Kill a member that keeps the others waiting; then it is lost as any other."""
+        now_t = time.monotonic()
+        places = {slot: self._board.place(slot) for slot in self._members}
+        waiting = any(
+            (each.is_waiting and each.is_in_step) or each.joins > each.generation
+            for each in places.values()
+        )
+        for slot, place in places.items():
+            is_idle = place.is_in_step and not place.is_waiting
+            beats = () if is_idle else (place.beats,)
+            seen = (place.steps, place.is_in_step, place.is_waiting, *beats)
+            before, since_t = self._watched.get(slot, ((), now_t))
+            if before != seen or not waiting:
+                self._watched[slot] = seen, now_t
+                continue
+            is_due = now_t - since_t > self._plan.hang_s and (place.is_ready or place.generation)
+            if is_due and slot in self._processes.keys() - self._hung:
+                _log(f"process {slot} (pid {place.pid}) hangs: killing it")
+                self._hung.add(slot)
+                signal_group(self._processes[slot])
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        return int(free.getsockname()[1])
+
+
+def _log(text: str) -> None:
+    with contextlib.suppress(OSError):  # a full disk
+        os.write(1, f"{text}\n".encode())
+
+
+def main() -> NoReturn:
+    """Run the agent: ``argv`` is its plan, then the command of a rank."""
+    end_with_parent()
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {*_SIGNALS, signal.SIGUSR1})
+    agent = Agent(Plan(**json.loads(sys.argv[1])), sys.argv[2:], set(map(signal.Signals, mask)))
+    sys.exit(agent.run())

@@ -1,0 +1,100 @@
+"""What the launcher tells each rank of a trial: written once, and read once in each process."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+from zeusrun.target import is_suspect, meets_target
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_INTEGERS = {
+    *("attempt", "batch_size", "micro_batch_size", "accumulation_steps", "max_epochs"),
+    *("given_batch_size", "ranks"),
+}
+_FLOATS = {"learning_rate", "target", "given_learning_rate"}
+
+
+@dataclass(frozen=True)
+class RankPlan:
+    """The choices for a trial, and where its files are; ``None``: not chosen, or outside zeusrun.
+
+    Each is the variable ``ZEUSRUN_<NAME>`` of the environment. docs/training-script.md promises
+    those above ``given_batch_size`` to scripts; the others are for the hooks.
+
+    Attributes:
+        run_dir: The folder of the run, on the host of the rank.
+        batch_size: Samples per optimizer step over all ranks.
+        micro_batch_size: The most samples of a rank in a forward pass.
+        given_batch_size: What the script gives to its data loaders, over all ranks, if a hook
+            replaces it.
+        given_learning_rate: The same of the learning rate.
+        ranks: At the start, if their number may change.
+        secrets: Names of variables, with commas between them.
+        parts: What each part of the job tells its rank side, by its key of the job file.
+    """
+
+    job: str | None = None
+    trial: str | None = None
+    attempt: int | None = None
+    run_dir: str | None = None
+    sidecar: str | None = None
+    checkpoint_dir: str | None = None
+    batch_size: int | None = None
+    micro_batch_size: int | None = None
+    accumulation_steps: int | None = None
+    learning_rate: float | None = None
+    max_epochs: int | None = None
+    metric: str | None = None
+    target: float | None = None
+    mode: str | None = None
+    on_target: str | None = None
+    secrets: str | None = None
+    given_batch_size: int | None = None
+    given_learning_rate: float | None = None
+    ranks: int | None = None
+    parts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def variables(self) -> dict[str, str]:
+        """Return the variables of the environment."""
+        texts = {}
+        for name in (each.name for each in fields(self)):
+            value = getattr(self, name)
+            if name == "parts":
+                value = json.dumps(value) if value else None
+            if value is not None:
+                texts[_variable(name)] = repr(value) if name in _FLOATS else str(value)
+        return texts
+
+    @classmethod
+    def read(cls, variables: Mapping[str, str]) -> RankPlan:
+        """Read the plan from the environment of a rank.
+
+        Raises:
+            ValueError: If a variable has another kind of value, which zeusrun does not write.
+        """
+        known: dict[str, Any] = {}
+        for name in (each.name for each in fields(cls)):
+            if text := variables.get(_variable(name)):
+                known[name] = _kind(name)(text)
+        return cls(**known)
+
+    def meets_target(self, metric: str, value: float) -> bool:
+        """Whether a reported value ends the training at once, and not only if zeusrun asks to."""
+        if metric != self.metric or self.on_target != "stop" or self.target is None:
+            return False
+        goal = self.target, self.mode or "max"
+        return meets_target(value, *goal) and not is_suspect(value, *goal)
+
+
+def _variable(name: str) -> str:
+    return f"ZEUSRUN_{name.upper()}"
+
+
+def _kind(name: str) -> Any:  # noqa: ANN401 - a function from text to a value
+    if name == "parts":
+        return json.loads
+    return int if name in _INTEGERS else float if name in _FLOATS else str

@@ -1,0 +1,71 @@
+"""What is known of a data loader, and of a pass over it."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_MAX_QUEUED = 1000
+_MAX_SIZES = 2  # a loader has one size of batches, and a smaller last one
+
+
+class Taken(NamedTuple):
+    """What an optimizer step has taken from a loader."""
+
+    batches: int
+    samples: int
+
+
+NOTHING = Taken(0, 0)
+
+
+@dataclass
+class Feed:
+    """A data loader, over all its passes."""
+
+    nominal: int | None = None  # the batch size of its batch sampler; ``None`` if it has none
+    replicas: int | None = None  # ranks among which its sampler divides the data, if it says so
+    data: int | None = None  # samples of its dataset; ``None`` if it has no length
+    length: int | None = None  # batches in a pass, as it says
+    loader: Callable[[], Any] = lambda: None  # ``None`` once the script has dropped it
+    sizes: set[int | None] = field(default_factory=set)  # of the batches seen
+    passes: int = 0  # in which an optimizer stepped
+    reads_ahead: bool = False  # whether a step found no new batch: it was yielded before
+    left: tuple[str, ...] = ()  # where it was built, if it kept its batch size (``hooks/apply.py``)
+
+    def sees(self, size: int | None) -> None:
+        """Take in the size of a batch; ``None`` if the loader does not form batches."""
+        if len(self.sizes) <= _MAX_SIZES:
+            self.sizes.add(size)
+
+    @property
+    def is_sized(self) -> bool:
+        """Whether its batches have one size; if it varies, that of a step cannot be named."""
+        return bool(self.sizes) and None not in self.sizes and len(self.sizes) <= _MAX_SIZES
+
+
+@dataclass
+class Pass:
+    """One pass over a loader."""
+
+    feed: Feed
+    pending: int = 0  # batches since the last optimizer step
+    steps: int = 0  # optimizer steps so far
+    last: Taken = NOTHING  # by the last step, unless it is the first one
+    whole: Taken = NOTHING  # by the first step, if no other one follows in the pass
+    ended: bool = False  # all batches have been yielded
+    queued: deque[int | None] = field(default_factory=lambda: deque(maxlen=_MAX_QUEUED))
+    limit: int | None = None  # batches that it still has; ``None``: all
+    samples: int = 0  # in the batches since the last step; ``queued``: of those on their way
+    backwards: int = 0  # backward passes of models that agree, before it began
+
+    def check_limit(self) -> None:
+        """Raise ``StopIteration`` if no batch is left."""
+        if self.limit is not None:
+            if self.limit == 0:
+                raise StopIteration
+            self.limit -= 1
