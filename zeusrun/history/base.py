@@ -270,7 +270,7 @@ HEARTBEAT_S = 20.0
 
 @runtime_checkable
 class Shared(History, Protocol):
-    """A history on a server or in a database, as ``SharedHistory`` uses it.
+    """A history on a server, as its clients use it and as the server has it in a database.
 
     A trial is named by its id or its uuid. Every method raises what those of ``History`` raise, and
     ``UnavailableError`` if the server or the database does not respond.
@@ -287,8 +287,4 @@ class Shared(History, Protocol):
 
     def changes(self, job: str, after: str | None, last: int | None = None) -> Changes:
         """Return what changed since the version ``after``; without one, the newest ``last``."""
-        ...
-
-    def identify(self) -> tuple[str, float]:
-        """Return the random id of the database, and the time by its clock in Unix seconds."""
         ...
