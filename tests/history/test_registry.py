@@ -28,7 +28,7 @@ from zeusrun.history.tinydb.store import TinyDBHistory
 def test_without_a_name_it_is_that_of_the_home(tmp_path):
     history = open_history(tmp_path, {})
     assert isinstance(history, TinyDBHistory)
-    assert (history.address("job"), history.is_shared("job")) == (None, False)
+    assert (history.address("job"), history.keeps_leases("job")) == (None, False)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -36,7 +36,7 @@ def test_an_address_opens_the_history_on_a_server(tmp_path):
     name = "https://zeus.example.org:8443/team"
     history = open_history(tmp_path, {"ZEUSRUN_HISTORY": name})
     assert isinstance(history, SharedHistory)
-    assert (history.address("job"), history.is_shared("job")) == (name, True)
+    assert (history.address("job"), history.keeps_leases("job")) == (name, True)
     assert isinstance(history.remote, HttpHistory)
     remember_choice(tmp_path, "url", name)  # a job of this name is no server
     ((url, folder),) = known_servers(tmp_path).items()

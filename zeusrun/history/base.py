@@ -201,8 +201,12 @@ class History(Protocol):
         """Return the address of the shared history of a job; ``None`` if it is of this home."""
         return None
 
-    def is_shared(self, job: str) -> bool:
-        """Whether the history of a job may have trials of other machines."""
+    def keeps_leases(self, job: str) -> bool:
+        """Whether the history of a job watches over the trials of other machines.
+
+        It then records a trial as LOST whose lease nobody renews. In a history of this home, only
+        the lock in a run directory says whether its launcher lives.
+        """
         return self.address(job) is not None
 
     def renew(self, trial: str, live: dict[str, Any] | None = None) -> bool:
