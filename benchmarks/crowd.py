@@ -1,7 +1,7 @@
 """How long submits of one job take to begin if they all start at once, and how often they conflict.
 
 The submits are real, with the stand-in for torchrun of the tests, which imports no torch. With a
-server or a database, each has a home of its own, as on another machine. With ``--threads``, each
+server, each has a home of its own, as on another machine. With ``--threads``, each
 is a thread of this process that only begins a trial: no process starts, and nothing trains.
 
 Targets: no conflicts, and the last of 50 submits has begun within 1.5 times what 50 take to begin
@@ -106,8 +106,6 @@ def open_history(kind: str, folder: Path, stack: ExitStack) -> dict[str, str]:
     history = SqlHistory(postgres.url)
     create_tables(history.engine)
     history.close()
-    if kind == "postgresql":
-        return {"ZEUSRUN_HISTORY": postgres.url}
     (folder / "server").mkdir()
     server = Server(postgres.url, folder / "server")
     stack.callback(server.close)
@@ -187,9 +185,7 @@ def measure(kind: str, submits: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--submits", type=int, nargs="+", default=[5, 10, 20, 40, 50])
-    parser.add_argument(
-        "--history", nargs="+", default=["tinydb", "postgresql", "server"], dest="kinds"
-    )
+    parser.add_argument("--history", nargs="+", default=["tinydb", "server"], dest="kinds")
     parser.add_argument("--threads", action="store_true")
     options = parser.parse_args()
     print(describe_machine())

@@ -64,7 +64,6 @@ BOTH_WAYS = {
     ("bandit", "bandit/auto"),
     ("history", "history/http"),
     ("history", "history/shared"),
-    ("history", "history/sql"),
     ("history", "history/tinydb"),
     ("launcher", "launcher/queue"),
     ("launcher", "launcher/supervision"),

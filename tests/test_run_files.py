@@ -15,7 +15,8 @@ from zeusrun.errors import HistoryError
 from zeusrun.files.tail import LineTail
 from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.launcher.rundir.layout import RunPaths, create_run, find_run
-from zeusrun.launcher.rundir.ownership import RunLock
+from zeusrun.launcher.rundir.ownership import RunLock, find_own
+from zeusrun.launcher.rundir.record import write_record
 from zeusrun.maintenance.recover import recover_lost
 from zeusrun.metrics.base import SidecarReader
 from zeusrun.sidecar.step_clock import read_step_clock
@@ -167,6 +168,21 @@ def test_a_run_directory_that_is_a_link_is_none_of_ours(tmp_path):
     (tmp_path / "runs" / "job").mkdir(parents=True)
     (tmp_path / "runs" / "job" / "job-1-1").symlink_to(tmp_path)
     assert find_run(tmp_path, dispatched(tmp_path)) is None
+
+
+def test_the_record_in_a_run_directory_says_whose_it_is(tmp_path):
+    paths, own = create_run(tmp_path, "job", "job-1-1"), dispatched(tmp_path)
+    there = dispatched(tmp_path, host="another machine")
+    for content in (None, b"damaged"):
+        if content is not None:
+            paths.trial.write_bytes(content)
+        assert find_own(tmp_path, own) == paths
+        assert find_own(tmp_path, there) is None
+    write_record(paths, own)
+    assert find_own(tmp_path, there) == paths
+    assert find_own(tmp_path, dispatched(tmp_path / "before it was moved")) == paths
+    assert find_own(tmp_path, dispatched(tmp_path, uuid="f" * 32)) is None
+    assert find_own(tmp_path, dispatched(tmp_path, run_dir=f"{tmp_path}/runs/job/job-2-1")) is None
 
 
 def test_recovery_touches_nothing_outside_the_runs_of_its_home(tmp_path):

@@ -29,7 +29,7 @@ def read_fields(kind: type[_Record], record: dict[str, Any], what: str) -> _Reco
     """Read what ``write_fields`` wrote. Fields that this version does not know are ignored.
 
     Args:
-        kind: The dataclass.
+        kind: The dataclass. The metadata of a field may say ``signed``: it may be below 0.
         record: Its fields.
         what: What it is, for messages: "a trial".
 
@@ -39,7 +39,11 @@ def read_fields(kind: type[_Record], record: dict[str, Any], what: str) -> _Reco
     readers = _READERS.get(kind)
     if readers is None:
         hints = typing.get_type_hints(kind)
-        readers = {name: _build_reader(name, hint, what) for name, hint in hints.items()}
+        declared: Any = kind
+        readers = {
+            each.name: _build_reader(each, hints[each.name], what)
+            for each in dataclasses.fields(declared)
+        }
         _READERS[kind] = readers
     try:
         return kind(**{n: readers[n](value) for n, value in record.items() if n in readers})
@@ -55,19 +59,20 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 - a value of any field
     return value.value if isinstance(value, Enum) else value
 
 
-def _build_reader(name: str, hint: Any, what: str) -> _Reader:  # noqa: ANN401 - a type of any form
+def _build_reader(field: dataclasses.Field[Any], hint: Any, what: str) -> _Reader:  # noqa: ANN401 - a type of any form
     if typing.get_origin(hint) is tuple:
         element = typing.get_args(hint)[0]
         return _read_texts if element is str else _build_table_reader(element)
     options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    expected, optional = options[0], type(None) in options
+    expected, optional, name = options[0], type(None) in options, field.name
+    is_amount = _is_amount(name, expected) and not field.metadata.get("signed")
     if typing.get_origin(expected) is dict:
         return lambda value: None if value is None else _read_words(name, value, what)
 
     def read(value: Any) -> Any:  # noqa: ANN401 - JSON is any
         if value is None and optional:
             return None
-        if type(value) in (int, float) and value < 0 and _is_amount(name, expected):
+        if type(value) in (int, float) and value < 0 and is_amount:
             raise ValueError(f"not {what}: {name} is {value!r}, and less than 0")
         if expected is float and type(value) in (int, float) and math.isfinite(value):
             return float(value)
@@ -83,11 +88,8 @@ def _build_reader(name: str, hint: Any, what: str) -> _Reader:  # noqa: ANN401 -
 
 
 def _is_amount(name: str, kind: object) -> bool:
-    """Whether a field cannot be negative: counts, seconds, joules and watts, but no difference."""
-    return kind is int or (name.endswith(("_s", "_j", "_w", "progress")) and name not in _SIGNED)
-
-
-_SIGNED = {"profiling_cost_j"}  # what trying other limits took more than holding one
+    """Whether a field cannot be negative: counts, seconds, joules and watts."""
+    return kind is int or name.endswith(("_s", "_j", "_w", "progress"))
 
 
 def _build_table_reader(row: Any) -> _Reader:  # noqa: ANN401 - a named tuple

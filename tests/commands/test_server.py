@@ -260,7 +260,8 @@ def test_a_database_that_cannot_be_used_is_told_without_its_password(zeusrun):
         *("zeusrun serve: starting", f"zeusrun serve: opening the database {name}"),
     ]
     done = zeusrun("doctor", ZEUSRUN_HISTORY=url)
-    assert f"the database {name} does not respond" in " ".join(done.stdout.split())
+    assert "run `zeusrun serve --database-url URL`" in " ".join(done.stdout.split())
+    assert "hunter2" not in done.stdout + done.stderr
 
 
 def test_a_certificate_that_cannot_be_used_is_told(zeusrun, command):

@@ -579,8 +579,8 @@ class HistoryContract:
             thread.join()
         assert [trial.recurrence for trial in history.trials("digits")] == list(range(1, 9))
 
-    def test_a_history_with_an_address_is_shared(self, history):
-        assert history.is_shared("digits") is (history.address("digits") is not None)
+    def test_only_a_history_with_an_address_keeps_leases(self, history):
+        assert history.keeps_leases("digits") is (history.address("digits") is not None)
 
     def test_a_heartbeat_and_what_pages_show_change_no_trial(self, history):
         begun = begin(history)

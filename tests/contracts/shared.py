@@ -15,7 +15,6 @@ import pytest
 from tests.contracts.history import LATER, begin, build_trial
 from tests.databases import expire_lease, lease_held
 from tests.factories import PREEMPTED, REACHED
-from zeusrun.clock import read_clock
 from zeusrun.errors import HistoryError
 from zeusrun.history.base import Conflict, Shared
 from zeusrun.history.rules import offline_name
@@ -37,15 +36,6 @@ def offline_trial(job="digits", **values):
 class SharedContract:
     def test_it_is_shared(self, history):
         assert isinstance(history, Shared)
-
-    def test_it_has_an_identity_and_a_clock(self, history):
-        incarnation, now = history.identify()
-        assert history.changes("digits", None).version.startswith(f"{incarnation}:")
-        assert abs(now - read_clock()) < 3600
-        begin(history)
-        again = history.identify()
-        assert again[0] == incarnation
-        assert again[1] >= now
 
     # Changes.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -29,7 +28,7 @@ from zeusrun.history.tinydb.store import TinyDBHistory
 def test_without_a_name_it_is_that_of_the_home(tmp_path):
     history = open_history(tmp_path, {})
     assert isinstance(history, TinyDBHistory)
-    assert (history.address("job"), history.is_shared("job")) == (None, False)
+    assert (history.address("job"), history.keeps_leases("job")) == (None, False)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -37,7 +36,7 @@ def test_an_address_opens_the_history_on_a_server(tmp_path):
     name = "https://zeus.example.org:8443/team"
     history = open_history(tmp_path, {"ZEUSRUN_HISTORY": name})
     assert isinstance(history, SharedHistory)
-    assert (history.address("job"), history.is_shared("job")) == (name, True)
+    assert (history.address("job"), history.keeps_leases("job")) == (name, True)
     assert isinstance(history.remote, HttpHistory)
     remember_choice(tmp_path, "url", name)  # a job of this name is no server
     ((url, folder),) = known_servers(tmp_path).items()
@@ -66,24 +65,12 @@ def test_a_home_that_cannot_be_written_is_no_reason_not_to_read(tmp_path):
     assert isinstance(open_named(tmp_path, {}, "https://zeus.example.org"), SharedHistory)
 
 
-def test_a_database_is_opened_directly_and_its_password_is_kept_nowhere(tmp_path):
-    pytest.importorskip("psycopg")
-    history = open_named(tmp_path, {}, "postgresql://me:secret@db.example.org/zeusrun")
-    assert isinstance(history, SharedHistory)
-    assert history.name == "postgresql://me:***@db.example.org/zeusrun"
-    assert known_servers(tmp_path) == {}
-    other = open_named(tmp_path, {}, "postgresql://me:another@db.example.org/zeusrun")
-    assert other.spool.folder == history.spool.folder
-    for path in tmp_path.rglob("*"):
-        assert "secret" not in path.name
-        assert path.is_dir() or b"secret" not in path.read_bytes()
-
-
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("redis://me:secret@host/0", "no known kind"),
-        ("sqlite:///history.db", "relative path"),
+        ("redis://me:secret@host/0", "not the address of a zeusrun server"),
+        ("sqlite:////srv/history.db", "run `zeusrun serve --database-url URL`"),
+        ("postgresql://me:secret@host/zeusrun", "run `zeusrun serve --database-url URL`"),
         ("https://me:secret@host", "must not contain a user name or a password"),
         ("other", "no installed plugin"),
         ("127.0.0.1:8801", "begins with https:// or http://"),
@@ -93,14 +80,6 @@ def test_what_cannot_be_opened_is_refused_without_its_password(tmp_path, name, w
     with pytest.raises(UsageError, match=words) as error:
         open_named(tmp_path, {}, name)
     assert "secret" not in str(error.value)
-
-
-def test_without_sqlalchemy_a_database_says_what_to_install(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "sqlalchemy", None)
-    for module in [each for each in sys.modules if each.startswith("zeusrun.history.sql")]:
-        monkeypatch.delitem(sys.modules, module)
-    with pytest.raises(UsageError, match=r"pip install '/path/to/zeusrun\[server\]'"):
-        open_named(tmp_path, {}, "sqlite:////tmp/history.db")
 
 
 def test_the_home_remembers_which_history_a_job_file_names(tmp_path):

@@ -184,7 +184,7 @@ def test_of_a_shared_history_a_machine_continues_what_it_has_files_of(submission
     mine = [replace(ran(1), host=None), replace(ran(2), host="a"), cut]
     theirs = [replace(ran(3), host="b"), replace(build_trial(5).finish(PREEMPTED), host="a")]
     assert _own_trials(submission.history, submission.home, "a", theirs) == theirs
-    monkeypatch.setattr(submission.history, "is_shared", lambda _job: True, raising=False)
+    monkeypatch.setattr(submission.history, "keeps_leases", lambda _job: True, raising=False)
     assert _own_trials(submission.history, submission.home, "a", [*mine, *theirs]) == mine
 
 

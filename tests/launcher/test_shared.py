@@ -17,7 +17,7 @@ import pytest
 pytest.importorskip("fastapi")
 pytest.importorskip("uvicorn")
 
-from tests.databases import expire_lease, lease_held, opened
+from tests.databases import expire_lease, lease_held
 from tests.factories import Zeusrun, begin, build_trial
 from tests.runs import only_trial, start_and_wait, wait_for, wait_for_report
 from tests.servers import Proxy, running
@@ -96,21 +96,6 @@ def test_a_submit_is_recorded_on_the_server_with_all_that_its_page_shows(zeusrun
     ((host, _, facts),) = database.hosts()
     assert (host, sorted(facts)) == (os.uname().nodename, ["gpus", "schedules", "version"])
     assert database.trace("job-1-1") is None or database.trace("job-1-1")["spans"]
-    assert not (zeusrun.home / "history").exists()
-
-
-@pytest.mark.long
-def test_a_submit_uses_a_database_without_a_server(zeusrun, postgres_url):
-    path = zeusrun.job()
-    done = zeusrun("submit", path, "--json", ZEUSRUN_HISTORY=postgres_url)
-    assert done.returncode == 0, done.stderr
-    trial = only_trial(json.loads(done.stdout))
-    for database in opened(postgres_url):
-        (stored,) = database.trials("job")
-        assert (stored.uuid, stored.status) == (trial["uuid"], TrialStatus.REACHED)
-        assert database.settings("job").startswith("# copied from")
-    assert "job-1-1" in zeusrun("show", "job", ZEUSRUN_HISTORY=postgres_url).stdout
-    assert "1 job" in zeusrun("doctor", ZEUSRUN_HISTORY=postgres_url).stdout
     assert not (zeusrun.home / "history").exists()
 
 

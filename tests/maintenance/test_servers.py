@@ -9,8 +9,7 @@ import pytest
 pytest.importorskip("fastapi")
 pytest.importorskip("uvicorn")
 
-from tests.databases import opened
-from tests.factories import REACHED, begin, build_trial
+from tests.factories import REACHED, build_trial
 from tests.servers import running
 from zeusrun import __version__
 from zeusrun.clock import read_clock
@@ -103,19 +102,6 @@ def test_a_server_with_another_api(server, check, monkeypatch):
     ((name, well, found),) = check(server.url)
     assert (name, well) == ("server", False)
     assert "is older than you; update it" in found
-
-
-def test_a_database_without_a_server(sqlite_url, check, tmp_path):
-    ((name, well, found),) = check(sqlite_url)
-    assert (name, well) == ("server", True)
-    path = sqlite_url.removeprefix("sqlite:///")
-    assert found.startswith(f"{path}: 0 jobs, ")
-    (history,) = opened(sqlite_url)
-    begin(history, build_trial())
-    assert check(sqlite_url)[0][2].startswith(f"{path}: 1 job, ")
-    ((_, well, found),) = check(f"sqlite:///{tmp_path}/nosuch.db")
-    assert not well
-    assert "zeusrun db create" in found
 
 
 def test_what_waits_for_an_old_address_is_shown(server, tmp_path):

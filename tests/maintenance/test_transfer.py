@@ -18,6 +18,8 @@ from tests.factories import DONE, PREEMPTED, REACHED, begin, build_trial, uuid_o
 from tests.servers import running
 from zeusrun.errors import HistoryError, UsageError
 from zeusrun.history.registry import open_named
+from zeusrun.history.shared.store import SharedHistory
+from zeusrun.history.sql.store import SqlHistory
 from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.launcher.rundir.layout import RunPaths, create_run, find_run
 from zeusrun.maintenance.transfer import rename_job, transfer
@@ -31,9 +33,8 @@ def local(tmp_path):
 
 @pytest.fixture
 def shared(tmp_path, sqlite_url):
-    history = open_named(tmp_path / "home", {}, sqlite_url)
-    with closing(history.remote):
-        yield history
+    with closing(SqlHistory(sqlite_url)) as remote:
+        yield SharedHistory(remote, tmp_path / "home" / "shared" / "server", "the server")
 
 
 @pytest.fixture
@@ -203,8 +204,8 @@ def test_any_history_survives_the_way_there_and_back(tmp_path_factory, empty_sql
             trial = begin(local, build_trial(number))
             local.finish(trial.trial, outcome)
             local.forget(trial.trial, forgotten=forgotten)
-        shared = open_named(folder, {}, f"sqlite:///{folder}/history.db")
-        with closing(shared.remote):
+        with closing(SqlHistory(f"sqlite:///{folder}/history.db")) as remote:
+            shared = SharedHistory(remote, folder / "shared", "the server")
             transfer(shared, folder, None, to_shared=True)
             transfer(shared, folder / "other", None, to_shared=False)
         assert TinyDBHistory(folder / "other" / "history").trials("job") == local.trials("job")
@@ -218,15 +219,16 @@ def test_the_verb_copies_there_and_back(cli, record, sqlite_url, monkeypatch, ze
     code, _, err = cli("history", "--import")
     assert code == 2
     assert "no shared history is in use; run `zeusrun connect`, set ZEUSRUN_HISTORY" in err
-    monkeypatch.setenv("ZEUSRUN_HISTORY", sqlite_url)
-    code, out, _ = cli("history", "--import")
-    assert code == 0
-    name = sqlite_url.removeprefix("sqlite:///")
-    assert out.startswith(f"job: 1 run copied to {name}; left out because it runs: job-2-1")
-    assert [each["trial"] for each in json.loads(cli("history", "--json")[1])] == ["job-1-1"]
-    assert json.loads(cli("history", "job", "--export", "--json")[1])[0]["known"] == 1
-    assert cli("history", "--import", "--export")[0] == 2
-    assert cli("history", "--import", "--last", "3")[0] == 2
+    with running(sqlite_url) as server:
+        monkeypatch.setenv("ZEUSRUN_HISTORY", server.url)
+        code, out, _ = cli("history", "--import")
+        assert code == 0
+        copied = f"job: 1 run copied to {server.url}; left out because it runs: job-2-1"
+        assert out.startswith(copied)
+        assert [each["trial"] for each in json.loads(cli("history", "--json")[1])] == ["job-1-1"]
+        assert json.loads(cli("history", "job", "--export", "--json")[1])[0]["known"] == 1
+        assert cli("history", "--import", "--export")[0] == 2
+        assert cli("history", "--import", "--last", "3")[0] == 2
 
 
 def add_runs(local, home, job="job", count=8):

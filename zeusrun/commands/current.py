@@ -120,8 +120,9 @@ def cancel(
         end_job(trial, _STUCK_S)
         options.answer({"cancelled": trial}, f"{trial} is cancelled", as_json=as_json)
         return
-    paths = find_own(store, home, trial)
-    elsewhere = paths is None and not trial.status.final and not is_remote(trial.allocation)
+    paths = find_own(home, trial)
+    here = paths is not None or trial.status.final or is_remote(trial.allocation)
+    elsewhere = not here and store.keeps_leases(trial.job)
     if elsewhere:
         _cancel_elsewhere(store, home, trial, now=now, as_json=as_json)
     going_on = not trial.status.finished or has_expired(trial)
@@ -213,8 +214,7 @@ def _cancel_elsewhere(
             f"its launcher reads the request within {HEARTBEAT_S:g} s"
         )
     if not store.ask_to_cancel(trial.trial):
-        files_of(store, home, trial)  # raises, unless a container sees the home elsewhere
-        return
+        files_of(home, trial)  # raises: they are elsewhere
     if not as_json:
         typer.echo(
             f"{trial.host or 'its machine'} is asked to cancel {trial.trial}: its launcher reads "

@@ -40,7 +40,7 @@ def resize(
         several = ", ".join(sorted(each.trial for each in going))
         raise UsageError(f"several runs of {name} are going on: {several}; name the one to resize")
     trial = going[0] if going else options.find_trial(name, store)
-    paths = files_of(store, home, trial)
+    paths = files_of(home, trial)
     if trial.status.finished or not lease_of(trial, paths).is_held():
         raise UsageError(f"{trial.trial} does not run, so its ranks cannot be changed")
     elastic = Elastic.of(options.load_job(paths.job_copy).parts)

@@ -156,7 +156,7 @@ def prepare(submission: Submission, emit: Emit) -> Submission:
 
 def _find_other_name(history: History, spec: JobSpec) -> str | None:
     """Return that a new job has the script of another one, which may be the same, renamed."""
-    if history.is_shared(spec.name) or history.count(spec.name):
+    if history.address(spec.name) or history.count(spec.name):
         return None
     script, found = take_fingerprint(spec).parts.get("script"), []
     for job in history.jobs() if script else ():

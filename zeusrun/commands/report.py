@@ -151,24 +151,22 @@ def _read_jobs(
         for number in detailed(reports) if form == "html" else range(len(reports)):
             name = reports[number].facts.job
             known = store.trials(name)
-            power = _read_traces(store, home, [each for each in known if each.status.finished])
+            power = _read_traces(home, [each for each in known if each.status.finished])
             reports[number] = replace(reports[number], power=power)
             if form in {"html", "json"}:
-                belief = _read_belief(home, store, files[name], known)
+                belief = _read_belief(home, files[name], known)
                 reports[number] = replace(reports[number], belief=belief)
     return reports, damage
 
 
-def _read_traces(
-    store: History, home: Path, trials: Sequence[Trial]
-) -> tuple[facts.PowerFacts, ...]:
+def _read_traces(home: Path, trials: Sequence[Trial]) -> tuple[facts.PowerFacts, ...]:
     """Return the newest power traces, oldest first; run directories may be gone, or elsewhere."""
     found: list[facts.PowerFacts] = []
     for trial in reversed(trials):
         points = _DRAWN_POINTS if len(found) < DRAWN_TRACES else _LISTED_POINTS
         trace = None
         with suppress(UsageError):
-            trace = read_power(files_of(store, home, trial).power, points)
+            trace = read_power(files_of(home, trial).power, points)
         if trace is not None:
             found.append(facts.build_power(trial, trace))
         if len(found) == _TRACES:
@@ -176,10 +174,10 @@ def _read_traces(
     return tuple(found[::-1])
 
 
-def _read_belief(home: Path, store: History, given: str, trials: Sequence[Trial]) -> facts.Belief:
+def _read_belief(home: Path, given: str, trials: Sequence[Trial]) -> facts.Belief:
     """Return what the policy believes of the hardware of the newest run, wherever this runs."""
     newest = trials[-NEWEST:]
-    last = newest_here(store, home, newest) or newest[-1]
+    last = newest_here(home, newest) or newest[-1]
     path = RunPaths(Path(last.run_dir)).job_copy
     try:
         if Path(given).suffix in {".yaml", ".yml"}:

@@ -224,7 +224,7 @@ def show(
     home, store = options.open_home(trial)
     found, alive = options.find_trial(trial, store), False
     if metrics:
-        _show_metrics(store, home, found, as_json=as_json)
+        _show_metrics(home, found, as_json=as_json)
         return
     if not found.status.finished:
         running = {each.trial.trial: each for each in read_running(store, home, [found.job])}
@@ -237,7 +237,7 @@ def show(
     from zeusrun.launcher.redact import mask_run  # noqa: PLC0415 - it reads job files
     from zeusrun.view.sheets import trial_sheet  # noqa: PLC0415 - see the top
 
-    paths, elsewhere = _files_or_place(store, home, found)
+    paths, elsewhere = _files_or_place(home, found)
     failed = found.status in {TrialStatus.FAILED, TrialStatus.OOM}
     failure = read_traceback(paths, mask_run(paths, os.environ)) if failed else None
     there = paths.logs.is_dir()
@@ -251,23 +251,23 @@ def show(
         alive=alive,
         sight=sight,
         elsewhere=elsewhere,
-        shared=store.is_shared(found.job),
+        shared=store.address(found.job) is not None,
         earlier=[each for each in newest if each.recurrence < found.recurrence],
     )
     options.console().print(sheet)
 
 
-def _files_or_place(store: History, home: Path, trial: Trial) -> tuple[RunPaths, str | None]:
+def _files_or_place(home: Path, trial: Trial) -> tuple[RunPaths, str | None]:
     """Return the files of a trial, or the other machine or home that has them."""
     try:
-        return files_of(store, home, trial), None
+        return files_of(home, trial), None
     except UsageError:
         return RunPaths(home / "gone"), find_place(home, trial)
 
 
-def _show_metrics(store: History, home: Path, found: Trial, *, as_json: bool) -> None:
+def _show_metrics(home: Path, found: Trial, *, as_json: bool) -> None:
     """Show every metric that a run produced."""
-    live = read_live(files_of(store, home, found))
+    live = read_live(files_of(home, found))
     if live is None or live.sight is None:
         why = "has not reported yet" if not found.status.finished else "left no such record"
         raise UsageError(f"the run {found.trial} {why}: {found.run_dir}")
@@ -327,7 +327,7 @@ def _show_sent(name: str) -> bool:
     """Print the end of the log of a run of another machine, if its launcher has sent it."""
     home, store = options.open_home(name)
     found = options.find_trial(name, store)
-    if found.status.final or find_own(store, home, found) is not None:
+    if found.status.final or find_own(home, found) is not None:
         return False
     lines = (store.live(found.trial) or {}).get("log")
     if not isinstance(lines, list) or not lines:
@@ -350,7 +350,7 @@ def _find_job(name: str) -> str | None:
     except UsageError:  # it is raised again, unless the job is only queued
         queued = [each.allocation for each in read_waiting(home, options.job_name(name))]
         return next(filter(None, reversed(queued)), None)
-    is_elsewhere = is_remote(trial.allocation) and find_own(store, home, trial) is None
+    is_elsewhere = is_remote(trial.allocation) and find_own(home, trial) is None
     return trial.allocation if is_elsewhere else None
 
 
@@ -368,7 +368,7 @@ def _open_logs(name: str, rank: int | None) -> tuple[Trial, RunPaths, Sequence[i
     """Return a run, its files, and the ranks whose output is shown; raises ``UsageError``."""
     home, store = options.open_home(name)
     found = options.find_trial(name, store)
-    paths = files_of(store, home, found)
+    paths = files_of(home, found)
     if not paths.logs.is_dir():
         raise UsageError(f"the logs of {found.trial} are gone: {paths.logs}")
     # An elastic training has numbers of processes, which may be larger.

@@ -151,7 +151,7 @@ def rerun(
     """Run the job of a past run again, with the same batch size."""
     home, store = options.open_home(trial)
     found = options.find_trial(trial, store)
-    job_copy = files_of(store, home, found).job_copy
+    job_copy = files_of(home, found).job_copy
     if not job_copy.is_file():
         raise UsageError(
             f"the copy of the job file of {found.trial} is gone: {job_copy}; submit the job file "

@@ -75,7 +75,7 @@ def _restore(home: Path, store: History, job: str, *, as_json: bool) -> None:
         options.known_job(store, job)
     done = store.restore(job, found)
     record = {**vars(done), "aside": done.aside and str(done.aside)}
-    if store.is_shared(job):
+    if store.address(job) is not None:
         of = f"{len(done.found)} of {len(found)} runs of this machine"
         options.answer(record, f"{job}: {of} were missing on the server", as_json=as_json)
     else:
@@ -133,7 +133,7 @@ def prune(
 
 def _own_bounds(store: History, home: Path, job: str) -> Bounds:
     """Return the ``keep`` limits in the job file of the last run of this machine."""
-    last = newest_here(store, home, store.trials(job, NEWEST))
+    last = newest_here(home, store.trials(job, NEWEST))
     job_copy = None if last is None else RunPaths(Path(last.run_dir)).job_copy
     if job_copy is None or not job_copy.is_file():
         return Bounds()

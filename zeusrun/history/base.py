@@ -201,8 +201,12 @@ class History(Protocol):
         """Return the address of the shared history of a job; ``None`` if it is of this home."""
         return None
 
-    def is_shared(self, job: str) -> bool:
-        """Whether the history of a job may have trials of other machines."""
+    def keeps_leases(self, job: str) -> bool:
+        """Whether the history of a job watches over the trials of other machines.
+
+        It then records a trial as LOST whose lease nobody renews. In a history of this home, only
+        the lock in a run directory says whether its launcher lives.
+        """
         return self.address(job) is not None
 
     def renew(self, trial: str, live: dict[str, Any] | None = None) -> bool:
@@ -270,7 +274,7 @@ HEARTBEAT_S = 20.0
 
 @runtime_checkable
 class Shared(History, Protocol):
-    """A history on a server or in a database, as ``SharedHistory`` uses it.
+    """A history on a server, as its clients use it and as the server has it in a database.
 
     A trial is named by its id or its uuid. Every method raises what those of ``History`` raise, and
     ``UnavailableError`` if the server or the database does not respond.
@@ -287,8 +291,4 @@ class Shared(History, Protocol):
 
     def changes(self, job: str, after: str | None, last: int | None = None) -> Changes:
         """Return what changed since the version ``after``; without one, the newest ``last``."""
-        ...
-
-    def identify(self) -> tuple[str, float]:
-        """Return the random id of the database, and the time by its clock in Unix seconds."""
         ...

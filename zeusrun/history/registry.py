@@ -1,4 +1,4 @@
-"""Opens histories by name or URL.
+"""Opens histories by name or by the address of a server.
 
 ``ZEUSRUN_HISTORY`` names the one of all jobs, else ``zeusrun connect`` has named it in the home. A
 job file may name another one. The home remembers it, so that every verb finds the job's runs.
@@ -20,8 +20,7 @@ from zeusrun.history import rules
 from zeusrun.history.base import History
 from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.job_name import is_job_name
-from zeusrun.plugins import check_extra, create_plugin
-from zeusrun.redaction import hide_password
+from zeusrun.plugins import create_plugin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 
     from typing_extensions import Unpack
 
-    from zeusrun.history.base import Shared
     from zeusrun.history.shared.spool import Spool
     from zeusrun.history.shared.store import Offline, SharedHistory
     from zeusrun.trial import Trial
@@ -39,7 +37,7 @@ HISTORIES: dict[str, Callable[[Path], History]] = {
     "tinydb": lambda home: TinyDBHistory(home / "history")
 }
 """By name: how to open the history of a home directory."""
-_DATABASES = re.compile(r"(sqlite|postgres|postgresql)(\+\w+)?://")
+_DATABASE = re.compile(r"(sqlite|postgres|postgresql)(\+\w+)?://")
 _MAX_BYTES = 4096
 
 
@@ -149,43 +147,45 @@ def open_shared(
     source: str = "",
     **options: Unpack[Options],
 ) -> SharedHistory:
-    """Open a shared history by its URL, as ``open_named`` does."""
+    """Open the history of a server by its address, as ``open_named`` does."""
+    from zeusrun.history.http.client import HttpHistory, read_token  # noqa: PLC0415 - 20 ms
     from zeusrun.history.shared.store import SharedHistory  # noqa: PLC0415 - most have a local one
 
+    if _DATABASE.match(url):
+        raise UsageError(
+            "a history in a database is used by way of a server: run `zeusrun serve "
+            "--database-url URL` where the database can be reached, and name the address of the "
+            "server (https://...) instead"
+        )
+    remote = HttpHistory(url, read_token(home, environment, url), source)
     folder = shared_directory(home) / _folder_name(url)
-    remote, name = _open_remote(home, environment, url, source)
-    if hide_password(url) == url:
-        with contextlib.suppress(OSError):  # a home that cannot be written
-            _note(folder / "url", url)
-    return SharedHistory(remote, folder, name, **options)
+    with contextlib.suppress(OSError):  # a home that cannot be written
+        _note(folder / "url", url)
+    return SharedHistory(remote, folder, url, **options)
 
 
 def known_servers(home: Path) -> dict[str, Path]:
-    """Return the shared histories that this home has used, by URL, and their folders."""
-    return {url: each for each in _folders(home) if (url := _read_note(each / "url")) is not None}
+    """Return the servers whose history this home has used, by address, and their folders."""
+    folders: list[Path] = []
+    with contextlib.suppress(OSError):
+        # The folder of the jobs has notes, too, and a job may be called "url".
+        folders = sorted(each for each in shared_directory(home).iterdir() if each.name != "jobs")
+    return {url: each for each in folders if (url := _read_note(each / "url")) is not None}
 
 
 def waiting_spools(home: Path, besides: Collection[str] = ()) -> dict[str, Spool]:
-    """Return the spools in which anything waits or was set aside, by URL.
+    """Return the spools in which anything waits or was set aside, by address.
 
-    That of a URL with a password is named by its folder. Those of ``besides`` are left out.
+    Those of ``besides`` are left out.
     """
-    known = {_folder_name(name) for name in besides}
-    folders = [each for each in _folders(home) if each.name not in known]
+    used = {_folder_name(name) for name in besides}
+    folders = {url: each for url, each in known_servers(home).items() if each.name not in used}
     if not folders:
         return {}
     from zeusrun.history.shared.spool import Spool  # noqa: PLC0415 - as above
 
-    spools = {_read_note(each / "url") or each.name: Spool(each / "spool") for each in folders}
-    return {name: spool for name, spool in spools.items() if spool or spool.list_refused()}
-
-
-def _folders(home: Path) -> list[Path]:
-    """Return the folders of the shared histories that this home has used."""
-    with contextlib.suppress(OSError):
-        # The folder of the jobs has notes, too, and a job may be called "url".
-        return sorted(each for each in shared_directory(home).iterdir() if each.name != "jobs")
-    return []
+    spools = {url: Spool(folder / "spool") for url, folder in folders.items()}
+    return {url: spool for url, spool in spools.items() if spool or spool.list_refused()}
 
 
 def chosen_histories(home: Path) -> dict[str, str]:
@@ -211,32 +211,11 @@ def remember_choice(home: Path, job: str, name: str | None) -> None:
             path.unlink(missing_ok=True)
 
 
-def _open_remote(
-    home: Path, environment: Mapping[str, str], url: str, source: str
-) -> tuple[Shared, str]:
-    """Return a shared history, and its name for messages."""
-    if url.startswith(("http://", "https://")):
-        from zeusrun.history.http.client import HttpHistory, read_token  # noqa: PLC0415 - 20 ms
-
-        return HttpHistory(url, read_token(home, environment, url), source), hide_password(url)
-    if not _DATABASES.match(url):
-        raise UsageError(
-            f"the history {hide_password(url)!r} is of no known kind; write https://..., "
-            "postgresql://..., or sqlite:////absolute/path.db"
-        )
-    check_extra("a history in a database", "server", "sqlalchemy")
-    from zeusrun.history.sql.engine import describe  # noqa: PLC0415 - an extra, and 200 ms
-    from zeusrun.history.sql.store import SqlHistory  # noqa: PLC0415 - as above
-
-    history = SqlHistory(url)
-    return history, describe(history.engine.url)
-
-
 def _folder_name(url: str) -> str:
-    """Return a folder name for a server, the same with another password or a last slash."""
-    shown = hide_password(url).rstrip("/")
-    host = re.sub(r"[^A-Za-z0-9.]+", "-", shown.partition("://")[2])[:40].strip("-.")
-    return f"{host}-{hashlib.sha256(shown.encode()).hexdigest()[:8]}"
+    """Return a folder name for a server, the same with a last slash."""
+    url = url.rstrip("/")
+    host = re.sub(r"[^A-Za-z0-9.]+", "-", url.partition("://")[2])[:40].strip("-.")
+    return f"{host}-{hashlib.sha256(url.encode()).hexdigest()[:8]}"
 
 
 def _note(path: Path, text: str) -> None:

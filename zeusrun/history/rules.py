@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from zeusrun.errors import UsageError, list_known
-from zeusrun.history.base import Conflict, UnknownTrialError
+from zeusrun.history.base import NEWEST, Conflict, UnknownTrialError
 from zeusrun.job_name import check_job_name, is_job_name
 from zeusrun.reasons import ReasonCode
 from zeusrun.trial import Trial, TrialStatus
@@ -120,6 +120,11 @@ def has_expired(trial: Trial) -> bool:
     """Whether a trial is lost only because its machine sent no heartbeat."""
     lost = trial.status is TrialStatus.LOST
     return lost and trial.reason_code is ReasonCode.LEASE_EXPIRED
+
+
+def find_expired(store: History, job: str) -> list[Trial]:
+    """Return the newest of the trials that have expired: their launchers may live."""
+    return [each for each in store.trials(job, NEWEST) if has_expired(each)]
 
 
 def check_numbers(trial: Trial, job: str) -> None:

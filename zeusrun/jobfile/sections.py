@@ -344,9 +344,8 @@ class HistorySection(Section, title="History"):
 
     url: Annotated[str, AfterValidator(check_history)] | None = Field(
         None,
-        description="A server (https://...) or a database (postgresql://...) that several machines "
-        "share; null: what ZEUSRUN_HISTORY or `zeusrun connect` names, else the files of this "
-        "machine.",
+        description="A server (https://...) that several machines share; null: what "
+        "ZEUSRUN_HISTORY or `zeusrun connect` names, else the files of this machine.",
     )
     wait_s: float = Field(
         300, ge=0, description="How long a submit waits for a server that does not respond."

@@ -32,7 +32,6 @@ _DURATION = re.compile(
     r"(?:([0-9]{1,6})\s*d\s*)?(?:([0-9]{1,6})\s*h\s*)?(?:([0-9]{1,6})\s*m\s*)?(?:([0-9]{1,6})\s*s)?"
 )
 _TIME_OF_DAY = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])")
-_DATABASES = r"(?:sqlite|postgres|postgresql)(?:\+\w+)?"
 _UNITS = {"kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
 _UNITS |= {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _SIZE = re.compile(rf"([0-9]{{1,6}}(?:\.[0-9]{{1,3}})?)\s*({'|'.join(_UNITS)})")
@@ -94,17 +93,15 @@ def check_history(text: str) -> str:
                 f"must begin with https:// or http:// if it is a server, such as http://{text}"
             )
         return check_name(text, ["tinydb"], "zeusrun.histories")
-    if not re.fullmatch(rf"(https?|{_DATABASES})://\S+", text):
+    if not re.fullmatch(r"https?://\S+", text):
         raise ValueError(
-            "must be the URL of a server (https://...) or of a database (postgresql://..., "
-            "sqlite:////absolute/path.db)"
+            "must be the address of a server (https://...); one with a database is started with "
+            "`zeusrun serve --database-url URL`"
         )
-    user = text.partition("://")[2].rpartition("@")[0]
-    if user and (text.startswith("http") or ":" in user):
+    if "@" in text:
         raise ValueError(
-            "must not contain a password or the user name of a server, which every copy of the job "
-            "file would keep; give a token in ZEUSRUN_TOKEN, or the URL of a database in "
-            "ZEUSRUN_HISTORY"
+            "must not contain a user name or a password, which every copy of the job file would "
+            "keep; give a token in ZEUSRUN_TOKEN"
         )
     return text
 

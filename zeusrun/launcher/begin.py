@@ -105,7 +105,7 @@ def _begin(
         trial = choice.trial
         paths = RunPaths(runs_directory(submission.home, job) / trial.trial)
         if trial.preemptions:
-            paths = find_own(history, submission.home, trial) or RunPaths(Path(trial.run_dir))
+            paths = find_own(submission.home, trial) or RunPaths(Path(trial.run_dir))
         mask = mask_job(submission.spec, placeholder_values(submission.spec, trial, paths))
         begun = Begun(choice, paths, lease_of(trial, paths), mask, mask_events(emit, mask))
         if not _take_lease(begun):

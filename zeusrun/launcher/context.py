@@ -15,7 +15,7 @@ from zeusrun.files.home import runs_directory
 from zeusrun.jobfile.fingerprint import take_fingerprint
 from zeusrun.launcher.processes.command import Place, build_command
 from zeusrun.launcher.queue.tickets import find_waiting
-from zeusrun.launcher.rundir.layout import RunPaths, has_checkpoint, numbered_runs
+from zeusrun.launcher.rundir.layout import RunPaths, has_checkpoint, numbered_runs, run_paths
 from zeusrun.launcher.rundir.ownership import find_own
 from zeusrun.launcher.rundir.record import has_begun
 from zeusrun.tariff import Tariffs
@@ -143,7 +143,7 @@ class Submission:
         own = None if self.allocation is None else self.allocation.name
         reserved = find_waiting([t for t in mine if t.status is TrialStatus.PREEMPTED], own)
         preempted = find_preempted(mine, own, reserved)
-        paths = None if preempted is None else find_own(history, home, preempted)
+        paths = None if preempted is None else find_own(home, preempted)
         return Moment(
             now=timestamp(),
             uuid=uuid4().hex,
@@ -155,7 +155,7 @@ class Submission:
             ),
             preempted=preempted,
             has_files=paths is not None and paths.job_copy.is_file(),
-            resumes=_resumes(history, home, trials) if limited else None,
+            resumes=_resumes(home, trials) if limited else None,
         )
 
     def close(self) -> None:
@@ -169,15 +169,15 @@ class Submission:
 _FEW = 5  # newest runs: they show whether a script saves checkpoints
 
 
-def _resumes(history: History, home: Path, trials: Sequence[Trial]) -> bool | None:
+def _resumes(home: Path, trials: Sequence[Trial]) -> bool | None:
     """Whether one of the newest runs whose files are here has saved a checkpoint.
 
     ``None``: not known. A run without checkpoint that ended by itself before its first epoch, or
     crashed there, shows nothing.
     """
     ended = (each for each in reversed(trials) if each.status.finished and each.time_s is not None)
-    found = ((each, find_own(history, home, each)) for each in ended)
-    here = ((each, paths) for each, paths in found if paths and paths.checkpoints.is_dir())
+    saved = (each for each in ended if run_paths(home, each).checkpoints.is_dir())
+    here = ((each, paths) for each in saved if (paths := find_own(home, each)) is not None)
     newest = list(itertools.islice(here, _FEW))
     if any(has_checkpoint(paths.run_dir) for _, paths in newest):
         return True
@@ -190,12 +190,12 @@ def _own_trials(
     history: History, home: Path, host: str, trials: Sequence[Trial]
 ) -> Sequence[Trial]:
     """Return the trials that this machine can continue, and those that it ran."""
-    if not trials or not history.is_shared(trials[0].job):
+    if not trials or not history.keeps_leases(trials[0].job):
         return trials
     preempted = TrialStatus.PREEMPTED
     return [
         each
         for each in trials
         if (each.host in {None, host} and each.status is not preempted)
-        or (each.status is preempted and find_own(history, home, each) is not None)
+        or (each.status is preempted and find_own(home, each) is not None)
     ]

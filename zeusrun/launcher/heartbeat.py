@@ -32,14 +32,14 @@ _LOG_LINES, _LOG_CHARACTERS = 40, 300  # of the log of rank 0: about 12 KB at mo
 
 
 def send_heartbeats(submission: Submission, begun: Begun) -> AbstractContextManager[object]:
-    """Renew the lease of a trial until the end of the block, if its history is shared."""
-    shared = submission.history.is_shared(begun.trial.job)
-    return HeartbeatThread(submission, begun) if shared else nullcontext()
+    """Renew the lease of a trial until the end of the block, if its history keeps leases."""
+    watched = submission.history.keeps_leases(begun.trial.job)
+    return HeartbeatThread(submission, begun) if watched else nullcontext()
 
 
 def keep_power(history: History, trial: Trial, paths: RunPaths) -> None:
     """Send the power of a trial that has ended to a shared history, or let it wait."""
-    trace = read_power(paths.power, _POWER_POINTS) if history.is_shared(trial.job) else None
+    trace = read_power(paths.power, _POWER_POINTS) if history.keeps_leases(trial.job) else None
     if trace is not None:
         with suppress(HistoryError, ValueError):  # the page then has no curve
             history.keep_trace(trial.uuid, trace.to_json())

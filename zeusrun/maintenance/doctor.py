@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from zeusrun import __version__
@@ -29,7 +29,7 @@ from zeusrun.files.lock import FileLock
 from zeusrun.gpu.nvml import gpus_of_job
 from zeusrun.gpu.power_limits.original_limits import LimitLock, abandoned_gpus, is_held
 from zeusrun.history.http.address import is_loopback
-from zeusrun.history.http.client import TOKEN_FILE, TOKEN_VARIABLE, HttpHistory, read_token
+from zeusrun.history.http.client import TOKEN_FILE, TOKEN_VARIABLE, read_token
 from zeusrun.history.registry import waiting_spools
 from zeusrun.jobfile.tariffs import load_home_tariffs
 from zeusrun.launcher.power.control import held_by
@@ -247,9 +247,8 @@ _MOST_APART_S = 60.0  # between two clocks; times of runs are compared across ma
 
 def check_server(history: SharedHistory, environment: Mapping[str, str], home: Path) -> list[Check]:
     """Return the checks of one shared history."""
-    checks, described = _check_connection(history)
-    if isinstance(history.remote, HttpHistory):
-        checks += _check_token(history.name, described.get("access"), environment, home)
+    checks, granted = _check_connection(history)
+    checks += _check_token(history.name, granted, environment, home)
     advice = "the next submit delivers them, or `zeusrun schedule tick` from cron"
     return [*checks, *_check_waiting(history.name, history.spool, advice)]
 
@@ -266,34 +265,30 @@ def check_unused(home: Path, used: Collection[str]) -> list[Check]:
     return found
 
 
-def _check_connection(history: SharedHistory) -> tuple[list[Check], dict[str, Any]]:
-    """Return the checks, and what a server says of itself."""
+def _check_connection(history: SharedHistory) -> tuple[list[Check], object]:
+    """Return the checks, and what the server says that the token permits."""
     remote = history.remote
-    described: dict[str, Any] = {}
     try:
         before, begun_t = read_clock(), time.monotonic()
-        _, now = remote.identify()
+        described = remote.describe()
         took_s = time.monotonic() - begun_t
-        if isinstance(remote, HttpHistory):
-            described = remote.describe()
         jobs = len(remote.jobs())
     except (HistoryError, ValueError) as error:
-        return [Check("server", well=False, found=str(error))], {}
+        return [Check("server", well=False, found=str(error))], None
     version = described.get("version", __version__)
-    of = f", zeusrun {version}" if described else ""
     count = "1 job" if jobs == 1 else f"{jobs} jobs"
-    name = remote.url if isinstance(remote, HttpHistory) else history.name  # with its source
-    checks = [Check("server", well=True, found=f"{name}: {count}{of}, {took_s:.2f} s")]
+    found = f"{remote.url}: {count}, zeusrun {version}, {took_s:.2f} s"
+    checks = [Check("server", well=True, found=found)]
     if version != __version__:
         found = f"the server runs zeusrun {version}, and this machine {__version__}"
         advice = "they work together if they are one version apart; update the older one"
         checks.append(Check("server", well=None, found=found, advice=advice))
-    apart_s = now - (before + took_s / 2)
+    apart_s = described["now"] - (before + took_s / 2)
     if abs(apart_s) > max(_MOST_APART_S, took_s):
         ahead = "ahead of" if apart_s > 0 else "behind"
         found = f"the clock of {history.name} is {abs(apart_s):.0f} s {ahead} the clock here"
         checks.append(Check("clock", well=None, found=found, advice="synchronise both by NTP"))
-    return checks, described
+    return checks, described.get("access")
 
 
 def _check_token(

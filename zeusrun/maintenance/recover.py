@@ -14,12 +14,12 @@ from zeusrun.clock import timestamp
 from zeusrun.errors import BusyError
 from zeusrun.files.home import limits_directory
 from zeusrun.history.base import UnavailableError
-from zeusrun.history.rules import has_expired
+from zeusrun.history.rules import find_expired, has_expired
 from zeusrun.launcher.events import FoundLost, Noted, Warned
 from zeusrun.launcher.processes.descendants import end_group, end_run, names_of, scan_processes
 from zeusrun.launcher.queue.tickets import find_waiting
 from zeusrun.launcher.rundir.layout import RunPaths, has_checkpoint
-from zeusrun.launcher.rundir.ownership import RunLock, find_own, lease_of
+from zeusrun.launcher.rundir.ownership import RunLock, find_own, is_abandoned, lease_of
 from zeusrun.launcher.rundir.record import read_live, read_outcome, write_record
 from zeusrun.launcher.supervision.unfinished import outcome_so_far
 from zeusrun.reasons import ReasonCode
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from zeusrun.history.base import History
     from zeusrun.launcher.events import Emit
 
-_MAX_EXPIRED = 100  # of the newest trials are checked for a lost one that ended here
 _MAX_NAMED = 5  # of the orphan processes of a run
 _DIED = ReasonCode.LAUNCHER_DIED
 _STRANGE = "its run directory is not where zeusrun keeps its runs; nothing there was touched"
@@ -87,18 +86,14 @@ def recover_lost(
     the trial is preempted, and this submit continues it.
     """
     recovered = []
-    shared = history.is_shared(job)
-    trials = history.unfinished(job)
-    if shared:
-        trials += [each for each in history.trials(job, _MAX_EXPIRED) if has_expired(each)]
+    trials = [*history.unfinished(job), *find_expired(history, job)]
     waiting = find_waiting(trials, own)
     for trial in trials:
         if trial.allocation in waiting:
             continue
-        paths = find_own(history, home, trial)
+        paths = find_own(home, trial)
         if paths is None:
-            # A container may see the same home under another path.
-            if not shared and not lease_of(trial).is_held():
+            if not trial.status.finished and is_abandoned(history, trial, None):
                 lost = Outcome(TrialStatus.LOST, _STRANGE, finished_at, reason_code=_DIED)
                 recovered += _finished(history, trial, join_parts(trial, lost))
             continue
@@ -215,7 +210,7 @@ def _some(names: tuple[str, ...]) -> str:
 
 def cancel_preempted(history: History, trial: Trial, home: Path, finished_at: str) -> None:
     """Cancel a preempted trial; raises ``BusyError`` if another process changes or continues it."""
-    paths = find_own(history, home, trial)
+    paths = find_own(home, trial)
     with contextlib.nullcontext() if paths is None else lease_of(trial, paths) as lease:
         free = lease is None or lease.acquire_or_gone()
         if not free or history.find(trial.trial) != trial:

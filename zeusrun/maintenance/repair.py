@@ -13,8 +13,8 @@ from zeusrun.files.home import limits_directory, runs_directory
 from zeusrun.job_name import is_job_name
 from zeusrun.launcher.power.control import restore_limits
 from zeusrun.launcher.queue.tickets import find_waiting
-from zeusrun.launcher.rundir.layout import RunPaths, run_names
-from zeusrun.launcher.rundir.ownership import find_own, lease_of, runs_here
+from zeusrun.launcher.rundir.layout import RunPaths, run_names, run_paths
+from zeusrun.launcher.rundir.ownership import find_own, is_abandoned
 from zeusrun.launcher.rundir.record import read_outcome, read_record
 from zeusrun.maintenance.recover import end_orphans, recover_lost
 
@@ -101,29 +101,23 @@ def _trials(history: History, home: Path, job: str, *, dry_run: bool) -> Iterato
             text = f"{trial.trial} is recorded as {trial.status.value}: {trial.reason}"
             yield Finding("trial", trial.trial, "repaired", text)
         return
-    shared = history.is_shared(job)
     trials = history.unfinished(job)
     waiting = find_waiting(trials)
     for trial in (each for each in trials if each.allocation not in waiting):
-        paths = find_own(history, home, trial)
-        if (paths is not None or not shared) and not lease_of(trial, paths).is_held():
+        if is_abandoned(history, trial, find_own(home, trial)):
             text = f"the launcher of {trial.trial} died before it recorded an outcome"
             yield Finding("trial", trial.trial, "found", text)
 
 
 def _files(history: History, home: Path, job: str, *, dry_run: bool) -> Iterator[Finding]:
     """Find files of ended runs that nothing needs any more."""
-    trials = [trial for trial in history.trials(job) if trial.status.finished]
-    ended = runs_here(history, home, job, trials)
-    for run_dir in _job_runs(home, job):
-        if run_dir.name not in ended:
-            continue
-        for path in RunPaths(run_dir).leftovers:
-            if path.exists():
-                if not dry_run:
-                    path.unlink(missing_ok=True)
-                state: Literal["found", "repaired"] = "found" if dry_run else "repaired"
-                yield Finding("file", str(path), state, f"a left-over file: {path}")
+    state: Literal["found", "repaired"] = "found" if dry_run else "repaired"
+    for trial in (each for each in history.trials(job) if each.status.finished):
+        left = [path for path in run_paths(home, trial).leftovers if path.exists()]
+        for path in left if left and find_own(home, trial) else ():
+            if not dry_run:
+                path.unlink(missing_ok=True)
+            yield Finding("file", str(path), state, f"a left-over file: {path}")
 
 
 def _lacking(history: History, home: Path, job: str) -> Iterator[Finding]:

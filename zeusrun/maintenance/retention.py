@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from zeusrun.choice.attempts import list_preempted
 from zeusrun.clock import unix_seconds
-from zeusrun.files.home import runs_directory
 from zeusrun.jobfile.validators import size_bytes
 from zeusrun.launcher.queue.tickets import find_waiting
-from zeusrun.launcher.rundir.layout import RunPaths
-from zeusrun.launcher.rundir.ownership import RunLock, runs_here
+from zeusrun.launcher.rundir.layout import RunPaths, run_paths
+from zeusrun.launcher.rundir.ownership import RunLock, find_own
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
@@ -75,7 +74,7 @@ def collect(history: History, home: Path, job: str, bounds: Bounds, now: float) 
     if not bounds:
         return []
     trials = history.trials(job)
-    runs = _ended_runs(history, home, job, trials, now)
+    runs = _ended_runs(home, trials, now)
     return choose_old(runs, _kept(trials), bounds, now)
 
 
@@ -126,18 +125,13 @@ def _kept(trials: Sequence[Trial]) -> set[str]:
     return {trial.trial for trial in (*best.values(), *list_preempted(trials), *waiting)}
 
 
-def _ended_runs(
-    history: History, home: Path, job: str, trials: Sequence[Trial], now: float
-) -> list[OldRun]:
-    """Return the run directories of trials that have ended, oldest first."""
+def _ended_runs(home: Path, trials: Sequence[Trial], now: float) -> list[OldRun]:
+    """Return the run directories of trials that are known to have ended, oldest first."""
     found = []
-    for name, trial in runs_here(history, home, job, trials).items():
-        path = runs_directory(home, job) / name
-        if trial.finished_at is None or not _has_files(path):
+    for trial in trials:
+        path, ended = run_paths(home, trial).run_dir, unix_seconds(trial.finished_at or "")
+        if ended is None or not _has_files(path) or find_own(home, trial) is None:
             continue
-        ended = unix_seconds(trial.finished_at)
-        if ended is None:
-            continue  # its age is unknown
         # A clock that was ahead must not make a run look newer than the runs after it.
         order = (min(ended, now), trial.recurrence, trial.attempt)
         found.append((order, OldRun(trial.trial, path, _size_bytes(path), order[0])))

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 from zeusrun.errors import HistoryError
 from zeusrun.files.home import runs_directory
-from zeusrun.history.base import NEWEST
-from zeusrun.history.rules import has_expired
+from zeusrun.history.rules import find_expired
 from zeusrun.launcher.queue.tickets import find_waiting
-from zeusrun.launcher.rundir.ownership import files_of, find_own, lease_of
+from zeusrun.launcher.rundir.ownership import find_own, is_abandoned
 from zeusrun.launcher.rundir.record import Live, read_live
 from zeusrun.trial import Outcome, TrialStatus
 
@@ -43,32 +42,29 @@ def state_of(trial: Trial, found: Live | None) -> Live:
 
 
 def read_running(history: History, home: Path, jobs: Iterable[str]) -> list[Live]:
-    """Return the trials of these jobs that have not ended, in the order they began."""
+    """Return the trials of these jobs that have not ended, in the order they began.
+
+    Also the runs of this machine that go on although their server got no heartbeat.
+    """
     found = []
     for job in jobs:
         trials = history.unfinished(job)
         waiting = find_waiting(trials)
         found += [_read(history, home, trial, waiting) for trial in trials]
-        found += _read_taken_for_lost(history, home, job)
+        if runs_directory(home, job).is_dir():
+            expired = [each for each in find_expired(history, job) if find_own(home, each)]
+            taken_for_lost = [_read(history, home, each) for each in expired]
+            found += [live for live in taken_for_lost if live.alive]
     return sorted(found, key=lambda live: live.trial.started_at)
-
-
-def _read_taken_for_lost(history: History, home: Path, job: str) -> list[Live]:
-    """Return the runs of this machine that go on although their server got no heartbeat."""
-    if not history.is_shared(job) or not runs_directory(home, job).is_dir():
-        return []
-    lost = [each for each in history.trials(job, NEWEST) if has_expired(each)]
-    found = [_read(history, home, each) for each in lost if find_own(history, home, each)]
-    return [live for live in found if live.alive]
 
 
 def _read(history: History, home: Path, trial: Trial, waiting: Collection[str | None] = ()) -> Live:
     """Return the state of a trial: from its files, or from the server that other machines use."""
-    if history.is_shared(trial.job) and find_own(history, home, trial) is None:
-        record = None
+    found, paths = None, find_own(home, trial)
+    if paths is not None:
+        found = read_live(paths)
+    else:
         with suppress(HistoryError):
-            record = history.live(trial.trial)
-        return state_of(trial, Live.from_json(record or {}))  # its lease is held
-    paths = files_of(history, home, trial)
-    alive = lease_of(trial, paths).is_held() or trial.allocation in waiting
-    return replace(state_of(trial, read_live(paths)), alive=alive)
+            found = Live.from_json(history.live(trial.trial) or {})
+    alive = not is_abandoned(history, trial, paths) or trial.allocation in waiting
+    return replace(state_of(trial, found), alive=alive)

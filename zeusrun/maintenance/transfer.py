@@ -61,15 +61,16 @@ def transfer(
     names = local.jobs() if to_shared else history.jobs()
     if to_shared and not names:
         raise UsageError("the files of this machine have no runs to import")
-    names = [name for name in names if history.is_shared(name)]
+    names = [name for name in names if history.address(name) is not None]
+    if history.address(job or "") is None and (job is not None or not names):
+        raise UsageError(
+            f"no shared history is in use; run `zeusrun connect`, set {HISTORY_VARIABLE} to its "
+            "URL, or name a job file that has a key history"
+        )
     if job is not None:
-        if not history.is_shared(job):
-            raise _no_shared_history()
         if job not in names:
             raise UsageError(f"there is no job called {job!r}; {list_known(job, names)}")
         names = [job]
-    elif not names and not history.is_shared(""):
-        raise _no_shared_history()
     return [_copy(local, history, name, to_shared=to_shared) for name in names]
 
 
@@ -133,10 +134,3 @@ def _copy(local: History, shared: History, job: str, *, to_shared: bool) -> Tran
 
 def _runs(count: int) -> str:
     return "1 run" if count == 1 else f"{count} runs"
-
-
-def _no_shared_history() -> UsageError:
-    return UsageError(
-        f"no shared history is in use; run `zeusrun connect`, set {HISTORY_VARIABLE} to its URL, "
-        "or name a job file that has a key history"
-    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+import zeusrun.trial.joiners as join
 from zeusrun.reasons import ReasonCode, Stall  # noqa: TC001 - read_fields needs it
 from zeusrun.record_json import read_fields, write_fields
 from zeusrun.trial.values import (
@@ -23,64 +24,94 @@ from zeusrun.trial.values import (
     WorldChange,
 )
 
+STORED = {"stored": True}
+"""The metadata of a field of which databases keep a copy in a column, to search and to add up."""
+
+
+def taken(
+    joiner: join.Joiner, *, default: object = None, signed: bool = False, stored: bool = False
+) -> Any:  # noqa: ANN401 - the type is that of the field
+    """Declare a field of ``_Taken``, and how it is joined.
+
+    ``signed``: an amount that may be negative. ``stored``: see ``STORED``.
+    """
+    return field(default=default, metadata={"joiner": joiner, "signed": signed, "stored": stored})
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Taken:
     """What a training took and showed. ``None`` is unknown, never zero.
 
     The span that counts is from the start of training to the moment the target was first reached,
-    else to the last optimizer step or report, whichever is later.
+    else to the last optimizer step or report, whichever is later. Each field has its joiner; see
+    ``joiners.py``. One without it is that of the last part.
     """
 
-    startup_s: float | None = None  # from launch to the start of training
-    time_s: float | None = None  # of the span, as are energy, cost and epochs
-    energy_j: float | None = None
-    energy_source: EnergySource | None = None
-    max_power_w: float | None = None  # summed over the job's devices
-    cost_j: float | None = None  # see ``cost.cost_j``
-    epochs: int | None = None
-    steps: int | None = None  # of rank 0 in the span
-    best_metric: float | None = None  # the best finite value in the whole run
-    curve: tuple[CurvePoint, ...] = ()
-    power_profile: tuple[PowerPoint, ...] = ()
-    power_limit_w: float | None = None  # per GPU, most of the span; ``None``: as dispatched
-    energy_counter_j: float | None = None  # over the span, by the devices' counters
-    energy_integrated_j: float | None = None  # over the span, by integrating sampled power
+    startup_s: float | None = taken(join.total)  # from launch to the start of training
+    # Of the span, as are energy, cost and epochs.
+    time_s: float | None = taken(join.trained, stored=True)
+    energy_j: float | None = taken(join.metered, stored=True)
+    energy_source: EnergySource | None = taken(join.weaker, stored=True)  # noqa: RUF009 - a field
+    max_power_w: float | None = taken(join.last_known)  # summed over the job's devices
+    cost_j: float | None = taken(join.weighed, stored=True)  # see ``cost.cost_j``
+    epochs: int | None = taken(join.counted)
+    steps: int | None = taken(join.of_span)  # of rank 0 in the span
+    best_metric: float | None = taken(join.best)  # the best finite value in the whole run
+    curve: tuple[CurvePoint, ...] = taken(join.curve, default=())
+    power_profile: tuple[PowerPoint, ...] = taken(join.last_known, default=())
+    # Per GPU, most of the span; ``None``: as dispatched.
+    power_limit_w: float | None = taken(join.longer)
+    energy_counter_j: float | None = taken(join.total)  # over the span, by the devices' counters
+    energy_integrated_j: float | None = taken(join.total)  # the same, from sampled power
     # What trying other limits cost above holding the chosen one: in ``cost_j``, not the arm's.
-    profiling_cost_j: float | None = None
-    shared: bool | None = None  # whether others used the job's GPUs, or its CPUs to their full
-    shutdown_s: float | None = None  # from the end of the training to the end of the processes
-    observed_batch_size: int | None = None  # if it is not the trial's, the trial teaches nothing
-    unapplied: bool = False  # nor if nothing took the chosen one: the script trained with its own
-    noise_curve: tuple[NoisePoint, ...] = ()
-    gradient_variance: float | None = None  # of a rank's gradient; the last moving average
-    gradients_of: str | None = None  # how they were measured; see ``Watched.how``
-    batch_sizes: tuple[SizeChange, ...] = ()  # of a run that adapted it
-    world_sizes: tuple[WorldChange, ...] = ()  # of an elastic run that changed it
-    syncs: tuple[SyncChange, ...] = ()  # of a run whose ranks changed how they agree
-    price: float | None = None  # of ``energy_j``, with what held while it ran, in ``currency``
-    currency: str | None = None
-    carbon_g: float | None = None  # grams of CO2 equivalent; both include ``pue``
-    pue: float | None = None  # energy of the site over that of the devices
+    profiling_cost_j: float | None = taken(join.known_total, signed=True)
+    # Whether others used the job's GPUs, or its CPUs to their full.
+    shared: bool | None = taken(join.seen)
+    # From the end of the training to the end of the processes.
+    shutdown_s: float | None = taken(join.known_total)
+    # If it is not the trial's, the trial teaches nothing.
+    observed_batch_size: int | None = taken(join.last_known)
+    # Nor if nothing took the chosen one: the script trained with its own.
+    unapplied: bool = taken(join.last_known, default=False)
+    noise_curve: tuple[NoisePoint, ...] = taken(join.noise, default=())
+    # Of a rank's gradient; the last moving average.
+    gradient_variance: float | None = taken(join.last_known)
+    gradients_of: str | None = taken(join.last_known)  # how they were measured; see ``Watched.how``
+    batch_sizes: tuple[SizeChange, ...] = taken(join.sizes, default=())  # of a run that adapted it
+    # Of an elastic run that changed it.
+    world_sizes: tuple[WorldChange, ...] = taken(join.worlds, default=())
+    # Of a run whose ranks changed how they agree.
+    syncs: tuple[SyncChange, ...] = taken(join.syncs, default=())
+    # Of ``energy_j``, with what held while it ran, in ``currency``.
+    price: float | None = taken(join.priced, stored=True)
+    currency: str | None = taken(join.currency, stored=True)
+    # Grams of CO2 equivalent; both include ``pue``.
+    carbon_g: float | None = taken(join.metered, stored=True)
+    pue: float | None = taken(join.common)  # energy of the site over that of the devices
     cause: str | None = None  # of a crash, without ranks, numbers and paths, to compare crashes
-    warnings: tuple[str, ...] = ()  # sentences for people
-    interruptions: tuple[Interruption, ...] = ()  # within the span
-    samples: int | None = None  # that the optimizer consumed up to the last report of the span
-    progress: float | None = None  # these in epochs; ``None``: the data have no known size
-    by_samples: tuple[CurvePoint, ...] = ()  # see ``Trial``
-    by_reports: bool = False  # whether its epochs are only the numbers of its reports
-    continued: bool = False  # whether the script went on from a checkpoint of another run
-    unclear: bool = False  # whether an interrupted training went on or began anew is unknown
+    warnings: tuple[str, ...] = taken(join.rows, default=())  # sentences for people
+    interruptions: tuple[Interruption, ...] = taken(join.interrupted, default=())  # within the span
+    # That the optimizer consumed up to the last report of the span.
+    samples: int | None = taken(join.of_span)
+    # These in epochs; ``None``: the data have no known size.
+    progress: float | None = taken(join.of_span)
+    by_samples: tuple[CurvePoint, ...] = taken(join.curve_by_samples, default=())  # see ``Trial``
+    # Whether its epochs are only the numbers of its reports.
+    by_reports: bool = taken(join.last_known, default=False)
+    # Whether the script went on from a checkpoint of another run.
+    continued: bool = taken(join.last_known, default=False)
+    # Whether an interrupted training went on or began anew is unknown.
+    unclear: bool = taken(join.last_known, default=False)
     reason_code: ReasonCode | None = None  # what ``reason`` says, for programs
-    stalls: tuple[Stall, ...] = ()
-    hosts: tuple[HostShare, ...] = ()  # of a run on several
+    stalls: tuple[Stall, ...] = taken(join.rows, default=())
+    hosts: tuple[HostShare, ...] = taken(join.shares, default=())  # of a run on several
     # The same of the whole training, which goes on after the target with ``on_target: continue``.
-    whole_time_s: float | None = None
-    whole_energy_j: float | None = None
-    whole_epochs: int | None = None
-    whole_steps: int | None = None
-    whole_samples: int | None = None
-    whole_progress: float | None = None
+    whole_time_s: float | None = taken(join.trained)
+    whole_energy_j: float | None = taken(join.metered)
+    whole_epochs: int | None = taken(join.counted)
+    whole_steps: int | None = taken(join.known_total)
+    whole_samples: int | None = taken(join.known_total)
+    whole_progress: float | None = taken(join.known_total)
 
 
 @dataclass(frozen=True)
@@ -112,19 +143,19 @@ class _Dispatched:
     Those of ``_Taken`` are here only for that order.
     """
 
-    trial: str
-    job: str
-    recurrence: int
-    attempt: int
-    status: TrialStatus = TrialStatus.DISPATCHED
+    trial: str = field(metadata=STORED)
+    job: str = field(metadata=STORED)
+    recurrence: int = field(metadata=STORED)
+    attempt: int = field(metadata=STORED)
+    status: TrialStatus = field(default=TrialStatus.DISPATCHED, metadata=STORED)
     reason: str | None = None
-    global_batch_size: int
+    global_batch_size: int = field(metadata=STORED)
     power_limit_w: float | None = None
     learning_rate: float | None = None
     world_size: int
-    gpu_model: str | None = None
+    gpu_model: str | None = field(default=None, metadata=STORED)
     gpu_count: int = 0
-    started_at: str
+    started_at: str = field(metadata=STORED)
     startup_s: float | None = None
     time_s: float | None = None
     energy_j: float | None = None
@@ -145,10 +176,10 @@ class _Dispatched:
     finished_at: str | None = None
     preemptions: int = 0
     forgotten: bool = False
-    host: str | None = None
+    host: str | None = field(default=None, metadata=STORED)
     variant: str | None = None
     micro_batch_size: int | None = None
-    uuid: str
+    uuid: str = field(metadata=STORED)
     fingerprint: dict[str, str] | None = field(default=None, hash=False)
     host_count: int = 1
     allocation: str | None = None
@@ -177,6 +208,11 @@ class Trial(_Taken, _Dispatched):
     def hardware(self) -> Hardware:
         """What it trains on."""
         return Hardware(self.world_size, self.gpu_model, self.gpu_count, self.host_count)
+
+    @property
+    def trained(self) -> bool:
+        """Whether it took an optimizer step."""
+        return self.time_s is not None or bool(self.whole_steps)
 
     @property
     def teaches(self) -> bool:

@@ -158,7 +158,7 @@ def test_what_a_server_answers_becomes_the_right_error(serve, answer, kind, word
 def test_an_answer_of_another_program_is_an_error(connect, serve, answer):
     history = connect(serve(http(200, answer)).url)
     for call in (
-        history.identify,
+        history.describe,
         history.jobs,
         lambda: history.changes("job", None),
         lambda: history.unfinished("job"),

@@ -72,7 +72,7 @@ class CreationContract:
             lambda: begin(history),
             *(partial(each, engine) for each in calls),
         ):
-            with pytest.raises(HistoryError, match=r"another zeusrun \(revision 7, needed is 2\)"):
+            with pytest.raises(HistoryError, match=r"another zeusrun \(revision 7, needed is 3\)"):
                 call()
         history.close()
 

@@ -7,6 +7,8 @@ import pytest
 from tests.contracts.history import HistoryContract
 from tests.contracts.shared import SharedContract
 from tests.databases import clear, opened
+from tests.factories import begin, build_trial
+from zeusrun.clock import read_clock
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +38,15 @@ class Over:
     @pytest.fixture
     def database(self, history):
         return history
+
+    def test_it_has_an_identity_and_a_clock(self, history):
+        incarnation, now = history.identify()
+        assert history.changes("digits", None).version.startswith(f"{incarnation}:")
+        assert abs(now - read_clock()) < 3600
+        begin(history, build_trial())
+        again = history.identify()
+        assert again[0] == incarnation
+        assert again[1] >= now
 
 
 class TestSqlite(Over, HistoryContract, SharedContract):

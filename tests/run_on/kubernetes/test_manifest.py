@@ -241,7 +241,7 @@ def test_pods_get_the_server_that_this_home_is_connected_to(build, pod_of, monke
     assert values_of(pod_of(build(history=None)[0]))["ZEUSRUN_HISTORY"] == SERVER
 
 
-@pytest.mark.parametrize("history", [None, "sqlite:////home/ada/zeus.db"])
+@pytest.mark.parametrize("history", [None, "tinydb"])
 def test_a_history_that_no_pod_reaches_is_refused(build, monkeypatch, history):
     monkeypatch.delenv("ZEUSRUN_HISTORY", raising=False)
     with pytest.raises(UsageError, match="pods need a history that they can reach: set history to"):

@@ -22,7 +22,7 @@ def manifest_of(tmp_path, history=SERVER, section=SECTION, overrides=(), **chang
     return json.dumps(build_manifest(spec, Request(overrides=tuple(overrides)), "job-1a2b3"))
 
 
-@pytest.mark.parametrize("url", ["postgresql://me:pass@db/zeus", "https://h/?token=pass", "tinydb"])
+@pytest.mark.parametrize("url", ["https://me:pass@zeus", "https://h/?token=pass", "tinydb"])
 def test_a_history_of_the_environment_is_not_copied_with_its_password(tmp_path, monkeypatch, url):
     monkeypatch.setenv("ZEUSRUN_HISTORY", url)
     with pytest.raises(UsageError, match=r"secrets: \{ZEUSRUN_HISTORY: zeusrun/history\}") as error:
@@ -32,10 +32,9 @@ def test_a_history_of_the_environment_is_not_copied_with_its_password(tmp_path, 
     assert url not in manifest_of(tmp_path, None, {**SECTION, "secrets": secrets})
 
 
-@pytest.mark.parametrize("url", [SERVER, "postgresql://me@db/zeus"])
-def test_another_history_of_the_environment_is_that_of_the_pods(tmp_path, monkeypatch, url):
-    monkeypatch.setenv("ZEUSRUN_HISTORY", url)
-    assert url in manifest_of(tmp_path, history=None)
+def test_another_history_of_the_environment_is_that_of_the_pods(tmp_path, monkeypatch):
+    monkeypatch.setenv("ZEUSRUN_HISTORY", SERVER)
+    assert SERVER in manifest_of(tmp_path, history=None)
 
 
 def test_a_secret_of_the_job_file_is_refused(tmp_path):

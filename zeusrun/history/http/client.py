@@ -94,11 +94,7 @@ class HttpHistory(Shared):
 
     def describe(self) -> dict[str, Any]:
         """Return what the server says of itself: its API, version, clock and database."""
-        return self._ask("GET", "", dict)
-
-    def identify(self) -> tuple[str, float]:
-        """See ``Shared.identify``."""
-        return self._ask("GET", "", lambda found: (str(found["incarnation"]), float(found["now"])))
+        return self._ask("GET", "", lambda found: {**found, "now": float(found["now"])})
 
     def connect(self, code: str, host: str) -> str:
         """Use a code of ``zeusrun token create`` for a machine; return its new token.

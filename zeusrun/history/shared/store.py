@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from zeusrun.history.base import Shared
+    from zeusrun.history.http.client import HttpHistory
     from zeusrun.trial import Outcome, Trial
 
 _Result = TypeVar("_Result")
@@ -42,7 +42,7 @@ _NOT_BEGUN = "it could not be begun: the shared history did not respond"
 
 
 class SharedHistory(History):
-    """A ``History`` over a remote one, with a local copy and a spool.
+    """A ``History`` over that of a server, with a local copy and a spool.
 
     Reads ask the remote history only for what has changed. If it does not respond, they return the
     local copy. A request that fails for that reason is made again, after pauses that grow
@@ -51,7 +51,7 @@ class SharedHistory(History):
 
     def __init__(
         self,
-        remote: Shared,
+        remote: HttpHistory,
         folder: Path,
         name: str,
         *,
@@ -65,7 +65,7 @@ class SharedHistory(History):
         Args:
             remote: The history on a server or in a database.
             folder: Where the copy and the spool are.
-            name: Its address without a password, for messages.
+            name: Its address.
             wait_s: How long ``snapshot`` and ``begin`` try to reach it.
             offline: What ``snapshot`` does after that: raise, or return the local copy.
             show: Shows a sentence to the user.

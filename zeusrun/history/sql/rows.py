@@ -11,17 +11,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import sqlalchemy as sa
 
 from zeusrun import __version__
-from zeusrun.clock import timestamp, unix_seconds
+from zeusrun.clock import timestamp
 from zeusrun.history import rules
 from zeusrun.history.base import LEASE_S, UnreadableTrialError
+from zeusrun.history.sql.columns import TEXT, column_values
 from zeusrun.history.sql.engine import insert_missing, now_s
 from zeusrun.history.sql.schema import (
-    GPU_NAME,
-    HOST_NAME,
     HOSTS,
     JOBS,
     LEASES,
-    SUMS,
     TRIALS,
     read_incarnation,
 )
@@ -35,7 +33,6 @@ if TYPE_CHECKING:
 
     from sqlalchemy.engine import Connection
 
-_MAX_AMOUNT = 1e30  # a larger amount is damaged, and sums would overflow
 _HOST_KEPT_S = 30 * 86400.0  # after its last report
 _HOST_BYTES = 64 << 10  # of a report; one with 8 GPUs and 20 schedules has 16 KiB
 _KEPT = 2048  # decoded trials, about 30 MB: servers read the newest ones again and again
@@ -126,7 +123,11 @@ class LockedJob:
         if rules.makes_stale(trial, None if known is None else known.trial):
             self._stale = self._changes
         self._recurrences = max(self._recurrences, trial.recurrence)
-        values = _columns(trial) | {"changed": self._changes, "record": json.dumps(record)}
+        values = column_values(trial) | {
+            "changed": self._changes,
+            "trained": trial.trained,
+            "record": json.dumps(record),
+        }
         if known is None:
             self._trials += 1
             inserted = self._connection.execute(_INSERT_TRIAL, values)
@@ -171,35 +172,6 @@ def parse_version(version: str | None, incarnation: str) -> int | None:
     """Return the number of changes in a version; ``None`` if it is of another history."""
     match = _VERSION.fullmatch(version or "")
     return int(match["changes"]) if match and match["incarnation"] == incarnation else None
-
-
-def _columns(trial: Trial) -> dict[str, Any]:
-    """Return the values of the columns beside the record."""
-    return {
-        "trial": trial.trial,
-        "uuid": trial.uuid,
-        "job": trial.job,
-        "recurrence": trial.recurrence,
-        "attempt": trial.attempt,
-        "status": trial.status.value,
-        "trained": trial.time_s is not None or bool(trial.whole_steps),
-        "energy_source": None if trial.energy_source is None else trial.energy_source.value,
-        "currency": _storable(trial.currency, 64),
-        "batch_size": trial.global_batch_size,
-        "started_at": unix_seconds(trial.started_at),
-        "host": _storable(trial.host, HOST_NAME),
-        "gpu": _storable(trial.gpu_model, GPU_NAME),
-        **{name: _addable(getattr(trial, name)) for name in SUMS},
-    }
-
-
-def _storable(text: str | None, most: int) -> str | None:
-    """Return a text; ``None`` if it has half a surrogate pair or a NUL, which databases refuse."""
-    return text[:most] if text is not None and text.isprintable() else None
-
-
-def _addable(amount: float | None) -> float | None:
-    return amount if amount is not None and abs(amount) < _MAX_AMOUNT else None
 
 
 def find_number(connection: Connection, name: str) -> int:
@@ -322,8 +294,8 @@ def is_listed() -> sa.ColumnElement[bool]:
 
 def check_host(host: str) -> None:
     """Raise ``ValueError`` if no machine can have this name."""
-    if not 0 < len(host) <= HOST_NAME or not host.isprintable() or " " in host:
+    if not 0 < len(host) <= TEXT or not host.isprintable() or " " in host:
         raise ValueError(
-            f"{host[:HOST_NAME]!r} is no name of a machine: up to {HOST_NAME} printable characters "
+            f"{host[:TEXT]!r} is no name of a machine: up to {TEXT} printable characters "
             "without spaces"
         )

@@ -16,22 +16,18 @@ import sqlalchemy as sa
 
 from zeusrun.errors import HistoryError, writes_to
 from zeusrun.files.private import make_folder, open_for_writing
+from zeusrun.history.sql.columns import SUMS, TEXT, build_columns
 from zeusrun.history.sql.engine import describe, reading, writing
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Engine
 
-REVISION = 2
+REVISION = 3
 """Of the tables; a database has it in ``history``."""
 
 # SQLite numbers rows by itself only in a column of the type INTEGER.
 _Number = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 JOB_NAME = 100  # characters
-TRIAL_NAME = 150
-SUMS = ("time_s", "energy_j", "cost_j", "price", "carbon_g")
-"""Columns that are added up over all runs; copies from the record."""
-HOST_NAME = 253  # as in DNS
-GPU_NAME = 100
 
 METADATA = sa.MetaData()
 
@@ -58,31 +54,22 @@ TRIALS = sa.Table(
     "trials",
     METADATA,
     sa.Column("number", _Number, primary_key=True, autoincrement=True),
-    sa.Column("trial", sa.String(TRIAL_NAME), nullable=False, unique=True),
-    sa.Column("uuid", sa.String(32), nullable=False, unique=True),
-    sa.Column("job", sa.String(JOB_NAME), nullable=False),
-    sa.Column("recurrence", sa.BigInteger, nullable=False),
-    sa.Column("attempt", sa.BigInteger, nullable=False),
+    *build_columns(),
     sa.Column("changed", sa.BigInteger, nullable=False),  # ``jobs.changes`` at its last change
-    sa.Column("status", sa.String(16), nullable=False),
     sa.Column("trained", sa.Boolean, nullable=False),  # whether it took an optimizer step
-    sa.Column("energy_source", sa.String(16)),
-    sa.Column("currency", sa.String(64)),
-    *(sa.Column(name, sa.Double) for name in SUMS),
-    sa.Column("batch_size", sa.BigInteger),  # the chosen one
-    sa.Column("started_at", sa.Double),  # Unix seconds
-    sa.Column("host", sa.String(HOST_NAME)),
-    sa.Column("gpu", sa.String(GPU_NAME)),
     sa.Column("record", sa.Text, nullable=False),  # ``Trial.to_json``
     sa.Column("live", sa.Text),  # of a LOST trial: the last heartbeat
     sa.Column("trace", sa.Text),  # power over time, reduced
+    sa.UniqueConstraint("trial"),
+    sa.UniqueConstraint("uuid"),
     sa.Index("trials_order", "job", "recurrence", "attempt"),
     sa.Index("trials_job_changed", "job", "changed"),
     # Everything that sums and sorted lists need: they would otherwise read all records.
     sa.Index(
         "trials_listed",
         *("job", "currency", "energy_source", "status", "trained", *SUMS),
-        *("batch_size", "started_at", "host", "gpu", "recurrence", "attempt", "number"),
+        *("global_batch_size", "started_at", "host", "gpu_model"),
+        *("recurrence", "attempt", "number"),
     ),
 )
 # Not by their numbers: an import adds trials that are older than those that are there.
@@ -101,7 +88,7 @@ LEASES = sa.Table(
 HOSTS = sa.Table(
     "hosts",
     METADATA,
-    sa.Column("host", sa.String(HOST_NAME), primary_key=True),
+    sa.Column("host", sa.String(TEXT), primary_key=True),
     sa.Column("updated_at", sa.Double, nullable=False),  # Unix seconds by the database's clock
     sa.Column("facts", sa.Text, nullable=False),
 )

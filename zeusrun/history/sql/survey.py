@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sqlalchemy as sa
 
+from zeusrun.history.sql.columns import SUMS
 from zeusrun.history.sql.engine import now_s, reading
 from zeusrun.history.sql.rows import decode_trial, is_listed
-from zeusrun.history.sql.schema import HISTORY, HOSTS, JOBS, LEASES, NEWEST_FIRST, SUMS, TRIALS
+from zeusrun.history.sql.schema import HISTORY, HOSTS, JOBS, LEASES, NEWEST_FIRST, TRIALS
 from zeusrun.job_name import is_covered
 from zeusrun.trial import TrialStatus
 
@@ -38,9 +39,9 @@ SORTS = {
     "run": (TRIALS.c.recurrence, TRIALS.c.attempt),
     "when": (TRIALS.c.started_at,),
     "status": (TRIALS.c.status,),
-    "batch-size": (TRIALS.c.batch_size,),
+    "batch-size": (TRIALS.c.global_batch_size,),
     "host": (TRIALS.c.host,),
-    "gpu": (TRIALS.c.gpu,),
+    "gpu": (TRIALS.c.gpu_model,),
     "time": (TRIALS.c.time_s,),
     "energy": (TRIALS.c.energy_j,),
     "cost": (TRIALS.c.cost_j,),
@@ -67,9 +68,9 @@ class Wanted(NamedTuple):
         columns = TRIALS.c
         found = [
             None if self.status is None else columns.status == self.status,
-            None if self.batch_size is None else columns.batch_size == self.batch_size,
+            None if self.batch_size is None else columns.global_batch_size == self.batch_size,
             None if self.host is None else columns.host.icontains(self.host, autoescape=True),
-            None if self.gpu is None else columns.gpu.icontains(self.gpu, autoescape=True),
+            None if self.gpu is None else columns.gpu_model.icontains(self.gpu, autoescape=True),
             None if self.since is None else columns.started_at >= self.since,
             None if self.until is None else columns.started_at < self.until,
         ]

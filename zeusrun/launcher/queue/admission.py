@@ -297,7 +297,7 @@ class Queue:
         for job in sorted({ticket.job for ticket in tickets}):
             launchers = {ticket.pid for ticket in tickets if ticket.job == job}
             for trial in self.history.unfinished(job):
-                paths = find_own(self.history, self.home, trial)
+                paths = find_own(self.home, trial)
                 live = None if paths is None else read_live(paths)  # written every second
                 if paths is not None and live is not None and live.pid in launchers:
                     yield trial, paths

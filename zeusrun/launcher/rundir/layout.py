@@ -159,6 +159,15 @@ def read_cancel(paths: RunPaths) -> tuple[int, ReasonCode] | None:
     return 2 if content == _NOW else 1, code
 
 
+def run_paths(home: Path, trial: Trial) -> RunPaths:
+    """Return where the files of a trial are if they are in a home.
+
+    Another trial may be there; see ``find_own``. The directory of a trial that began offline keeps
+    its name when the trial gets a number.
+    """
+    return RunPaths(runs_directory(home, trial.job) / Path(trial.run_dir).name)
+
+
 def find_run(home: Path, trial: Trial) -> RunPaths | None:
     """Return the files of a trial if its record names its own directory under ``home``.
 

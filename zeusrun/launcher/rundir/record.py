@@ -20,7 +20,6 @@ from zeusrun.files.private import (
     replace_file,
     write_file,
 )
-from zeusrun.history.rules import is_same
 from zeusrun.metrics.progress import TrainingSummary
 from zeusrun.trial import Outcome, Trial
 
@@ -82,12 +81,6 @@ def read_outcome(paths: RunPaths) -> Outcome | None:
     """Return the outcome that a launcher wrote here; ``None`` if there is none."""
     trial = read_record(paths)
     return None if trial is None or not trial.status.finished else trial.outcome
-
-
-def describes(paths: RunPaths, trial: Trial) -> bool:
-    """Whether a run directory is that of a trial, and not that of another one with this id."""
-    record = read_record(paths)
-    return record is not None and is_same(record, trial)
 
 
 def has_begun(paths: RunPaths) -> bool:

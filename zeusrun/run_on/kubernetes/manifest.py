@@ -179,11 +179,10 @@ def _own_variables(spec: JobSpec, section: Kubernetes, request: Request) -> list
 def _history(spec: JobSpec) -> str:
     """Return the address of the history; raises ``UsageError`` if a manifest cannot name it."""
     name = spec.history.url or find_default(trusted_home(os.environ), os.environ)[0]
-    form = r"https?://[^/@]+(/.*)?|postgresql://.+"  # no user: it may be a token
-    if not re.fullmatch(form, name) or hide_password(name) != name:
+    if not re.fullmatch(r"https?://[^/@]+(/.*)?", name) or hide_password(name) != name:
         raise UsageError(
             f"{spec.source}: pods need a history that they can reach: set history to the address "
-            "of a zeusrun server, or, for a database, take its URL from a Secret: "
+            "of a zeusrun server, or take it from a Secret: "
             f"run_on.kubernetes.secrets: {{{HISTORY}: zeusrun/history}}"
         )
     return name

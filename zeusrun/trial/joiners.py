@@ -1,0 +1,200 @@
+"""How a field of a trial is joined that was preempted and went on. Pure.
+
+Each field of the record names its joiner, which gets both parts and the name of the field.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from zeusrun.cost import add, add_known, cost_j
+from zeusrun.trial.values import (
+    CurvePoint,
+    EnergySource,
+    Interruption,
+    NoisePoint,
+    SyncChange,
+    WorldChange,
+    join_changes,
+    join_curves,
+    join_hosts,
+    join_syncs,
+    join_worlds,
+    spread_samples,
+    thin_curve,
+    weaker_source,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+Joiner: TypeAlias = "Callable[[Parts, str], Any]"
+
+
+class Parts(NamedTuple):
+    """A trial as it was before its last part, and the outcome of that part."""
+
+    trial: Any  # a ``Trial``, whose module imports this one
+    last: Any  # an ``Outcome``
+
+    def both(self, name: str) -> Any:  # noqa: ANN401 - two values of any field
+        """Return the values of a field."""
+        return getattr(self.trial, name), getattr(self.last, name)
+
+    @property
+    def trained(self) -> bool:
+        """Whether the last part came to training."""
+        return self.last.time_s is not None
+
+    @property
+    def source(self) -> EnergySource | None:
+        """The weaker source of the energy; ``None`` if one is unknown, or not comparable."""
+        first, last = self.both("energy_source")
+        return weaker_source(first, last) if self.trained else first
+
+    def earlier(self) -> list[CurvePoint]:
+        """Return the points of the curve that the last part does not report again."""
+        curve = self.last.curve
+        return [each for each in self.trial.curve if not curve or each.epoch < curve[0].epoch]
+
+    def since(self, points: Sequence[CurvePoint]) -> list[CurvePoint]:
+        """Return points of the last part with the time and energy of the whole."""
+        time_s = self.trial.time_s or 0.0
+        energy_j = None if metered(self, "energy_j") is None else self.trial.energy_j
+        return [
+            point._replace(time_s=time_s + point.time_s, energy_j=add(energy_j, point.energy_j))
+            for point in points
+        ]
+
+
+def _of_values(join: Callable[[Any, Any], Any]) -> Joiner:
+    """Return a joiner that needs only the values of its field."""
+    return lambda parts, name: join(*parts.both(name))
+
+
+total = _of_values(add)
+known_total = _of_values(add_known)
+sizes = _of_values(join_changes)
+shares = _of_values(join_hosts)
+rows = _of_values(lambda before, last: (*before, *last))
+last_known = _of_values(lambda before, last: last or before)
+
+
+def seen(parts: Parts, name: str) -> bool | None:
+    """Return whether it was seen in one of both; ``None`` if that is unknown."""
+    both = parts.both(name)
+    return True if any(both) else None if None in both else False
+
+
+def trained(parts: Parts, name: str) -> float | None:
+    """Add what the training took; a part that ended before its training took nothing of it."""
+    before, last = parts.both(name)
+    return add(before, last) if parts.trained else before
+
+
+def metered(parts: Parts, name: str) -> float | None:
+    """Add what was measured or estimated; a model is never added to a meter."""
+    return None if parts.trained and parts.source is None else trained(parts, name)
+
+
+def weaker(parts: Parts, _name: str) -> EnergySource | None:
+    """Return the weaker source of the energy; ``None`` if the energy is unknown."""
+    return None if metered(parts, "energy_j") is None else parts.source
+
+
+def weighed(parts: Parts, _name: str) -> float | None:
+    """Return the cost of both."""
+    max_power_w = last_known(parts, "max_power_w")
+    energy_j, time_s = metered(parts, "energy_j"), trained(parts, "time_s")
+    return cost_j(energy_j, max_power_w, time_s, parts.trial.eta_knob)
+
+
+def priced(parts: Parts, name: str) -> float | None:
+    """Add what the energy cost, unless it is in two currencies."""
+    differ = parts.trained and parts.trial.currency != parts.last.currency
+    return None if differ else metered(parts, name)
+
+
+def currency(parts: Parts, _name: str) -> str | None:
+    """Return the currency of the price; ``None`` if that is unknown."""
+    return None if priced(parts, "price") is None else parts.trial.currency
+
+
+def common(parts: Parts, name: str) -> float | None:
+    """Return what both have in common; ``None`` if they differ."""
+    before, last = parts.both(name)
+    return before if before == last or not parts.trained else None
+
+
+def longer(parts: Parts, name: str) -> float | None:
+    """Return that of the longer part."""
+    before: float | None
+    before, last = parts.both(name)
+    return last if (parts.last.time_s or 0.0) > (parts.trial.time_s or 0.0) else before
+
+
+def counted(parts: Parts, name: str) -> int | None:
+    """Return the epochs, which the last part counts on; ``None`` if it perhaps began anew."""
+    return None if any(parts.both("unclear")) else last_known(parts, name)
+
+
+def of_span(parts: Parts, name: str) -> float | None:
+    """Add a count of the span; unknown if the last part knows only that of its whole training."""
+    before, last = parts.both(name)
+    lost = last is None and getattr(parts.last, f"whole_{name}") is not None
+    return None if lost else add_known(before, last)
+
+
+def best(parts: Parts, name: str) -> float | None:
+    """Return the better value of the metric."""
+    choose = min if parts.trial.mode == "min" else max
+    return choose((each for each in parts.both(name) if each is not None), default=None)
+
+
+def curve(parts: Parts, _name: str) -> tuple[CurvePoint, ...]:
+    """Return a curve by epochs."""
+    points = (*parts.earlier(), *parts.since(parts.last.curve))
+    return thin_curve(points, parts.trial.target, parts.trial.mode)
+
+
+def curve_by_samples(parts: Parts, name: str) -> tuple[CurvePoint, ...]:
+    """Return a curve whose later part counts its samples from 0; empty if neither has one."""
+    trial, (before, last) = parts.trial, parts.both(name)
+    if not before and not last:
+        return ()
+    done = parts.earlier()[-1].epoch if parts.earlier() else 0
+    first = before or spread_samples(trial.curve, trial.samples)
+    later = last or spread_samples(parts.last.curve, parts.last.whole_samples, done)
+    shifted = [each._replace(epoch=(trial.samples or 0) + each.epoch) for each in later]
+    return thin_curve((*first, *parts.since(shifted)), trial.target, trial.mode)
+
+
+def noise(parts: Parts, name: str) -> tuple[NoisePoint, ...]:
+    """Return both noise curves, by the samples of both parts."""
+    samples, progress = parts.trial.samples or 0, parts.trial.progress
+    before, last = parts.both(name)
+    return join_curves(before, last, samples, progress if samples else 0.0)
+
+
+def worlds(parts: Parts, name: str) -> tuple[WorldChange, ...]:
+    """Return the changes of both; each part begins with the same number of ranks."""
+    trial, (before, last) = parts.trial, parts.both(name)
+    again = [WorldChange(0.0, 0, trial.world_size)] if parts.trained else []
+    return join_worlds(before, [*again, *last], trial.time_s or 0.0, trial.epochs or 0)
+
+
+def syncs(parts: Parts, name: str) -> tuple[SyncChange, ...]:
+    """Return the changes of both."""
+    before, last = parts.both(name)
+    return join_syncs(before, last, parts.trial.epochs or 0)
+
+
+def interrupted(parts: Parts, name: str) -> tuple[Interruption, ...]:
+    """Return the interruptions of both, and the one between them."""
+    before, last = parts.both(name)
+    if not parts.trained:
+        return tuple(before)
+    time_s, done = parts.trial.time_s or 0.0, parts.trial.epochs or 0
+    later = [Interruption(time_s + cut.time_s, cut.epochs or done) for cut in last]
+    return (*before, Interruption(time_s, done), *later)
