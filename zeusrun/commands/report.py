@@ -197,9 +197,9 @@ def _render_jobs(reports: Sequence[facts.JobReport], form: str, figure: str) -> 
         return page.reports_json(reports).encode()
     if form == "md":
         return "\n".join(page.job_snippet(each.facts) for each in reports).encode()
+    if form == "html":
+        return page.job_page(reports, minute(timestamp())).encode()
     with drawing():
-        if form == "html":
-            return page.job_page(reports, minute(timestamp())).encode()
         drawn = draw(figure, reports[0], LIGHT)
         if drawn is None:
             job = reports[0].facts.job
@@ -212,9 +212,9 @@ def _render_comparison(comparison: GroupComparison, form: str) -> bytes:
         return page.comparison_json(comparison).encode()
     if form == "md":
         return page.comparison_snippet(comparison).encode()
+    if form == "html":
+        return page.comparison_page(comparison, minute(timestamp())).encode()
     with drawing():
-        if form == "html":
-            return page.comparison_page(comparison, minute(timestamp())).encode()
         drawn = draw("compare", comparison, LIGHT)
         if drawn is None:
             raise UsageError(f"nothing to draw: {comparison.headline}")

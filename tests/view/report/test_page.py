@@ -108,8 +108,7 @@ def report():
 
 
 def page_of(reports):
-    with drawing():
-        return job_page(reports, "today")
+    return job_page(reports, "today")
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -187,7 +186,7 @@ def test_the_comparison_is_well_formed():
     found = compare(EVIL, (EVIL, "b"), [run(1, 32), run(2, 32)], [run(3, 64, 0.5)])
     with drawing():
         assert draw("compare", found, LIGHT) is not None
-        checker = check(comparison_page(found, "today"))
+    checker = check(comparison_page(found, "today"))
     assert checker.tags.count("svg") == 1
     assert checker.tags.count("h1") == 1
 
@@ -285,8 +284,7 @@ def test_colours_are_readable(palette):
 
 def test_runs_that_differ_are_told_right_under_the_headline():
     found = compare("two jobs", ("a", "b"), [run(1, 32)], [run(2, 32, 2.0, target=0.7)])
-    with drawing():
-        text = comparison_page(found, "today")
+    text = comparison_page(found, "today")
     assert '</h1><p class="caution">The runs differ in the objective' in text
     assert 'class="bad"' not in text
 

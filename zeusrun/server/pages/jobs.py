@@ -258,7 +258,7 @@ def job_page(content: JobContent, version: str | None) -> document.Page:
         facts = replace(view.report.facts, first_at=content.first.started_at)
         head = join((job_head(facts, "top", alone=True, moment=moment), _job_notes(view)))
         frame = Frame(
-            document.picture_of(view.report, _JOB_LINKS.job(view.job), job_version(view)),
+            document.pictures_of(view.report, view.pictures),
             _JOB_LINKS.link_run,
             rows=_RECURRENCES,
             failures=_FAILURES,
@@ -279,12 +279,6 @@ def job_page(content: JobContent, version: str | None) -> document.Page:
         about=view.job,
         version=version,
     )
-
-
-def job_version(view: JobView) -> str:
-    """Return what differs if the figures of a job do."""
-    traces = [] if view.report is None else [each.trial for each in view.report.power]
-    return document.figures_version(view.job, view.version, traces)
 
 
 def _job_notes(view: JobView) -> Html:

@@ -216,7 +216,7 @@ def run_page(content: RunContent, version: str | None) -> document.Page:
     """Return the page of a run."""
     trial = content.trial
     report, address = run_report(content), _LINKS.run(trial.trial)
-    frame = Frame(document.picture_of(report, address, run_version(content)))
+    frame = Frame(document.pictures_of(report, {}))
     parts = [
         ("curve", "Learning curve", _curve(trial, content.unit, frame)),
         ("power", "Power", power_traces(report, frame)),
@@ -265,15 +265,6 @@ def run_report(content: RunContent) -> JobReport:
         trial = trial.finish(trial.ended_as(TrialStatus.STOPPED, None, "", trial.started_at))
     power = () if content.trace is None else (build_power(trial, content.trace),)
     return JobReport(build_facts(trial.job, [trial], content.unit), power=power)
-
-
-def run_version(content: RunContent) -> str:
-    """Return what differs if the figures of a run do."""
-    trial, trace = content.trial, content.trace
-    spans = 0 if trace is None else len(trace.spans)
-    return document.figures_version(
-        trial.trial, trial.uuid, trial.status, trial.curve, spans, content.unit
-    )
 
 
 def _head(trial: Trial) -> Html:

@@ -37,11 +37,8 @@ _UNITS = {
 }
 
 
-def figure_height(name: str, report: JobReport | GroupComparison) -> float | None:
-    """Return the height of a figure in pixels; ``None`` if nothing is known to draw.
-
-    ``name`` is one of ``FIGURES``, of a report; of any other, there is nothing.
-    """
+def _find_height(name: str, report: JobReport | GroupComparison) -> float | None:
+    """Return the height of a figure in pixels; ``None`` if nothing is known to draw."""
     if isinstance(report, GroupComparison):
         known = any(each.left or each.right for each in report.measures)
         return _below_dots(report) + 200 if known else None
@@ -54,12 +51,12 @@ def figure_height(name: str, report: JobReport | GroupComparison) -> float | Non
         "arms": _arm_costs(facts.sizes) and 30.0 * len(facts.sizes) + 50,
         "power": traces and 4.0 + _TRACE * ((traces + 1) // 2),
     }
-    return heights.get(name) or None
+    return heights[name] or None
 
 
 def draw(name: str, report: JobReport | GroupComparison, palette: Palette) -> Figure | None:
     """Draw one of ``FIGURES``, or a comparison; ``None`` if nothing is known to draw."""
-    height = figure_height(name, report)
+    height = _find_height(name, report)
     if height is None:
         return None
     figure = canvas.blank(height)

@@ -18,7 +18,14 @@ from zeusrun.plain_text import plain_text, storable_text
 from zeusrun.view import units
 from zeusrun.view.columns import Column
 from zeusrun.view.export import json_line
-from zeusrun.view.report.canvas import DARK, LIGHT, STAND_INS, inline_svg, named_colours
+from zeusrun.view.report.canvas import (
+    DARK,
+    LIGHT,
+    STAND_INS,
+    drawing,
+    inline_svg,
+    named_colours,
+)
 from zeusrun.view.report.compare import comparison_rows
 from zeusrun.view.report.figures import draw
 from zeusrun.view.report.headline import (
@@ -54,7 +61,7 @@ _WORDS = (
 
 
 def job_page(reports: Sequence[JobReport], made_at: str) -> str:
-    """Return the page of one job or several; call it within ``drawing``."""
+    """Return the page of one job or several."""
     alone = len(reports) == 1
     shown = detailed(reports)
     parts = [_job_part(reports[n], f"j{n}", alone=alone) for n in shown]
@@ -69,7 +76,7 @@ def job_page(reports: Sequence[JobReport], made_at: str) -> str:
 
 def _job_part(report: JobReport, prefix: str, *, alone: bool) -> tuple[Html, list[tuple[str, str]]]:
     """Return a job's part of the page, and the id and the name of each section."""
-    parts = job_sections(report, Frame(_drawn(report, f"{prefix}-")))
+    parts = job_sections(report, Frame(pictures_of(report, f"{prefix}-")))
     sections = [
         tag("section", tag("h2" if alone else "h3", title), content, id=f"{prefix}-{name}")
         for name, title, content in parts
@@ -79,19 +86,20 @@ def _job_part(report: JobReport, prefix: str, *, alone: bool) -> tuple[Html, lis
 
 
 def comparison_page(comparison: GroupComparison, made_at: str) -> str:
-    """Return the page of two groups of runs side by side; call it within ``drawing``."""
+    """Return the page of two groups of runs side by side."""
     title = f"{' and '.join(comparison.names)}: zeusrun report"
     return build_page(title, (), _comparison_content(comparison), made_at)
 
 
-def _drawn(
+def pictures_of(
     report: JobReport | GroupComparison, prefix: str = ""
 ) -> Callable[[str, str], Html | None]:
-    """Return what puts the figures into a page; ``prefix`` tells those of several jobs apart."""
+    """Return what draws the figures of a page; ``prefix`` tells those of several jobs apart."""
 
     def picture(name: str, label: str) -> Html | None:
-        drawn = draw(name, report, STAND_INS)
-        return None if drawn is None else Html(inline_svg(drawn, f"{prefix}{name}", label))
+        with drawing():
+            drawn = draw(name, report, STAND_INS)
+            return None if drawn is None else Html(inline_svg(drawn, f"{prefix}{name}", label))
 
     return picture
 
@@ -119,7 +127,7 @@ def _comparison_content(comparison: GroupComparison) -> Html:
             tag("h1", title, class_="headline"),
             tag("p", comparison.differ, class_="caution") if comparison.differ else "",
             tag("p", lead, class_="lead"),
-            figure(_drawn(comparison)("compare", label), caption, listed),
+            figure(pictures_of(comparison)("compare", label), caption, listed),
             *(tag("p", note, class_="note") for note in comparison.notes),
         )
     )
