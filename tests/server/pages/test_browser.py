@@ -151,9 +151,9 @@ def test_a_click_sorts_a_search_keeps_the_order_and_an_update_keeps_both(visit, 
     page.locator("#runs th a", has_text="cost").click()
     until(page, "location.search === '?sort=-cost' && location.hash === '#runs'")
     assert page.locator("#runs th[aria-sort=descending]").inner_text() == "cost"
-    page.locator("#host").fill("node-a")
+    page.locator("#q").fill("node-a")
     page.keyboard.press("Enter")
-    until(page, "location.search === '?sort=-cost&host=node-a'")
+    until(page, "location.search === '?sort=-cost&q=node-a'")
     until(page, "document.getElementById('state').textContent === 'Live'")
     rows = "[...document.querySelectorAll('#runs tbody tr')].map((each) => each.dataset.key)"
     assert page.evaluate(rows) == ["job-1-1", "job-2-1"]

@@ -144,7 +144,7 @@ def _head(view: Overview, running: int) -> Html:
     title = tag(
         "h1", coloured(capitalized(unbroken(text)), good), class_="headline", data_unknown=unknown
     )
-    search = view.listing.fields.get("q")
+    search = view.listing.search
     about = f"Jobs with {search} in their name" if search else "All jobs"
     return join((tag("p", about, class_="job"), title, tag("p", lead, class_="lead"), key))
 
@@ -176,8 +176,8 @@ def _jobs(view: Overview) -> Html:
     )
     none = "" if view.shown else tag("p", "No job name contains this text.")
     search = ""
-    if view.jobs > _MANY or listing.fields:
-        search = listing.form("Find a job", listing.input("q", "part of a name"))
+    if view.jobs > _MANY or listing.search:
+        search = listing.form("Find a job", "part of a name")
     pages = listing.pages("More jobs", len(view.heads), JOBS_SHOWN)
     return section("Jobs", search, none, listed, pages, id="jobs")
 

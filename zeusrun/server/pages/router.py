@@ -33,7 +33,7 @@ from zeusrun.server.pages.document import (
     message_page,
     static_text,
 )
-from zeusrun.server.pages.listing import RUN_SORTS, read_listing, read_wanted
+from zeusrun.server.pages.listing import read_listing
 from zeusrun.server.pages.machines import HostFacts, machines_page, read_host
 from zeusrun.server.pages.reports import UNREADABLE, Reports, read_trace
 from zeusrun.server.pages.runs import (
@@ -157,8 +157,8 @@ class _Pages:
         """Return the page of all jobs."""
         version = self._version(request)
         seen = self._heads(request)
-        listing = read_listing(request.query_params, "./", "jobs", jobs.JOB_SORTS, ("q",))
-        search = listing.fields.get("q", "").casefold()
+        listing = read_listing(request.query_params, "./", "jobs", jobs.JOB_SORTS)
+        search = listing.search.casefold()
         heads = [head for head in seen if search in head.job.casefold()]
         digests = self.reports.digests(heads, _WAIT_S)
         heads = jobs.sort_heads(heads, digests, listing)
@@ -187,8 +187,8 @@ class _Pages:
         schedules = [
             each for host in self._hosts(request) for each in host.schedules if each.job == job
         ]
-        listing, wanted = read_wanted(request.query_params, Links(1).job(job), RUN_SORTS)
-        runs, found = survey.list_runs(self._engine, [job], wanted, RUNS_SHOWN)
+        listing = read_listing(request.query_params, Links(1).job(job), "runs", [*survey.SORTS])
+        runs, found = survey.list_runs(self._engine, [job], listing.wanted(), RUNS_SHOWN)
         first = survey.read_first(self._engine, job) or view.newest
         content = jobs.JobContent(
             view, running, counts[job], listing, runs, found, first, schedules
@@ -198,10 +198,11 @@ class _Pages:
     def runs(self, request: Request) -> Page:
         """Return the page of the runs of all jobs, by default the newest first."""
         version = self._version(request)
-        listing, wanted = read_wanted(request.query_params, "runs", ("when", *RUN_SORTS[2:]))
+        sorts = ["when", *(each for each in survey.SORTS if each not in {"run", "when"})]
+        listing = read_listing(request.query_params, "runs", "runs", sorts)
         is_all = access_of(request).jobs == "*"
         chosen = None if is_all else [head.job for head in self._heads(request)]
-        runs, found = survey.list_runs(self._engine, chosen, wanted, RUNS_SHOWN)
+        runs, found = survey.list_runs(self._engine, chosen, listing.wanted(), RUNS_SHOWN)
         return runs_page(listing, runs, found, version)
 
     def _heads(self, request: Request) -> list[JobHead]:

@@ -13,7 +13,6 @@ from zeusrun.history.base import HEARTBEAT_S, LEASE_S
 from zeusrun.launcher.rundir.record import Live
 from zeusrun.maintenance.running import state_of
 from zeusrun.server.pages import document
-from zeusrun.server.pages.listing import runs_form
 from zeusrun.trial import TrialStatus
 from zeusrun.view import units
 from zeusrun.view.columns import CARBON, COST, ENERGY, HOST, PRICE, TIME, Column
@@ -159,7 +158,8 @@ def runs_list(
     listed = table(caption, columns, trials, lambda trial: trial.trial, heading=listing.heading)
     none = "" if trials else tag("p", "No run matches the search.")
     pages = listing.pages("More runs", total, RUNS_SHOWN)
-    return join((runs_form(listing), none, listed, pages))
+    form = listing.form("Find runs", "status, batch size, host, GPU or part of a name")
+    return join((form, none, listed, pages))
 
 
 RUNS_SHOWN = 50  # runs on a page of a list
