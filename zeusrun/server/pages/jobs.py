@@ -230,7 +230,6 @@ _DIGEST_COLUMNS: dict[str, Callable[[Digest], str]] = {
 """What is known of a job, by the name of the column."""
 
 
-_RECURRENCES, _FAILURES = 50, 50
 _JOB_LINKS = document.Links(1)
 
 
@@ -260,9 +259,6 @@ def job_page(content: JobContent, version: str | None) -> document.Page:
         frame = Frame(
             document.pictures_of(view.report, view.pictures),
             _JOB_LINKS.link_run,
-            rows=_RECURRENCES,
-            failures=_FAILURES,
-            rest="all runs are listed below",
             moment=moment,
         )
         for place, title, body in job_sections(view.report, frame):

@@ -32,6 +32,7 @@ from zeusrun.view.report.markup import (
 )
 from zeusrun.view.report.sections import Frame, power_traces
 from zeusrun.view.sheets import trial_rows
+from zeusrun.view.tables import STATUS_STYLES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,12 +44,7 @@ if TYPE_CHECKING:
     from zeusrun.trial import Trial
 
 _LATE_S = LEASE_S - 2.25 * HEARTBEAT_S  # that are left of a lease if two heartbeats are missing
-_MOODS = {
-    TrialStatus.REACHED: "good",
-    TrialStatus.OOM: "bad",
-    TrialStatus.FAILED: "bad",
-    TrialStatus.LOST: "bad",
-}
+_MOODS = {"green": "good", "red": "bad"}
 _LONGEST = 160  # characters of a reason
 _BARS = re.compile("([▁-█](?:[▁-█ ]*[▁-█])?)")
 
@@ -132,7 +128,7 @@ def status_text(trial: Trial) -> Html:
         return tag("span", "runs now", class_="status now")
     text = "forgotten" if trial.forgotten else trial.status.value
     text += ", shared" if trial.shared else ""
-    mood = None if trial.forgotten else _MOODS.get(trial.status)
+    mood = None if trial.forgotten else _MOODS.get(STATUS_STYLES[trial.status])
     return tag("span", text, class_=f"status {mood}" if mood else "status")
 
 

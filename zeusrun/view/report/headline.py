@@ -42,11 +42,6 @@ def goal(what: JobFacts | Trial) -> str:
     return describe_target(what.target, what.mode).replace(" ", "\N{NO-BREAK SPACE}")
 
 
-def percent(share: float | None) -> str:
-    """Return a share as whole percent: ``18 %``."""
-    return units.percent(share).replace("%", "\N{NO-BREAK SPACE}%")
-
-
 def unbroken(claim: str) -> str:
     """Keep each number on the line of its unit."""
     return _UNIT.sub(_NO_BREAK, claim)
