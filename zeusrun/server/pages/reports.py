@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from concurrent.futures import Future
 
-    from zeusrun.analysis.curves import CurveUnit
     from zeusrun.history.sql.store import SqlHistory
     from zeusrun.history.sql.survey import JobHead, Part
     from zeusrun.trial import Trial
@@ -117,16 +116,6 @@ class Reports:
                 report = kept.report = replace(report, power=power, belief=belief)
             newest, whole = kept.trials[max(kept.trials)], kept.runs <= len(kept.trials)
             return JobView(job, kept.runs, newest, report, whole, kept.pictures)
-
-    def unit(self, job: str) -> CurveUnit | None:
-        """Return what the curves of a job are drawn against; ``None`` if that is unknown."""
-        kept = self._entry(job)
-        with kept.lock:
-            try:
-                self._read(job, kept)
-            except UNREADABLE as error:
-                _LOG.warning("the runs of %s cannot be compared: %s", job, error)
-            return None if kept.report is None else kept.report.facts.unit
 
     def digests(self, heads: Iterable[JobHead], wait_s: float) -> dict[str, Digest]:
         """Return what is known of some jobs; wait so long at most for what is being computed.

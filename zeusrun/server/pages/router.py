@@ -277,8 +277,9 @@ class _Pages:
         if stored is None or not access_of(request).covers(stored.job):
             raise NotFoundError("There is no such run, or you may not see it.")
         running = next(iter(survey.read_running(self._engine, stored.trial)), None)
-        trace, unit = read_trace(self._store.trace(trial)), self.reports.unit(stored.job)
-        return RunContent(stored, running, trace, unit, access_of(request).can_write)
+        trace = read_trace(self._store.trace(trial))
+        found = stored if running is None else read_live(running).trial
+        return RunContent(found, running, trace, access_of(request).can_write)
 
 
 def _may_see(request: Request, job: str) -> bool:

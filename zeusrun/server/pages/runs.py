@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import re
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
 
 from zeusrun.analysis.amounts import size_label
 from zeusrun.analysis.curves import amount_in, curve_in, curve_unit
@@ -183,29 +182,19 @@ _LINKS = document.Links(1)
 _MOST_POINTS = 100  # rows of the table of the curve
 
 
-@dataclass(frozen=True)
-class RunContent:
-    """What the page shows. ``running`` until its end.
+class RunContent(NamedTuple):
+    """What the page shows; ``trial`` has the numbers so far while it is ``running``."""
 
-    ``job_unit``: what curves of the job are drawn against; ``None`` if no run has ended.
-    """
-
-    stored: Trial
+    trial: Trial
     running: RunningTrial | None
     trace: PowerTrace | None
-    job_unit: CurveUnit | None
     may_cancel: bool
 
-    @functools.cached_property
-    def trial(self) -> Trial:
-        """The trial; while it runs, with the numbers so far."""
-        return self.stored if self.running is None else read_live(self.running).trial
 
-    @property
-    def unit(self) -> CurveUnit:
-        """What its curve is drawn against: as those of its job, if it can be."""
-        unit = self.job_unit or curve_unit([self.trial])
-        return unit if curve_in(self.trial, unit) else "epochs"
+def _unit_of(trial: Trial) -> CurveUnit:
+    """Return what the curve of a run is drawn against."""
+    unit = curve_unit([trial])
+    return unit if curve_in(trial, unit) else "epochs"
 
 
 def run_page(content: RunContent, version: str | None) -> document.Page:
@@ -214,7 +203,7 @@ def run_page(content: RunContent, version: str | None) -> document.Page:
     report, address = run_report(content), _LINKS.run(trial.trial)
     frame = Frame(document.pictures_of(report, {}))
     parts = [
-        ("curve", "Learning curve", _curve(trial, content.unit, frame)),
+        ("curve", "Learning curve", _curve(trial, _unit_of(trial), frame)),
         ("power", "Power", power_traces(report, frame)),
     ]
     sections = (section(title, body, id=place) for place, title, body in parts if body)
@@ -260,7 +249,7 @@ def run_report(content: RunContent) -> JobReport:
     if not trial.status.finished:  # a report is made of runs that have ended
         trial = trial.finish(trial.ended_as(TrialStatus.STOPPED, None, "", trial.started_at))
     power = () if content.trace is None else (build_power(trial, content.trace),)
-    return JobReport(build_facts(trial.job, [trial], content.unit), power=power)
+    return JobReport(build_facts(trial.job, [trial], _unit_of(trial)), power=power)
 
 
 def _head(trial: Trial) -> Html:

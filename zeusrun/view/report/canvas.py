@@ -151,11 +151,7 @@ def set_label(
 
 
 def add_legend(
-    figure: Figure,
-    names: Sequence[str],
-    palette: Palette,
-    used: Collection[int],
-    left: float = LEFT - 8,
+    figure: Figure, names: Sequence[str], palette: Palette, used: Collection[int]
 ) -> None:
     """Name the colours at the top: of all ``names``, those that are ``used``."""
     from matplotlib.lines import Line2D  # noqa: PLC0415 - optional, and slow to import
@@ -179,7 +175,7 @@ def add_legend(
         columnspacing=2.0,  # on a phone, letters are larger
         borderpad=0.0,
         borderaxespad=0.0,
-        bbox_to_anchor=(left / WIDTH, 1.0 - 3 / (72 * figure.get_figheight())),
+        bbox_to_anchor=((LEFT - 8) / WIDTH, 1.0 - 3 / (72 * figure.get_figheight())),
     )
     legend.set_in_layout(False)
 
