@@ -117,6 +117,7 @@ def test_several_jobs_share_a_page(cli, runs, record, zeusrun):
     text = (zeusrun.folder / "all.html").read_text()
     assert "2 jobs, 5 runs" in text
     assert "has not reached its target yet" in text
+    assert '<th scope="col" class="n">cost of a run</th>' in text
 
 
 @pytest.mark.parametrize(
@@ -124,8 +125,6 @@ def test_several_jobs_share_a_page(cli, runs, record, zeusrun):
     [
         (("--format", "md"), "### job"),
         (("--format", "json"), '{"zeusrun": '),
-        (("--format", "md", "--compare", "32", "64"), "### Batch size 64 against batch size 32: "),
-        (("--format", "json", "--compare", "32", "64"), '{"zeusrun": '),
     ],
 )
 def test_a_snippet_is_printed(cli, runs, options, begin):
@@ -144,15 +143,6 @@ def test_the_name_of_the_file_says_what_it_gets(cli, runs, zeusrun, name):
     assert content != b"before"
 
 
-def test_two_jobs_are_compared(cli, runs, record, zeusrun):
-    record(1, replace(COUNTED, cost_j=200.0), job="other")
-    assert cli("report", "--compare", "job", "other")[0] == 0
-    text = (zeusrun.folder / "report.html").read_text()
-    assert "other costs 122\u00a0% more a run (" in text
-    assert cli("report", "--compare", "job", "other", "-o", "two.svg")[0] == 0
-    assert "names two jobs; leave out job" in cli("report", "job", "--compare", "job", "other")[2]
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -165,15 +155,9 @@ def test_two_jobs_are_compared(cli, runs, record, zeusrun):
         (("--figure", "cost"), "--figure needs a file for it: -o cost.svg"),
         (("-o", "x.svg", "--figure", "costs"), "--figure costs: choose one of cost, curves"),
         (("-o", "x.svg", "--figure", "power"), "job has nothing to draw for --figure power"),
-        (("-o", "x.svg", "--figure", "cost", "--compare", "32", "64"), "leave out --figure cost"),
         (("-o", "x.svg", "--format", "md"), "--format md does not fit x.svg"),
         (("-o", "x.json", "--format", "md"), "--format md does not fit the ending of x.json"),
         (("-o", "n.md", "--format", "json"), "--format json does not fit the ending of n.md"),
-        (("--compare", "job", "nosuch"), "'nosuch' is no job and no batch size; name two jobs"),
-        (("--compare", "32", "32"), "both sides are the same"),
-        (("--compare", "32", "9" * 5000), "has no finished run of batch size 999"),
-        (("--compare", "32", "99"), "job has no finished run of batch size 99; it has used 32, 64"),
-        (("--compare", "32", "job"), "name two jobs, or two batch sizes of a job (64 256)"),
     ],
 )
 def test_a_wrong_option_is_one_clear_sentence(cli, runs, zeusrun, options, said):

@@ -90,14 +90,15 @@ def test_it_needs_no_settings_keeps_what_it_was_given_and_stops_on_sigterm(zeusr
 def test_people_sign_in_at_a_proxy_whatever_process_answers(zeusrun):
     people = 'people:\n  alice@example.org: "team-*"\n  "@ops": "*"\ngroups_header: X-Groups\n'
     zeusrun.home.mkdir(mode=0o700)
-    (zeusrun.home / "server.yaml").write_text(f"workers: 2\n{people}")
+    settings = zeusrun.home / "server.yaml"
+    settings.write_text(f"workers: 2\n{people}")
     refused = zeusrun("serve", "--port", "0")
     assert (refused.returncode, "people and groups_header need auth_" in refused.stderr) == (
         2,
         True,
     )
-    flags = ("--auth-header", "X-Forwarded-User", "--access-log")
-    child, port, text = start(zeusrun, *flags)
+    settings.write_text(f"workers: 2\nauth_header: X-Forwarded-User\n{people}")
+    child, port, text = start(zeusrun, "--access-log")
     assert "  people    by X-Forwarded-User of 127.0.0.1; 2 entries\n" in text
     assert "tokens    needed, but none is valid: zeusrun token create" in text
     alice = {"X-Forwarded-User": "alice@example.org", "X-Forwarded-For": "192.0.2.7"}

@@ -440,7 +440,7 @@ def test_beliefs_fit_80_columns_and_the_verdict_is_whole():
     text = render(explained(f"{LONG_JOB}: what zeus believes", beliefs, ["4 trials had x"]))
     assert widest(text.replace(LONG_JOB, "")) <= 80
     (row, told) = [line for line in text.splitlines() if "1048576" in line]
-    for cell in ("999/999", "   100  101 J", "1.23 kJ", "100%", "\u22129.99 MJ"):
+    for cell in ("999/999", "   100  101 J", "1.23 kJ", "100\u00a0%", "\u22129.99 MJ"):
         assert cell in row
     assert f"0.50{UNKNOWN}9.99 MJ" in row
     assert "out: it ran out" in told
@@ -467,7 +467,7 @@ def test_a_column_that_a_policy_knows_nothing_of_is_left_out():
 def test_an_arm_without_costs_has_dashes():
     unknown = ArmBelief(global_batch_size=64, trials=0, reached=0, chance=0.0, verdict="waits")
     lines = render(explained("job", [unknown])).splitlines()
-    assert lines[8].split() == ["64", *[UNKNOWN] * 6, "0%"]
+    assert lines[8].split() == ["64", *[UNKNOWN] * 6, "0", "%"]
     assert ["64", "waits"] in [line.split() for line in lines]
 
 

@@ -79,11 +79,11 @@ def test_seconds_become_minutes_and_hours(seconds, text):
     ("fraction", "text"),
     [
         (None, DASH),
-        (0.0, "0%"),
-        (0.234, "23%"),
-        (-0.234, MINUS + "23%"),
-        (1.0, "100%"),
-        (-3.0, MINUS + "300%"),
+        (0.0, "0\u00a0%"),
+        (0.234, "23\u00a0%"),
+        (-0.234, MINUS + "23\u00a0%"),
+        (1.0, "100\u00a0%"),
+        (-3.0, MINUS + "300\u00a0%"),
     ],
 )
 def test_a_fraction_is_whole_percent_and_a_loss_has_a_sign(fraction, text):
@@ -91,7 +91,7 @@ def test_a_fraction_is_whole_percent_and_a_loss_has_a_sign(fraction, text):
 
 
 def test_no_percent_has_no_sign():
-    assert units.percent(-0.003) == "0%"
+    assert units.percent(-0.003) == "0\u00a0%"
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,6 @@ from zeusrun.launcher.rundir.ownership import files_of, newest_here
 from zeusrun.plugins import check_extra
 from zeusrun.view.report import facts, page
 from zeusrun.view.report.canvas import FORMATS, LIGHT, drawing, figure_bytes
-from zeusrun.view.report.compare import GroupComparison, compare, find_sizes, of_size
 from zeusrun.view.report.figures import DRAWN_TRACES, FIGURES, draw
 from zeusrun.view.report.headline import detailed
 from zeusrun.view.units import minute, size
@@ -68,18 +67,8 @@ def report(
         str | None,
         Option("--figure", metavar="NAME", help="A figure: cost, curves, noise, arms or power."),
     ] = None,
-    sides: Annotated[
-        tuple[str, str] | None,
-        Option(
-            "--compare",
-            metavar="A B",
-            help="Two jobs, or two batch sizes of a job (64 256).",
-        ),
-    ] = None,
 ) -> None:
     """Write a page about past runs, or a snippet for a model card."""
-    if sides is not None and figure is not None:
-        raise UsageError(f"--compare draws its own figure; leave out --figure {figure}")
     chosen = _format(output, form, figure)
     place = output or (Path("report.html") if chosen == "html" else None)
     if place is not None:
@@ -89,17 +78,11 @@ def report(
     home, store = options.open_home(*jobs or ())
     if not store.jobs():
         raise UsageError("there are no runs yet; start one with: zeusrun submit JOB.yaml")
-    damage = None
-    if sides is not None:
-        text = _render_comparison(_compare(store, jobs or [], sides), chosen)
-    else:
-        files = {
-            options.known_job(store, options.job_name(job)): job for job in jobs or store.jobs()
-        }
-        if chosen in FORMATS and len(files) > 1:
-            raise UsageError(f"a figure shows one job; name one of: {', '.join(files)}")
-        reports, damage = _read_jobs(home, store, files, chosen)
-        text = _render_jobs(reports, chosen, figure or FIGURES[0])
+    files = {options.known_job(store, options.job_name(job)): job for job in jobs or store.jobs()}
+    if chosen in FORMATS and len(files) > 1:
+        raise UsageError(f"a figure shows one job; name one of: {', '.join(files)}")
+    reports, damage = _read_jobs(home, store, files, chosen)
+    text = _render_jobs(reports, chosen, figure or FIGURES[0])
     if place is None:
         typer.echo(text.decode(), nl=False)
     else:
@@ -195,55 +178,11 @@ def _render_jobs(reports: Sequence[facts.JobReport], form: str, figure: str) -> 
         return page.reports_json(reports).encode()
     if form == "md":
         return "\n".join(page.job_snippet(each.facts) for each in reports).encode()
+    if form == "html":
+        return page.job_page(reports, minute(timestamp())).encode()
     with drawing():
-        if form == "html":
-            return page.job_page(reports, minute(timestamp())).encode()
         drawn = draw(figure, reports[0], LIGHT)
         if drawn is None:
             job = reports[0].facts.job
             raise UsageError(f"{job} has nothing to draw for --figure {figure}")
         return figure_bytes(drawn, form, reports[0].facts.job)
-
-
-def _render_comparison(comparison: GroupComparison, form: str) -> bytes:
-    if form == "json":
-        return page.comparison_json(comparison).encode()
-    if form == "md":
-        return page.comparison_snippet(comparison).encode()
-    with drawing():
-        if form == "html":
-            return page.comparison_page(comparison, minute(timestamp())).encode()
-        drawn = draw("compare", comparison, LIGHT)
-        if drawn is None:
-            raise UsageError(f"nothing to draw: {comparison.headline}")
-        return figure_bytes(drawn, form, comparison.subject)
-
-
-def _compare(store: History, jobs: Sequence[str], sides: tuple[str, str]) -> GroupComparison:
-    known, flag = store.jobs(), f"--compare {' '.join(sides)}"
-    sizes = find_sizes(sides, known)
-    if sizes is None:
-        if jobs:
-            raise UsageError(f"{flag} names two jobs; leave out {' '.join(jobs)}")
-        left, right = (_finished(store, side) for side in sides)
-        return compare("two jobs", sides, left, right)
-    if len(jobs) != 1 and (jobs or len(known) > 1):
-        raise UsageError(
-            f"{flag} compares runs of one job; name it: zeusrun report JOB {flag}; "
-            f"known jobs: {', '.join(known)}"
-        )
-    name = options.known_job(store, options.job_name(jobs[0])) if jobs else known[0]
-    trials = _finished(store, name)
-    first, second = sizes
-    groups = of_size(trials, first), of_size(trials, second)
-    if not all(groups):
-        which = second if groups[0] else first
-        tried = ", ".join(map(str, sorted({each.global_batch_size for each in trials})))
-        raise UsageError(
-            f"{flag}: {name} has no finished run of batch size {which}; it has used {tried}"
-        )
-    return compare(name, (f"batch size {first}", f"batch size {second}"), *groups)
-
-
-def _finished(store: History, job: str) -> list[Trial]:
-    return [trial for trial in store.trials(job) if trial.status.finished]

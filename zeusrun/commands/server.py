@@ -74,13 +74,6 @@ def serve(
             help="Proxies whose X-Forwarded-For is believed; by default 127.0.0.1.",
         ),
     ] = None,
-    auth_header: Annotated[
-        str | None,
-        Option(metavar="NAME", help="Header in which these proxies name the person."),
-    ] = None,
-    groups_header: Annotated[
-        str | None, Option(metavar="NAME", help="Header with the groups of this person.")
-    ] = None,
     access_log: Annotated[bool | None, Option("--access-log", help="Log every request.")] = None,
 ) -> None:
     """Serve one history to many machines, with a page to look at it.

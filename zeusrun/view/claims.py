@@ -33,30 +33,23 @@ def claim_style(estimate: Estimate | None, *sums: Estimate | None) -> str:
     return {True: "green", False: "yellow", None: ""}[is_good(estimate, *sums)]
 
 
-def claim_share(share: Estimate, what: str = "") -> str:
-    """Return what is saved: ``saves 14 % (9 to 19 %)``, or that no difference shows.
-
-    ``what`` a run saves: ``cost`` or ``energy``; "" if that is said already.
-    """
-    ends = f"({_range(share if share.low > 0 or not share.is_shown else -share)})"
+def claim_share(share: Estimate) -> str:
+    """Return what is saved: ``saves 14 % (9 to 19 %)``, or that no difference shows."""
     if not share.is_shown:
-        return f"no difference{what and f' in {what}'} can be shown yet {ends}"
+        return f"no difference can be shown yet ({_range(share)})"
     if share.low > 0:
-        return f"saves {_percent(share.value)} %{what and f' of the {what} of a run'} {ends}"
-    more = f"{_percent(-share.value)} % more"
-    if what in {"", "cost"}:
-        return f"costs {more}{what and ' a run'} {ends}"
-    return f"takes {more} {what} a run {ends}"
+        return f"saves {short_share(share)}"
+    return f"costs {_percent(-share.value)} % more ({_range(-share)})"
 
 
-def claim_against(share: Estimate, name: str, other: str, what: str = "cost") -> str:
-    """Return what one of two saves: ``32 saves 14 % of the cost of a run (9 to 19 %) against 64``.
-
-    ``what``: see ``claim_share``.
-    """
+def claim_against(share: Estimate, name: str, other: str) -> str:
+    """Return what one saves: ``32 saves 14 % of the cost of a run (9 to 19 %) against 64``."""
     if not share.is_shown:
-        return f"{name} against {other}: {claim_share(share, what)}"
-    return f"{name} {claim_share(share, what)} against {other}"
+        return f"{name} against {other}: no difference in cost can be shown yet ({_range(share)})"
+    claim = f"costs {_percent(-share.value)} % more a run ({_range(-share)})"
+    if share.low > 0:
+        claim = f"saves {_percent(share.value)} % of the cost of a run ({_range(share)})"
+    return f"{name} {claim} against {other}"
 
 
 def claim_cost(net: Estimate) -> str:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from zeusrun.analysis.amounts import Savings
     from zeusrun.analysis.critical import CriticalSize
+    from zeusrun.analysis.curves import CurveUnit
     from zeusrun.bandit.problem import ArmBelief, Observation, Problem
     from zeusrun.bandit.registry import Policy
     from zeusrun.choice.problem import Chooser
@@ -301,13 +302,11 @@ def explain_table(
     and sentences that come first. ``width``: of the console; columns for which it has no room are
     not shown. ``by_samples``: what is said of epochs is of samples.
     """
-    columns = _BELIEF_COLUMNS
+    unit: CurveUnit = "samples" if by_samples else "epochs"
     beliefs, rest = fold(beliefs)
-    if by_samples:
-        columns = [replace(each, name=each.name.replace("epoch", "sample")) for each in columns]
     likely = [belief.chance >= 0.5 for belief in beliefs]
     bold = {number: "bold" for number, each in enumerate(likely) if each}
-    table = column_table(columns, beliefs, width, bold)
+    table = column_table(belief_columns(unit), beliefs, width, bold)
     names = {column.header for column in table.columns}
     verdicts = []
     for belief, bright in zip(beliefs, likely, strict=True):
@@ -317,14 +316,12 @@ def explain_table(
         verdicts.append((Text(f"{belief.global_batch_size:5}", style), Text(verdict, style)))
     if rest is not None:
         verdicts.append((Text(), Text(f"{rest} (--json lists them)", "dim")))
-    named = {n.replace("epochs", "samples") if by_samples else n: t for n, t in _LEGEND.items()}
+    named = {name.replace("epochs", unit): text for name, text in _LEGEND.items()}
     legend = [f"{name}: {text}" for name, text in named.items() if name.split(", ")[-1] in names]
     if limits:
         best = [f"{arm}: {units.power(w)}, best of {of}" for arm, (w, of) in limits.items()]
         legend.append(f"power limit: {' · '.join(best)}")
-    if critical is not None and (
-        size := _critical_text(critical, "samples" if by_samples else "epochs")
-    ):
+    if critical is not None and (size := _critical_text(critical, unit)):
         legend.append(size)
     if any(belief.reached for belief in beliefs):
         legend.append("with other settings: zeusrun simulate JOB --set objective.eta_knob=1")
@@ -363,8 +360,13 @@ def _range(belief: ArmBelief) -> str:
     return units.energy_range(range_j) if _is_known(range_j) else "hardly known"
 
 
-RANGE = Column("90 % range", _range, leaves=6)
-_BELIEF_COLUMNS = [
+def belief_columns(unit: CurveUnit) -> list[Column]:
+    """Return the columns of what a policy believes of each batch size."""
+    names = {each.name: each.name.replace("epoch", unit.removesuffix("s")) for each in _BELIEF}
+    return [replace(each, name=names[each.name]) for each in _BELIEF]
+
+
+_BELIEF = [
     Column("batch", lambda each: str(each.global_batch_size)),
     Column(
         "reached",
@@ -374,7 +376,7 @@ _BELIEF_COLUMNS = [
     Column("epochs", lambda each: _expected(each.epochs), leaves=4),
     Column("cost/\nepoch", lambda each: units.energy(each.epoch_cost_j), leaves=1),
     COST,
-    RANGE,
+    Column("90 % range", _range, leaves=6),
     Column("risk", lambda each: units.percent(each.failure_chance), leaves=3),
     Column(
         "worth",

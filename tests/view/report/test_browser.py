@@ -35,19 +35,17 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def pages(tmp_path_factory):
-    """Return the report of a made-up history, and a comparison within it."""
+def address(tmp_path_factory):
+    """Return the address of the report of a made-up history."""
     folder = tmp_path_factory.mktemp("report")
     home = folder / "home"
     made = [sys.executable, str(ROOT / "benchmarks" / "report.py"), "--example", str(home)]
     subprocess.run(made, check=True, capture_output=True)
     report = [sys.executable, "-m", "zeusrun", "report", "-o"]
     environment = {"ZEUSRUN_HOME": str(home), "PATH": "/usr/bin:/bin", "HOME": str(folder)}
-    paths = {"job": folder / "job.html", "comparison": folder / "comparison.html"}
-    for name, path in paths.items():
-        options = ["--compare", "128", "512"] if name == "comparison" else []
-        subprocess.run([*report, str(path), *options], check=True, env=environment)
-    return {name: path.as_uri() for name, path in paths.items()}
+    path = folder / "job.html"
+    subprocess.run([*report, str(path)], check=True, env=environment)
+    return path.as_uri()
 
 
 @pytest.fixture(scope="module")
@@ -82,14 +80,13 @@ def visit(browser):
         context.close()
 
 
-@pytest.mark.parametrize("name", ["job", "comparison"])
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_it_loads_quickly_without_a_request_or_a_message_and_axe_finds_nothing_serious(
-    visit, pages, name, theme
+    visit, address, theme
 ):
     from axe_playwright_python.sync_playwright import Axe
 
-    page, seen = visit(pages[name], theme=theme)
+    page, seen = visit(address, theme=theme)
     timing = "performance.getEntriesByType('navigation')[0].loadEventEnd"
     loads_ms = [page.evaluate(timing) for _ in range(3) if page.reload()]
     assert 0 < min(loads_ms) < 1000  # the best of three, because the machine may be busy
@@ -101,28 +98,26 @@ def test_it_loads_quickly_without_a_request_or_a_message_and_axe_finds_nothing_s
 
 
 @pytest.mark.parametrize("width", [320, 390, 768, 1280, 1920])
-def test_nothing_but_figures_and_tables_scrolls_sideways(visit, pages, width):
-    for address in pages.values():
-        page, _ = visit(address, width)
-        page.evaluate("document.querySelectorAll('details').forEach((each) => each.open = true)")
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+def test_nothing_but_figures_and_tables_scrolls_sideways(visit, address, width):
+    page, _ = visit(address, width)
+    page.evaluate("document.querySelectorAll('details').forEach((each) => each.open = true)")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
-def test_the_text_of_a_figure_can_be_read_on_a_phone(visit, pages):
-    for address in pages.values():
-        page, _ = visit(address, 390)
-        sizes = page.evaluate(
-            "[...document.querySelectorAll('figure svg text')].map((each) =>"
-            " each.getScreenCTM().a * parseFloat(getComputedStyle(each).fontSize))"
-        )
-        assert min(sizes) > 9
-        box = page.locator("figure .scroll").first
-        assert box.evaluate("(each) => each.scrollWidth > each.clientWidth")
+def test_the_text_of_a_figure_can_be_read_on_a_phone(visit, address):
+    page, _ = visit(address, 390)
+    sizes = page.evaluate(
+        "[...document.querySelectorAll('figure svg text')].map((each) =>"
+        " each.getScreenCTM().a * parseFloat(getComputedStyle(each).fontSize))"
+    )
+    assert min(sizes) > 9
+    box = page.locator("figure .scroll").first
+    assert box.evaluate("(each) => each.scrollWidth > each.clientWidth")
 
 
-def test_a_wide_table_uses_the_empty_page_and_its_dates_do_not_wrap(visit, pages):
+def test_a_wide_table_uses_the_empty_page_and_its_dates_do_not_wrap(visit, address):
     for width, hidden in ((1280, False), (390, True)):
-        page, _ = visit(pages["job"], width)
+        page, _ = visit(address, width)
         page.evaluate("document.querySelectorAll('details').forEach((each) => each.open = true)")
         box = page.locator("details .scroll").first
         assert box.evaluate("(each) => each.scrollWidth > each.clientWidth") is hidden
@@ -135,8 +130,8 @@ def test_a_wide_table_uses_the_empty_page_and_its_dates_do_not_wrap(visit, pages
         assert max(box.locator("td.date").evaluate_all(lines)) == 1
 
 
-def test_the_theme_is_chosen_before_the_first_paint_and_kept(visit, pages):
-    page, _ = visit(pages["job"], theme="dark")
+def test_the_theme_is_chosen_before_the_first_paint_and_kept(visit, address):
+    page, _ = visit(address, theme="dark")
     colour = "getComputedStyle(document.body).backgroundColor"
     dark = page.evaluate(colour)
     button = page.locator("#theme")
@@ -151,8 +146,8 @@ def test_the_theme_is_chosen_before_the_first_paint_and_kept(visit, pages):
     )
 
 
-def test_the_keyboard_reaches_the_content_and_opens_a_table(visit, pages):
-    page, _ = visit(pages["job"])
+def test_the_keyboard_reaches_the_content_and_opens_a_table(visit, address):
+    page, _ = visit(address)
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.className") == "skip"
     page.keyboard.press("Enter")
@@ -162,8 +157,8 @@ def test_the_keyboard_reaches_the_content_and_opens_a_table(visit, pages):
     assert page.locator("details").first.get_attribute("open") is not None
 
 
-def test_it_can_be_read_without_scripts_and_printed(visit, pages):
-    page, _ = visit(pages["job"], theme="dark", java_script_enabled=False)
+def test_it_can_be_read_without_scripts_and_printed(visit, address):
+    page, _ = visit(address, theme="dark", java_script_enabled=False)
     assert page.locator("h1").is_visible()
     assert not page.locator("#theme").is_visible()
     page.emulate_media(media="print")

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from tests.view.report.values import KWH, noise_curve, run, run_by_samples
 from zeusrun.trial import Stage, TrialStatus
 from zeusrun.trial.values import WorldChange
-from zeusrun.view.report.compare import compare, comparison_rows
 from zeusrun.view.report.facts import JobReport, build_facts
 from zeusrun.view.report.headline import basis, headline, unbroken
 from zeusrun.view.report.page import job_snippet, reports_json
@@ -349,15 +348,6 @@ def test_a_job_that_is_compared_by_samples_has_samples_everywhere():
     assert facts.sizes[0].epochs == 2  # for programs
     normal = build_facts("job", [run(1, 32, samples=600, whole_samples=600)])
     assert (normal.unit, normal.curves[0].epochs[-1], normal.curves_left_out) == ("epochs", 3, "")
-
-
-def test_two_groups_of_runs_are_compared_by_samples_if_one_of_them_is():
-    left, right = [run(1, 32, samples=600, whole_samples=600)], [run_by_samples(2, 64, 5_000_000)]
-    length = compare("job", ("32", "64"), left, right).measures[-1]
-    assert (length.name, length.left, length.right) == ("samples", (600,), (4_000_000,))
-    rows = comparison_rows(compare("job", ("32", "64"), left, right))
-    assert tuple(rows[-1].values())[:3] == ("samples", "600", "4,000,000")
-    assert compare("job", ("a", "b"), left, left).measures[-1].name == "epochs"
 
 
 def test_the_noise_scale_is_that_of_the_newest_run_of_each_batch_size_that_measured_it():

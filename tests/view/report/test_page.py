@@ -26,7 +26,6 @@ from zeusrun.view.report.canvas import (
     inline_svg,
     shift,
 )
-from zeusrun.view.report.compare import compare
 from zeusrun.view.report.facts import Belief, JobReport, build_facts, build_power
 from zeusrun.view.report.figures import (
     DRAWN_RUNS,
@@ -35,9 +34,6 @@ from zeusrun.view.report.figures import (
 )
 from zeusrun.view.report.markup import Html, escape, moment, table, tag
 from zeusrun.view.report.page import (
-    comparison_json,
-    comparison_page,
-    comparison_snippet,
     job_page,
     job_snippet,
     reports_json,
@@ -108,8 +104,7 @@ def report():
 
 
 def page_of(reports):
-    with drawing():
-        return job_page(reports, "today")
+    return job_page(reports, "today")
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -181,15 +176,6 @@ def test_odd_costs_are_drawn_or_left_out(cost):
     with drawing():
         for name in ("cost", "curves", "arms"):
             inline_svg(draw(name, JobReport(facts), STAND_INS), name, "label")
-
-
-def test_the_comparison_is_well_formed():
-    found = compare(EVIL, (EVIL, "b"), [run(1, 32), run(2, 32)], [run(3, 64, 0.5)])
-    with drawing():
-        assert draw("compare", found, LIGHT) is not None
-        checker = check(comparison_page(found, "today"))
-    assert checker.tags.count("svg") == 1
-    assert checker.tags.count("h1") == 1
 
 
 @pytest.mark.parametrize("name", FIGURES)
@@ -281,14 +267,6 @@ def test_colours_are_readable(palette):
     assert min(map(contrast, palette.sizes)) >= 3
     assert palette.size(0, 1) == palette.sizes[0]
     assert [palette.sizes.index(palette.size(at, 12)) for at in (0, 11)] == [0, 7]
-
-
-def test_runs_that_differ_are_told_right_under_the_headline():
-    found = compare("two jobs", ("a", "b"), [run(1, 32)], [run(2, 32, 2.0, target=0.7)])
-    with drawing():
-        text = comparison_page(found, "today")
-    assert '</h1><p class="caution">The runs differ in the objective' in text
-    assert 'class="bad"' not in text
 
 
 def test_a_figure_names_its_job_and_only_the_batch_sizes_that_it_draws():
@@ -444,23 +422,3 @@ def test_json_has_everything():
     assert [each["recurrence"] for each in job["recurrences"]] == [1, 2]
     assert job["net"]["energy_j"]["high"] > 0
     assert job["sizes"][0]["label"] == "32"
-
-
-def test_a_comparison_is_a_snippet_too():
-    found = compare("job", ("a", "b"), TRIALS[:1], TRIALS[1:])
-    text = comparison_snippet(found)
-    assert "| cost | 3.60 MJ | 1.80 MJ | \N{MINUS SIGN}50 % (" in text
-    comparison = json.loads(comparison_json(found))["comparison"]
-    assert comparison["names"] == ["a", "b"]
-    cost = comparison["measures"][0]
-    assert cost["saved_low"] < cost["saved"] == 0.5 < cost["saved_high"]
-
-
-def test_a_comparison_of_runs_that_differ_says_so_below_its_title():
-    missed = run(3, 32, status=TrialStatus.MISSED, target=0.7)
-    guess = run(4, 32, target=0.7, energy_source=EnergySource.ESTIMATED)
-    found = compare("two jobs", ("a", "b"), TRIALS[:1], [missed, guess])
-    lines = comparison_snippet(found).splitlines()
-    assert lines[2].startswith("The runs differ in the objective and the kind of energy")
-    assert lines[-3].startswith("1 run did not reach the target")
-    assert lines[-1].startswith("Energy is partly estimated from CPU time. Recorded by")

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from zeusrun.trial import Trial
 
+_DIGITS = 18  # of a number that every database can store
 _FINAL = TRIALS.c.status.not_in([each.value for each in TrialStatus if not each.final])
 
 
@@ -51,30 +52,27 @@ SORTS = {
 
 
 class Wanted(NamedTuple):
-    """Which runs a list shows, in which order, and which page of it; ``None`` for any."""
+    """Which runs a list shows, in which order, and which page of it."""
 
     sort: str = "run"  # one of ``SORTS``
     descending: bool = True
     page: int = 1
-    status: str | None = None
-    batch_size: int | None = None
-    host: str | None = None  # a part of its name, in any case
-    gpu: str | None = None  # likewise, of the model
-    since: float | None = None  # Unix seconds
-    until: float | None = None
+    words: tuple[str, ...] = ()  # each of which a run has; see ``_has``
 
-    def conditions(self) -> list[sa.ColumnElement[bool]]:
-        """Return the conditions on the table of trials."""
-        columns = TRIALS.c
-        found = [
-            None if self.status is None else columns.status == self.status,
-            None if self.batch_size is None else columns.global_batch_size == self.batch_size,
-            None if self.host is None else columns.host.icontains(self.host, autoescape=True),
-            None if self.gpu is None else columns.gpu_model.icontains(self.gpu, autoescape=True),
-            None if self.since is None else columns.started_at >= self.since,
-            None if self.until is None else columns.started_at < self.until,
-        ]
-        return [each for each in found if each is not None]
+
+def _has(word: str) -> sa.ColumnElement[bool]:
+    """Return whether a run has a word: a number is its batch size.
+
+    Another word is its status, or a part of its name, its host or its GPU, in any case.
+    """
+    columns, status = TRIALS.c, word.upper()
+    if word.isdecimal() and len(word) < _DIGITS:
+        return columns.global_batch_size == int(word)
+    if status == "RUNNING":
+        status = TrialStatus.DISPATCHED.value
+    names = (columns.trial, columns.host, columns.gpu_model)
+    found = [name.icontains(word, autoescape=True) for name in names]
+    return sa.or_(columns.status == status, *found)
 
 
 class RunningTrial(NamedTuple):
@@ -173,7 +171,7 @@ def list_runs(
 
     ``jobs``: ``None`` for all. A page beyond the last one is the last one.
     """
-    where = wanted.conditions()
+    where = [_has(word) for word in wanted.words]
     if jobs is not None:
         where.append(TRIALS.c.job.in_(jobs))
     order = [each.desc() if wanted.descending else each.asc() for each in SORTS[wanted.sort]]

@@ -1,15 +1,10 @@
-"""The document around every page: its addresses, its style sheet, its script and its figures.
-
-A figure is a file of its own, drawn once for each state of a job, in the colours of a theme.
-"""
+"""The document around every page: its addresses, its style sheet, its script and its figures."""
 
 from __future__ import annotations
 
 import functools
 import hashlib
 import importlib.util
-import threading
-from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -17,9 +12,8 @@ from urllib.parse import quote
 
 from zeusrun import __version__
 from zeusrun.plugins import how_to_add
+from zeusrun.server.refusals import LOG
 from zeusrun.view.report import page as report_page
-from zeusrun.view.report.canvas import DARK, LIGHT, STAND_INS, WIDTH, drawing, inline_svg, svg_file
-from zeusrun.view.report.figures import draw, figure_height
 from zeusrun.view.report.markup import Html, join, tag
 
 if TYPE_CHECKING:
@@ -152,37 +146,7 @@ def _digest(name: str) -> str:
     return hashlib.sha256(static_text(name).encode()).hexdigest()[:12]
 
 
-THEMES = {"light": LIGHT, "dark": DARK}
 NO_FIGURES = f"Figures need matplotlib where the server runs; {how_to_add('report')}"
-_KEPT = 64  # figures, of about 20 kB
-
-
-class Pictures:
-    """Draws figures and keeps the newest; safe for threads."""
-
-    def __init__(self) -> None:
-        self._kept: OrderedDict[tuple[str, str], str] = OrderedDict()
-        self._lock = threading.Lock()  # matplotlib's settings are those of the whole process
-
-    def read(self, name: str, shown: JobReport, version: str, theme: str) -> bytes | None:
-        """Return a figure as an SVG file; ``None`` if nothing is known to draw.
-
-        Args:
-            name: One of ``FIGURES``.
-            shown: What it shows.
-            version: Differs for what differs.
-            theme: One of ``THEMES``.
-        """
-        with self._lock:
-            inline = self._kept.get((name, version))
-            if inline is None:
-                with drawing():
-                    figure = draw(name, shown, STAND_INS)
-                    inline = "" if figure is None else inline_svg(figure, name, name)
-                self._kept[name, version] = inline
-                if len(self._kept) > _KEPT:
-                    self._kept.popitem(last=False)
-        return svg_file(inline, THEMES[theme]) if inline else None
 
 
 def can_draw() -> bool:
@@ -190,38 +154,25 @@ def can_draw() -> bool:
     return importlib.util.find_spec("matplotlib") is not None
 
 
-def figures_version(*parts: object) -> str:
-    """Return a short text that differs if one of the parts does."""
-    return hashlib.sha256(repr((__version__, parts)).encode()).hexdigest()[:16]
+def pictures_of(
+    shown: JobReport, kept: dict[str, Html | None]
+) -> Callable[[str, str], Html | None]:
+    """Return what draws the figures of a report; see ``Frame.picture``.
 
-
-def picture_of(shown: JobReport, address: str, version: str) -> Callable[[str, str], Html | None]:
-    """Return what puts the figures of a report into a page; see ``Frame.picture``.
-
-    Each is a request of its own, and its space is reserved. The style sheet shows that of the
-    theme; a browser loads no other.
+    ``kept`` has those that were drawn before. One of a damaged record is missing.
     """
+    draw = report_page.pictures_of(shown)
 
     def picture(name: str, label: str) -> Html | None:
-        height = figure_height(name, shown) if can_draw() else None
-        if height is None:
-            return None
-        images = (
-            tag(
-                "img",
-                src=f"{address}/{name}.svg?theme={theme}&v={version}",
-                width=WIDTH,
-                height=round(height),
-                alt=label,
-                loading="lazy",
-                decoding="async",
-                class_=theme,
-            )
-            for theme in THEMES
-        )
-        return join(images)
+        if name not in kept:
+            try:
+                kept[name] = draw(name, label)
+            except (ValueError, ArithmeticError) as error:
+                LOG.warning("a figure cannot be drawn: %s", error)
+                kept[name] = None
+        return kept[name]
 
-    return picture
+    return picture if can_draw() else lambda _name, _label: None
 
 
 def message_page(links: Links, title: str, text: str) -> Page:

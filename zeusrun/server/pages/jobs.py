@@ -144,7 +144,7 @@ def _head(view: Overview, running: int) -> Html:
     title = tag(
         "h1", coloured(capitalized(unbroken(text)), good), class_="headline", data_unknown=unknown
     )
-    search = view.listing.fields.get("q")
+    search = view.listing.search
     about = f"Jobs with {search} in their name" if search else "All jobs"
     return join((tag("p", about, class_="job"), title, tag("p", lead, class_="lead"), key))
 
@@ -176,8 +176,8 @@ def _jobs(view: Overview) -> Html:
     )
     none = "" if view.shown else tag("p", "No job name contains this text.")
     search = ""
-    if view.jobs > _MANY or listing.fields:
-        search = listing.form("Find a job", listing.input("q", "part of a name"))
+    if view.jobs > _MANY or listing.search:
+        search = listing.form("Find a job", "part of a name")
     pages = listing.pages("More jobs", len(view.heads), JOBS_SHOWN)
     return section("Jobs", search, none, listed, pages, id="jobs")
 
@@ -230,7 +230,6 @@ _DIGEST_COLUMNS: dict[str, Callable[[Digest], str]] = {
 """What is known of a job, by the name of the column."""
 
 
-_RECURRENCES, _FAILURES = 50, 50
 _JOB_LINKS = document.Links(1)
 
 
@@ -258,11 +257,8 @@ def job_page(content: JobContent, version: str | None) -> document.Page:
         facts = replace(view.report.facts, first_at=content.first.started_at)
         head = join((job_head(facts, "top", alone=True, moment=moment), _job_notes(view)))
         frame = Frame(
-            document.picture_of(view.report, _JOB_LINKS.job(view.job), job_version(view)),
+            document.pictures_of(view.report, view.pictures),
             _JOB_LINKS.link_run,
-            rows=_RECURRENCES,
-            failures=_FAILURES,
-            rest="all runs are listed below",
             moment=moment,
         )
         for place, title, body in job_sections(view.report, frame):
@@ -279,12 +275,6 @@ def job_page(content: JobContent, version: str | None) -> document.Page:
         about=view.job,
         version=version,
     )
-
-
-def job_version(view: JobView) -> str:
-    """Return what differs if the figures of a job do."""
-    traces = [] if view.report is None else [each.trial for each in view.report.power]
-    return document.figures_version(view.job, view.version, traces)
 
 
 def _job_notes(view: JobView) -> Html:

@@ -14,7 +14,6 @@ from zeusrun.server.pages.document import Links, Page
 from zeusrun.view import units
 from zeusrun.view.columns import HOST, LIMIT, Column
 from zeusrun.view.gpu import throttle_word
-from zeusrun.view.report.headline import percent
 from zeusrun.view.report.markup import Html, join, moment, section, table, tag
 from zeusrun.view.units import UNKNOWN, plural
 
@@ -124,7 +123,7 @@ _GPU_COLUMNS = (
     Column("model", lambda gpu: (gpu.model or UNKNOWN).removeprefix("NVIDIA "), left=True),
     Column("power", lambda gpu: units.power(gpu.power_w)),
     LIMIT,
-    Column("load", lambda gpu: percent(gpu.utilization)),
+    Column("load", lambda gpu: units.percent(gpu.utilization)),
     Column("temperature", lambda gpu: units.celsius(gpu.temperature_c)),
     Column("throttled", lambda gpu: _throttled(gpu.throttle_reasons), left=True),
     Column("energy by", lambda gpu: gpu.energy_source or UNKNOWN),

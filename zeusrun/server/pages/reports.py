@@ -31,12 +31,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from concurrent.futures import Future
 
-    from zeusrun.analysis.curves import CurveUnit
     from zeusrun.history.sql.store import SqlHistory
     from zeusrun.history.sql.survey import JobHead, Part
     from zeusrun.trial import Trial
     from zeusrun.view.report.facts import PowerFacts
-
+    from zeusrun.view.report.markup import Html
 
 UNREADABLE = (HistoryError, ValueError, ArithmeticError)
 """What a damaged record raises, such as one with -1 epochs; or the database."""
@@ -58,7 +57,7 @@ class JobView(NamedTuple):
     newest: Trial
     report: JobReport | None  # ``None``: no run has ended
     whole: bool  # whether ``report`` is of all trials
-    version: str  # of its history
+    pictures: dict[str, Html | None]  # its figures that were drawn before
 
 
 class Digest(NamedTuple):
@@ -80,6 +79,7 @@ class _Kept:
     trials: dict[tuple[int, int], Trial] = field(default_factory=dict)
     runs: int = 0
     report: JobReport | None = None
+    pictures: dict[str, Html | None] = field(default_factory=dict)
     believed: tuple[str, str | None] | None = None  # version and settings of the belief
 
 
@@ -109,20 +109,13 @@ class Reports:
                 return None
             report = kept.report
             if report is not None:
-                report = replace(report, power=self._read_power(job, kept))
-                report = kept.report = replace(report, belief=self._believe(job, kept, report))
-            newest, version = kept.trials[max(kept.trials)], kept.version or ""
-            return JobView(job, kept.runs, newest, report, kept.runs <= len(kept.trials), version)
-
-    def unit(self, job: str) -> CurveUnit | None:
-        """Return what the curves of a job are drawn against; ``None`` if that is unknown."""
-        kept = self._entry(job)
-        with kept.lock:
-            try:
-                self._read(job, kept)
-            except UNREADABLE as error:
-                _LOG.warning("the runs of %s cannot be compared: %s", job, error)
-            return None if kept.report is None else kept.report.facts.unit
+                power = self._read_power(job, kept)
+                if power != report.power:  # a trace may arrive after the end of its run
+                    kept.pictures = {n: each for n, each in kept.pictures.items() if n != "power"}
+                belief = self._believe(job, kept, report)
+                report = kept.report = replace(report, power=power, belief=belief)
+            newest, whole = kept.trials[max(kept.trials)], kept.runs <= len(kept.trials)
+            return JobView(job, kept.runs, newest, report, whole, kept.pictures)
 
     def digests(self, heads: Iterable[JobHead], wait_s: float) -> dict[str, Digest]:
         """Return what is known of some jobs; wait so long at most for what is being computed.
@@ -196,7 +189,7 @@ class Reports:
                 reached = sum(p.runs for p in parts if p.status == TrialStatus.REACHED.value)
                 facts = replace(facts, total=build_total(job, parts), reached=reached)
             report = JobReport(facts)
-        kept.runs, kept.report = found.total, report
+        kept.runs, kept.report, kept.pictures = found.total, report, {}
         kept.version = found.version  # last: what failed is read again
 
     def _read_power(self, job: str, kept: _Kept) -> tuple[PowerFacts, ...]:

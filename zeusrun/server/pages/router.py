@@ -26,16 +26,14 @@ from zeusrun.server.pages import jobs
 from zeusrun.server.pages.document import (
     HEADERS,
     STATIC,
-    THEMES,
     Links,
     Page,
-    Pictures,
     build_document,
     links_of,
     message_page,
     static_text,
 )
-from zeusrun.server.pages.listing import RUN_SORTS, read_listing, read_wanted
+from zeusrun.server.pages.listing import read_listing
 from zeusrun.server.pages.machines import HostFacts, machines_page, read_host
 from zeusrun.server.pages.reports import UNREADABLE, Reports, read_trace
 from zeusrun.server.pages.runs import (
@@ -43,11 +41,8 @@ from zeusrun.server.pages.runs import (
     RunContent,
     read_live,
     run_page,
-    run_report,
-    run_version,
     runs_page,
 )
-from zeusrun.view.report.figures import FIGURES
 from zeusrun.view.report.markup import tag
 
 if TYPE_CHECKING:
@@ -57,15 +52,13 @@ if TYPE_CHECKING:
     from zeusrun.history.sql.survey import JobHead
     from zeusrun.launcher.rundir.record import Live
     from zeusrun.server.pages.reports import JobView
-    from zeusrun.view.report.facts import JobReport
 
 _LOG = logging.getLogger("zeusrun.server")
 _CARDS = 24  # runs that are shown as cards on a page
 _WAIT_S = 0.15  # for what is being computed; the rest of a page does not wait longer
 _FOREVER = "private, max-age=31536000, immutable"
-_IMAGE_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _DEMO = tag("strong", "Demo: nothing here was measured", class_="demo")
-_THREADS, _DRAWING_THREADS = 4, 2  # matplotlib draws one figure at a time
+_THREADS = 4
 
 
 def build_router(store: SqlHistory, *, demo: bool = False) -> APIRouter:
@@ -81,8 +74,7 @@ def build_router(store: SqlHistory, *, demo: bool = False) -> APIRouter:
             yield
 
     router = APIRouter(include_in_schema=False, lifespan=lifespan)
-    # What runs in threads gets threads of its own: launchers do not wait for pages and figures.
-    threads, drawing = CapacityLimiter(_THREADS), CapacityLimiter(_DRAWING_THREADS)
+    threads = CapacityLimiter(_THREADS)  # launchers do not wait for pages
     as_document = functools.partial(_as_document, demo=demo)
     for path, endpoint in (
         ("/", _in_thread(as_document(pages.overview), threads)),
@@ -91,9 +83,7 @@ def build_router(store: SqlHistory, *, demo: bool = False) -> APIRouter:
         ("/version", _in_thread(pages.version, threads)),
         ("/static/{name}", _send_static),
         ("/job/{job}", _in_thread(as_document(pages.job), threads)),
-        ("/job/{name}/{figure}.svg", _in_thread(pages.figures_of(pages.read_job), drawing)),
         ("/run/{trial}", _in_thread(as_document(pages.run), threads)),
-        ("/run/{name}/{figure}.svg", _in_thread(pages.figures_of(pages.read_run), drawing)),
     ):
         router.add_api_route(path, endpoint, methods=["GET", "HEAD"], response_model=None)
     cancel = _in_thread(pages.cancel, threads)
@@ -162,14 +152,13 @@ class _Pages:
         self._store = store
         self._engine = store.engine
         self.reports = Reports(store)
-        self._pictures = Pictures()
 
     def overview(self, request: Request) -> Page:
         """Return the page of all jobs."""
         version = self._version(request)
         seen = self._heads(request)
-        listing = read_listing(request.query_params, "./", "jobs", jobs.JOB_SORTS, ("q",))
-        search = listing.fields.get("q", "").casefold()
+        listing = read_listing(request.query_params, "./", "jobs", jobs.JOB_SORTS)
+        search = listing.search.casefold()
         heads = [head for head in seen if search in head.job.casefold()]
         digests = self.reports.digests(heads, _WAIT_S)
         heads = jobs.sort_heads(heads, digests, listing)
@@ -198,8 +187,8 @@ class _Pages:
         schedules = [
             each for host in self._hosts(request) for each in host.schedules if each.job == job
         ]
-        listing, wanted = read_wanted(request.query_params, Links(1).job(job), RUN_SORTS)
-        runs, found = survey.list_runs(self._engine, [job], wanted, RUNS_SHOWN)
+        listing = read_listing(request.query_params, Links(1).job(job), "runs", [*survey.SORTS])
+        runs, found = survey.list_runs(self._engine, [job], listing.wanted(), RUNS_SHOWN)
         first = survey.read_first(self._engine, job) or view.newest
         content = jobs.JobContent(
             view, running, counts[job], listing, runs, found, first, schedules
@@ -209,10 +198,11 @@ class _Pages:
     def runs(self, request: Request) -> Page:
         """Return the page of the runs of all jobs, by default the newest first."""
         version = self._version(request)
-        listing, wanted = read_wanted(request.query_params, "runs", ("when", *RUN_SORTS[2:]))
+        sorts = ["when", *(each for each in survey.SORTS if each not in {"run", "when"})]
+        listing = read_listing(request.query_params, "runs", "runs", sorts)
         is_all = access_of(request).jobs == "*"
         chosen = None if is_all else [head.job for head in self._heads(request)]
-        runs, found = survey.list_runs(self._engine, chosen, wanted, RUNS_SHOWN)
+        runs, found = survey.list_runs(self._engine, chosen, listing.wanted(), RUNS_SHOWN)
         return runs_page(listing, runs, found, version)
 
     def _heads(self, request: Request) -> list[JobHead]:
@@ -256,55 +246,6 @@ class _Pages:
         text = self._version(request, job)
         return Response(text, media_type="text/plain", headers={"Cache-Control": "no-store"})
 
-    def read_job(self, request: Request, _figure: str) -> tuple[JobReport | None, str]:
-        """Return what the figures of a job show, and what differs if they do."""
-        job = request.path_params["name"]
-        _check_job(request, job)
-        view = self.reports.view(job)
-        if view is None or view.report is None:
-            return None, ""
-        return view.report, jobs.job_version(view)
-
-    def read_run(self, request: Request, _figure: str) -> tuple[JobReport | None, str]:
-        """Return what the figures of a run show, and what differs if they do."""
-        content = self._run(request, request.path_params["name"])
-        return run_report(content), run_version(content)
-
-    def figures_of(
-        self, read: Callable[[Request, str], tuple[JobReport | None, str]]
-    ) -> Callable[..., Response]:
-        """Return the endpoint that draws the figures of a job or of a run."""
-
-        def draw(request: Request, figure: str, theme: str = "light", v: str = "") -> Response:
-            """Draw a figure."""
-            try:
-                shown, version = read(request, figure)
-            except NotFoundError as error:
-                return _refuse(str(error))
-            except UNREADABLE:
-                return _refuse("The history cannot be read now.", 503)
-            if shown is None or figure not in FIGURES or theme not in THEMES:
-                return _refuse("There is no such figure.")
-            headers = {
-                "ETag": f'"{version}"',
-                "Cache-Control": _FOREVER if v == version else "private, no-cache",
-                "Vary": HEADERS["Vary"],
-                "Content-Security-Policy": _IMAGE_POLICY,
-                "X-Content-Type-Options": "nosniff",
-            }
-            if request.headers.get("If-None-Match") == headers["ETag"]:
-                return Response(status_code=304, headers=headers)
-            try:
-                drawn = self._pictures.read(figure, shown, version, theme)
-            except (ImportError, ValueError, ArithmeticError) as error:
-                _LOG.warning("a figure cannot be drawn: %s", error)
-                drawn = None
-            if drawn is None:
-                return _refuse("There is nothing to draw.")
-            return Response(drawn, media_type="image/svg+xml", headers=headers)
-
-        return draw
-
     def _version(self, request: Request, job: str | None = None) -> str:
         """Return the version of a job, or that of all which the request may read about."""
         versions = survey.read_versions(self._engine)
@@ -336,8 +277,9 @@ class _Pages:
         if stored is None or not access_of(request).covers(stored.job):
             raise NotFoundError("There is no such run, or you may not see it.")
         running = next(iter(survey.read_running(self._engine, stored.trial)), None)
-        trace, unit = read_trace(self._store.trace(trial)), self.reports.unit(stored.job)
-        return RunContent(stored, running, trace, unit, access_of(request).can_write)
+        trace = read_trace(self._store.trace(trial))
+        found = stored if running is None else read_live(running).trial
+        return RunContent(found, running, trace, access_of(request).can_write)
 
 
 def _may_see(request: Request, job: str) -> bool:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import re
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
 
 from zeusrun.analysis.amounts import size_label
 from zeusrun.analysis.curves import amount_in, curve_in, curve_unit
@@ -13,7 +12,6 @@ from zeusrun.history.base import HEARTBEAT_S, LEASE_S
 from zeusrun.launcher.rundir.record import Live
 from zeusrun.maintenance.running import state_of
 from zeusrun.server.pages import document
-from zeusrun.server.pages.listing import runs_form
 from zeusrun.trial import TrialStatus
 from zeusrun.view import units
 from zeusrun.view.columns import CARBON, COST, ENERGY, HOST, PRICE, TIME, Column
@@ -33,6 +31,7 @@ from zeusrun.view.report.markup import (
 )
 from zeusrun.view.report.sections import Frame, power_traces
 from zeusrun.view.sheets import trial_rows
+from zeusrun.view.tables import STATUS_STYLES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,12 +43,7 @@ if TYPE_CHECKING:
     from zeusrun.trial import Trial
 
 _LATE_S = LEASE_S - 2.25 * HEARTBEAT_S  # that are left of a lease if two heartbeats are missing
-_MOODS = {
-    TrialStatus.REACHED: "good",
-    TrialStatus.OOM: "bad",
-    TrialStatus.FAILED: "bad",
-    TrialStatus.LOST: "bad",
-}
+_MOODS = {"green": "good", "red": "bad"}
 _LONGEST = 160  # characters of a reason
 _BARS = re.compile("([▁-█](?:[▁-█ ]*[▁-█])?)")
 
@@ -133,7 +127,7 @@ def status_text(trial: Trial) -> Html:
         return tag("span", "runs now", class_="status now")
     text = "forgotten" if trial.forgotten else trial.status.value
     text += ", shared" if trial.shared else ""
-    mood = None if trial.forgotten else _MOODS.get(trial.status)
+    mood = None if trial.forgotten else _MOODS.get(STATUS_STYLES[trial.status])
     return tag("span", text, class_=f"status {mood}" if mood else "status")
 
 
@@ -159,7 +153,8 @@ def runs_list(
     listed = table(caption, columns, trials, lambda trial: trial.trial, heading=listing.heading)
     none = "" if trials else tag("p", "No run matches the search.")
     pages = listing.pages("More runs", total, RUNS_SHOWN)
-    return join((runs_form(listing), none, listed, pages))
+    form = listing.form("Find runs", "status, batch size, host, GPU or part of a name")
+    return join((form, none, listed, pages))
 
 
 RUNS_SHOWN = 50  # runs on a page of a list
@@ -187,38 +182,28 @@ _LINKS = document.Links(1)
 _MOST_POINTS = 100  # rows of the table of the curve
 
 
-@dataclass(frozen=True)
-class RunContent:
-    """What the page shows. ``running`` until its end.
+class RunContent(NamedTuple):
+    """What the page shows; ``trial`` has the numbers so far while it is ``running``."""
 
-    ``job_unit``: what curves of the job are drawn against; ``None`` if no run has ended.
-    """
-
-    stored: Trial
+    trial: Trial
     running: RunningTrial | None
     trace: PowerTrace | None
-    job_unit: CurveUnit | None
     may_cancel: bool
 
-    @functools.cached_property
-    def trial(self) -> Trial:
-        """The trial; while it runs, with the numbers so far."""
-        return self.stored if self.running is None else read_live(self.running).trial
 
-    @property
-    def unit(self) -> CurveUnit:
-        """What its curve is drawn against: as those of its job, if it can be."""
-        unit = self.job_unit or curve_unit([self.trial])
-        return unit if curve_in(self.trial, unit) else "epochs"
+def _unit_of(trial: Trial) -> CurveUnit:
+    """Return what the curve of a run is drawn against."""
+    unit = curve_unit([trial])
+    return unit if curve_in(trial, unit) else "epochs"
 
 
 def run_page(content: RunContent, version: str | None) -> document.Page:
     """Return the page of a run."""
     trial = content.trial
     report, address = run_report(content), _LINKS.run(trial.trial)
-    frame = Frame(document.picture_of(report, address, run_version(content)))
+    frame = Frame(document.pictures_of(report, {}))
     parts = [
-        ("curve", "Learning curve", _curve(trial, content.unit, frame)),
+        ("curve", "Learning curve", _curve(trial, _unit_of(trial), frame)),
         ("power", "Power", power_traces(report, frame)),
     ]
     sections = (section(title, body, id=place) for place, title, body in parts if body)
@@ -264,16 +249,7 @@ def run_report(content: RunContent) -> JobReport:
     if not trial.status.finished:  # a report is made of runs that have ended
         trial = trial.finish(trial.ended_as(TrialStatus.STOPPED, None, "", trial.started_at))
     power = () if content.trace is None else (build_power(trial, content.trace),)
-    return JobReport(build_facts(trial.job, [trial], content.unit), power=power)
-
-
-def run_version(content: RunContent) -> str:
-    """Return what differs if the figures of a run do."""
-    trial, trace = content.trial, content.trace
-    spans = 0 if trace is None else len(trace.spans)
-    return document.figures_version(
-        trial.trial, trial.uuid, trial.status, trial.curve, spans, content.unit
-    )
+    return JobReport(build_facts(trial.job, [trial], _unit_of(trial)), power=power)
 
 
 def _head(trial: Trial) -> Html:

@@ -10,6 +10,7 @@ import io
 import math
 import re
 import statistics
+import threading
 import warnings
 import xml.etree.ElementTree as ET
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -29,6 +30,7 @@ TEXT, SMALL = 10.0, 9.0
 _FAR = 30.0  # if the largest value is so many times the median, the axis is logarithmic
 _LABEL = 22  # letters of a name in a legend
 _GOLDEN = 0.618034  # spreads dots evenly, and the same way every time
+_LOCK = threading.Lock()  # matplotlib's settings are those of the whole process
 
 
 class Palette(NamedTuple):
@@ -99,7 +101,7 @@ def drawing() -> Iterator[None]:
     """Draw and write within this: the user's own style of matplotlib has no effect."""
     import matplotlib as mpl  # noqa: PLC0415 - optional, and slow to import
 
-    with mpl.rc_context(), warnings.catch_warnings():
+    with _LOCK, mpl.rc_context(), warnings.catch_warnings():
         mpl.rcdefaults()
         mpl.rc("svg", fonttype="none", hashsalt="zeusrun")
         mpl.rc("text", parse_math=False)  # a dollar in a name is a dollar
@@ -149,11 +151,7 @@ def set_label(
 
 
 def add_legend(
-    figure: Figure,
-    names: Sequence[str],
-    palette: Palette,
-    used: Collection[int],
-    left: float = LEFT - 8,
+    figure: Figure, names: Sequence[str], palette: Palette, used: Collection[int]
 ) -> None:
     """Name the colours at the top: of all ``names``, those that are ``used``."""
     from matplotlib.lines import Line2D  # noqa: PLC0415 - optional, and slow to import
@@ -177,7 +175,7 @@ def add_legend(
         columnspacing=2.0,  # on a phone, letters are larger
         borderpad=0.0,
         borderaxespad=0.0,
-        bbox_to_anchor=(left / WIDTH, 1.0 - 3 / (72 * figure.get_figheight())),
+        bbox_to_anchor=((LEFT - 8) / WIDTH, 1.0 - 3 / (72 * figure.get_figheight())),
     )
     legend.set_in_layout(False)
 
@@ -239,19 +237,13 @@ def limit(panel: Axes, axis: Literal["x", "y"], values: Sequence[float]) -> None
 FORMATS = ("png", "svg", "pdf")
 _TITLE = 24  # pixels above a figure
 _VARIABLES = {colour: f"var(--{name})" for name, colour in named_colours(STAND_INS).items()}
-_VARIABLE = re.compile(r"var\(--(\w+)\)")
 _COLOUR = re.compile(r"#[0-9a-f]{6}")
 _NUMBER = re.compile(r"-?\d+\.\d+")
 _GROUP = re.compile(r"[\w.]+_\d{1,9}")  # an id that only names what is drawn; others are hashes
-_FONT = re.compile(r"font:[^;]*?([\d.]+)px.*")
+_FONT = re.compile(r"font:[^;]*?([\d.]+)px[^;]*")
 _SPACE = re.compile(r"\s*([A-Za-z])\s*")
 _SVG = "{http://www.w3.org/2000/svg}"
 _HREF = "{http://www.w3.org/1999/xlink}href"
-# Of a file that a page shows as an image: on a phone, it is smaller.
-_STYLE = (
-    "<style>text{font-family:system-ui,-apple-system,Segoe UI,Roboto,sans-serif}"
-    "@media (max-width:480px){text{font-size:14px!important}}</style>"
-)
 _NOTHING = {"Date": None, "Creator": None, "Format": None, "Type": None}
 
 
@@ -298,21 +290,12 @@ def inline_svg(figure: Figure, name: str, label: str) -> str:
     return ET.tostring(root, encoding="unicode")
 
 
-def svg_file(inline: str, palette: Palette) -> bytes:
-    """Return what ``inline_svg`` made as a file of its own, in the colours of a theme."""
-    colours = named_colours(palette)
-    text = _VARIABLE.sub(lambda found: colours.get(found[1], palette.ink), inline)
-    head, end, rest = text.partition(">")
-    width, height = head.partition('viewBox="0 0 ')[2].partition('"')[0].split()
-    size = f' xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}"'
-    return f"{head}{size}{end}{_STYLE}{rest}".encode()
-
-
 def _shrink(element: ET.Element, decimals: int) -> None:
     element.tag = element.tag.removeprefix(_SVG)
     if element.tag == "defs":
         decimals = 2  # a dot is small
-    found = {key: _attribute(key, value, decimals) for key, value in element.attrib.items()}
+    whole = {**element.attrib, **_properties(element.attrib.get("style", ""))}
+    found = {key: _attribute(key, value, decimals) for key, value in whole.items()}
     element.attrib = {key.replace(_HREF, "href"): new for key, new in found.items() if new}
     if element.tag != "text":
         element.text = None
@@ -322,24 +305,33 @@ def _shrink(element: ET.Element, decimals: int) -> None:
             continue
         _shrink(child, decimals)
         child.tail = None
-    styles = {child.attrib.get("style") for child in element}
-    if len(element) > 1 and len(styles) == 1 and {child.tag for child in element} == {"use"}:
-        style = styles.pop()
-        if style:
-            element.attrib["style"] = style
-            for child in element:
-                del child.attrib["style"]
+    if len(element) > 1 and {child.tag for child in element} == {"use"}:
+        shared = set.intersection(*({*child.attrib.items()} for child in element))
+        for key, value in shared:
+            if key not in {"href", "x", "y"}:  # the group cannot have these for them
+                element.attrib[key] = value
+                for child in element:
+                    del child.attrib[key]
+
+
+def _properties(style: str) -> dict[str, str]:
+    """Return a style as attributes: the policy of a server's pages permits no styles.
+
+    The page chooses the font. Before matplotlib 3.9, "font" contained its size, too.
+    """
+    style = _FONT.sub(r"font-size:\1px", style)
+    style = _COLOUR.sub(lambda found: _VARIABLES.get(found[0], found[0]), style)
+    parts = (part.split(":") for part in style.split(";") if part)
+    found = {key.strip(): value.strip() for key, value in parts}
+    found.pop("font-family", None)
+    return found
 
 
 def _attribute(key: str, value: str, decimals: int) -> str | None:
     """Return an attribute as the page needs it; ``None`` if it does not."""
-    if key == "style":
-        parts = [part.strip().replace(": ", ":") for part in value.split(";")]
-        # The page chooses the font. Before matplotlib 3.9, "font" held its size, too.
-        parts = [_FONT.sub(r"font-size:\1px", part) for part in parts]
-        kept = [part for part in parts if part and not part.startswith("font-family")]
-        return _COLOUR.sub(lambda found: _VARIABLES.get(found[0], found[0]), ";".join(kept))
-    if (key == "id" and _GROUP.fullmatch(value)) or value.startswith("rotate(-0 "):
+    if key == "style" or (key == "id" and _GROUP.fullmatch(value)):
+        return None
+    if value.startswith("rotate(-0 "):
         return None
     if key in {"d", "x", "y", "points", "transform", "width", "height"}:
         value = _NUMBER.sub(lambda found: f"{round(float(found[0]), decimals):g}", value)

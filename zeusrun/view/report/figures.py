@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-import statistics
 from typing import TYPE_CHECKING, Any
 
 from zeusrun.analysis.amounts import MOST
 from zeusrun.view.claims import is_good
 from zeusrun.view.report import canvas
-from zeusrun.view.report.compare import GroupComparison
 from zeusrun.view.units import short_count
 
 if TYPE_CHECKING:
@@ -33,18 +31,11 @@ _CURVES, _TRACE = 232.0, 142.0  # height of panels with what stands below them
 _UNITS = {
     "energy": ((1e9, "GJ"), (1e6, "MJ"), (1e3, "kJ"), (1.0, "J")),
     "time": ((3600.0, "h"), (60.0, "min"), (1.0, "s")),
-    "count": ((1e6, "millions"), (1e3, "thousands"), (1.0, "")),
 }
 
 
-def figure_height(name: str, report: JobReport | GroupComparison) -> float | None:
-    """Return the height of a figure in pixels; ``None`` if nothing is known to draw.
-
-    ``name`` is one of ``FIGURES``, of a report; of any other, there is nothing.
-    """
-    if isinstance(report, GroupComparison):
-        known = any(each.left or each.right for each in report.measures)
-        return _below_dots(report) + 200 if known else None
+def _find_height(name: str, report: JobReport) -> float | None:
+    """Return the height of a figure in pixels; ``None`` if nothing is known to draw."""
     facts, traces = report.facts, len(_drawn_traces(report.power))
     top = _below_legend(_labels(facts))
     heights = {
@@ -54,19 +45,16 @@ def figure_height(name: str, report: JobReport | GroupComparison) -> float | Non
         "arms": _arm_costs(facts.sizes) and 30.0 * len(facts.sizes) + 50,
         "power": traces and 4.0 + _TRACE * ((traces + 1) // 2),
     }
-    return heights.get(name) or None
+    return heights[name] or None
 
 
-def draw(name: str, report: JobReport | GroupComparison, palette: Palette) -> Figure | None:
-    """Draw one of ``FIGURES``, or a comparison; ``None`` if nothing is known to draw."""
-    height = figure_height(name, report)
+def draw(name: str, report: JobReport, palette: Palette) -> Figure | None:
+    """Draw one of ``FIGURES``; ``None`` if nothing is known to draw."""
+    height = _find_height(name, report)
     if height is None:
         return None
     figure = canvas.blank(height)
-    if isinstance(report, GroupComparison):
-        _draw_comparison(figure, report, palette)
-    else:
-        _DRAWERS[name](figure, report, palette)
+    _DRAWERS[name](figure, report, palette)
     return figure
 
 
@@ -303,39 +291,6 @@ def _draw_trace(panel: Axes, spans: Sequence[PowerSpan], colour: str, palette: P
 
 def _watts(watts: float, _place: float) -> str:
     return f"{watts / 1000:g} kW" if watts >= 1000 else f"{watts:g} W"
-
-
-def _below_dots(comparison: GroupComparison) -> float:
-    return 52 + _LEGEND_LINE * (canvas.legend_lines(comparison.names) - 1)
-
-
-def _draw_comparison(figure: Figure, comparison: GroupComparison, palette: Palette) -> None:
-    """Draw two groups of runs side by side: every run is a dot, a line the median."""
-    measures = [each for each in comparison.measures if each.left or each.right]
-    top = _below_dots(comparison)
-    canvas.add_legend(figure, comparison.names, palette, (0, 1), 44)
-    room = (canvas.WIDTH - 8) / len(measures)
-    for at, measure in enumerate(measures):
-        panel = canvas.add_panel(figure, palette, (52 + at * room, top, room - 60, 174))
-        factor, unit = scale([*measure.left, *measure.right], measure.kind)
-        canvas.set_title(panel, f"{measure.name}, {unit}" if unit else measure.name, palette)
-        for side, own in enumerate((measure.left, measure.right)):
-            values = [value / factor for value in own]
-            dots = [
-                canvas.Dot(side + 0.8 * canvas.shift(n, len(values)), y, side)
-                for n, y in enumerate(values)
-            ]
-            canvas.scatter(panel, dots, 2, palette)
-            if values:
-                median = statistics.median(values)
-                panel.plot([side - 0.32, side + 0.32], [median] * 2, color=palette.ink, lw=2)
-                text = f"{median:.3g}" if median < 1000 else f"{median:,.0f}"
-                style: dict[str, Any] = {"ha": "center", "va": "top", "color": palette.ink}
-                style["transform"] = panel.get_xaxis_transform()
-                panel.text(side, -0.03, text, fontsize=canvas.TEXT, **style)
-        panel.set_xlim(-0.6, 1.6)
-        panel.set_xticks([])
-        canvas.limit(panel, "y", [value / factor for value in (*measure.left, *measure.right)])
 
 
 _DRAWERS = {

@@ -15,14 +15,15 @@ from zeusrun.view.claims import (
     net_text,
     short_amount,
 )
-from zeusrun.view.columns import Column
-from zeusrun.view.report.markup import Html, coloured, join, pairs, table, tag
+from zeusrun.view.columns import COST, ENERGY, TIME, Column
+from zeusrun.view.report.markup import Html, cell, coloured, join, pairs, table, tag
 from zeusrun.view.units import UNKNOWN, plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from zeusrun.analysis.amounts import NetAmounts, Total
+    from zeusrun.analysis.recurrences import SizeFacts
     from zeusrun.trial import Trial
     from zeusrun.view.report.facts import JobFacts, JobReport
 
@@ -39,11 +40,6 @@ def target(facts: JobFacts | Trial) -> str:
 def goal(what: JobFacts | Trial) -> str:
     """Return what the metric of a job must be, unbroken: ``≥ 0.98``."""
     return describe_target(what.target, what.mode).replace(" ", "\N{NO-BREAK SPACE}")
-
-
-def percent(share: float | None) -> str:
-    """Return a share as whole percent: ``18 %``."""
-    return units.percent(share).replace("%", "\N{NO-BREAK SPACE}%")
 
 
 def unbroken(claim: str) -> str:
@@ -143,6 +139,7 @@ def overview(reports: Sequence[JobReport]) -> Html:
         Column("job", lambda each: _link(each.job, places.get(each.job))),
         Column("runs", lambda each: str(each.total.runs)),
         Column("its batch sizes", lambda each: headline(each)[0], left=True),
+        *(Column(f"{each.name} of a run", _usual(each)) for each in (COST, ENERGY, TIME)),
         Column("net energy saved", lambda e: energy_saved(e.net)),
         Column("money", lambda each: folding(money_saved(each.net))),
         Column("CO2e", lambda each: carbon_saved(each.net)),
@@ -160,6 +157,16 @@ def overview(reports: Sequence[JobReport]) -> Html:
     return join(
         (tag("h1", title), rest, table("All jobs", columns, [report.facts for report in reports]))
     )
+
+
+def usual_size(facts: JobFacts) -> SizeFacts:
+    """Return the batch size that has reached the target most often."""
+    return max(facts.sizes, key=lambda size: size.reached)
+
+
+def _usual(column: Column) -> Callable[[JobFacts], str]:
+    """Return what shows a median of the usual batch size of a job."""
+    return lambda facts: cell(column.value(usual_size(facts)))
 
 
 def energy_saved(net: NetAmounts) -> str:

@@ -8,18 +8,21 @@ from __future__ import annotations
 import base64
 import dataclasses
 import hashlib
-import operator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zeusrun import __version__
-from zeusrun.analysis.amounts import name_ends
 from zeusrun.plain_text import plain_text, storable_text
 from zeusrun.view import units
-from zeusrun.view.columns import Column
 from zeusrun.view.export import json_line
-from zeusrun.view.report.canvas import DARK, LIGHT, STAND_INS, inline_svg, named_colours
-from zeusrun.view.report.compare import comparison_rows
+from zeusrun.view.report.canvas import (
+    DARK,
+    LIGHT,
+    STAND_INS,
+    drawing,
+    inline_svg,
+    named_colours,
+)
 from zeusrun.view.report.figures import draw
 from zeusrun.view.report.headline import (
     all_runs,
@@ -27,13 +30,13 @@ from zeusrun.view.report.headline import (
     capitalized,
     detailed,
     estimated_part,
-    folding,
     headline,
     job_head,
     overview,
     target,
+    usual_size,
 )
-from zeusrun.view.report.markup import Html, coloured, figure, join, table, tag
+from zeusrun.view.report.markup import Html, join, tag
 from zeusrun.view.report.sections import Frame, job_sections
 
 if TYPE_CHECKING:
@@ -41,7 +44,6 @@ if TYPE_CHECKING:
 
     from zeusrun.analysis.recurrences import SizeFacts
     from zeusrun.view.report.canvas import Palette
-    from zeusrun.view.report.compare import GroupComparison
     from zeusrun.view.report.facts import JobFacts, JobReport
 
 _HERE = Path(__file__).parent
@@ -54,7 +56,7 @@ _WORDS = (
 
 
 def job_page(reports: Sequence[JobReport], made_at: str) -> str:
-    """Return the page of one job or several; call it within ``drawing``."""
+    """Return the page of one job or several."""
     alone = len(reports) == 1
     shown = detailed(reports)
     parts = [_job_part(reports[n], f"j{n}", alone=alone) for n in shown]
@@ -69,7 +71,7 @@ def job_page(reports: Sequence[JobReport], made_at: str) -> str:
 
 def _job_part(report: JobReport, prefix: str, *, alone: bool) -> tuple[Html, list[tuple[str, str]]]:
     """Return a job's part of the page, and the id and the name of each section."""
-    parts = job_sections(report, Frame(_drawn(report, f"{prefix}-")))
+    parts = job_sections(report, Frame(pictures_of(report, f"{prefix}-")))
     sections = [
         tag("section", tag("h2" if alone else "h3", title), content, id=f"{prefix}-{name}")
         for name, title, content in parts
@@ -78,55 +80,15 @@ def _job_part(report: JobReport, prefix: str, *, alone: bool) -> tuple[Html, lis
     return join((head, *sections)), [(f"{prefix}-{name}", title) for name, title, _ in parts]
 
 
-def comparison_page(comparison: GroupComparison, made_at: str) -> str:
-    """Return the page of two groups of runs side by side; call it within ``drawing``."""
-    title = f"{' and '.join(comparison.names)}: zeusrun report"
-    return build_page(title, (), _comparison_content(comparison), made_at)
-
-
-def _drawn(
-    report: JobReport | GroupComparison, prefix: str = ""
-) -> Callable[[str, str], Html | None]:
-    """Return what puts the figures into a page; ``prefix`` tells those of several jobs apart."""
+def pictures_of(report: JobReport, prefix: str = "") -> Callable[[str, str], Html | None]:
+    """Return what draws the figures of a page; ``prefix`` tells those of several jobs apart."""
 
     def picture(name: str, label: str) -> Html | None:
-        drawn = draw(name, report, STAND_INS)
-        return None if drawn is None else Html(inline_svg(drawn, f"{prefix}{name}", label))
+        with drawing():
+            drawn = draw(name, report, STAND_INS)
+            return None if drawn is None else Html(inline_svg(drawn, f"{prefix}{name}", label))
 
     return picture
-
-
-def _comparison_content(comparison: GroupComparison) -> Html:
-    """Return two groups of runs side by side: a headline, a figure, a table and notes."""
-    first, second = comparison.names
-    runs = " and ".join(
-        f"{n} of {name}" for n, name in zip(comparison.reached, (first, second), strict=True)
-    )
-    lead = (
-        f"Medians of the runs that reached the target: {runs}. Each is a dot if it can be compared."
-    )
-    length = comparison.measures[-1].name
-    label = f"Cost, energy, time and {length} of {first} and {second}: every run, and the medians."
-    rows = comparison_rows(comparison)
-    names = list(rows[0])
-    columns = [Column(names[0], operator.itemgetter(names[0])), *map(_folding_column, names[1:])]
-    caption = "Every such run is a dot; the line and the number are the median."
-    listed = table("Medians, from lowest to highest", columns, rows)
-    title = coloured(comparison.headline, comparison.better)
-    return join(
-        (
-            tag("p", comparison.subject, class_="job"),
-            tag("h1", title, class_="headline"),
-            tag("p", comparison.differ, class_="caution") if comparison.differ else "",
-            tag("p", lead, class_="lead"),
-            figure(_drawn(comparison)("compare", label), caption, listed),
-            *(tag("p", note, class_="note") for note in comparison.notes),
-        )
-    )
-
-
-def _folding_column(name: str) -> Column:
-    return Column(name, lambda row: folding(row[name]))
 
 
 def build_page(title: str, links: Sequence[tuple[str, str]], content: Html, made_at: str) -> str:
@@ -222,7 +184,7 @@ _MARKDOWN = "\\`*_{}[]<>#|"
 def job_snippet(facts: JobFacts) -> str:
     """Return a table in Markdown: what a job's trainings took, and what was saved."""
     text, _ = headline(facts)
-    usual = max(facts.sizes, key=lambda size: size.reached)
+    usual = usual_size(facts)
     days = {units.moment(at, "%Y-%m-%d"): None for at in (facts.first_at, facts.last_at)}
     rows = [
         ("Hardware", facts.hardware),
@@ -234,20 +196,17 @@ def job_snippet(facts: JobFacts) -> str:
         *((name.capitalize(), amount) for name, amount in all_runs(facts.total)),
         ("Batch sizes chosen by zeusrun", f"{capitalized(text)}. {basis(facts)}"),
     ]
-    return _table(facts.job, ("", ""), rows, ["", _made(estimated_part(facts.total))])
+    body = [f"| {_escaped(name)} | {_escaped(text)} |" for name, text in rows]
+    part = estimated_part(facts.total)
+    how = f"Energy is {part} from CPU time. " if part else ""
+    made = _escaped(f"{how}Recorded by zeusrun {__version__}.")
+    lines = [f"### {_escaped(facts.job)}", "", "|  |  |", "|---|---|", *body, "", made]
+    return "\n".join(lines) + "\n"
 
 
 def _energy(size: SizeFacts) -> str:
     how = ", estimated" if size.estimated else ""
     return units.electricity(size.energy_j) + how
-
-
-def comparison_snippet(comparison: GroupComparison) -> str:
-    """Return a table in Markdown of two groups of runs."""
-    rows = comparison_rows(comparison)
-    heads, body = ["", *list(rows[0])[1:]], [list(row.values()) for row in rows]
-    notes = [comparison.differ or "", *comparison.notes, _made(*comparison.estimated)]
-    return _table(comparison.headline, heads, body, notes)
 
 
 def reports_json(reports: Sequence[JobReport]) -> str:
@@ -259,39 +218,6 @@ def reports_json(reports: Sequence[JobReport]) -> str:
         more = dataclasses.asdict(report)
         jobs.append({**first, **more.pop("facts"), **more})
     return storable_text(json_line({"zeusrun": __version__, "jobs": jobs}))
-
-
-def comparison_json(comparison: GroupComparison) -> str:
-    """Return a comparison as one JSON object in a line."""
-    values = dataclasses.asdict(comparison)
-    values["measures"] = [
-        {**measure._asdict(), **name_ends("saved", measure.saved)}
-        for measure in comparison.measures
-    ]
-    return storable_text(json_line({"zeusrun": __version__, "comparison": values}))
-
-
-def _made(*parts: str) -> str:
-    """Return the last line; ``parts`` say how far the energy is an estimate."""
-    part = max(parts, key=["", "partly estimated", "estimated"].index)
-    if len(set(parts)) > 1:
-        part = "partly estimated"
-    how = f"Energy is {part} from CPU time. " if part else ""
-    return f"{how}Recorded by zeusrun {__version__}."
-
-
-def _table(
-    title: str, heads: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str]
-) -> str:
-    """Return a table; the first note stands below its title, the others below the table."""
-    first, *others = map(_escaped, notes)
-    top = [f"### {_escaped(title)}", "", *([first, ""] if first else [])]
-    body = [_row(heads), f"|{'---|' * len(heads)}", *map(_row, rows)]
-    return "\n".join([*top, *body, *(f"\n{note}" for note in others)]) + "\n"
-
-
-def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(map(_escaped, cells))} |"
 
 
 def _escaped(text: str) -> str:

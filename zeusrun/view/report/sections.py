@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from zeusrun.view import units
 from zeusrun.view.claims import claim_cost, short_share
 from zeusrun.view.columns import CARBON, COST, ENERGY, LIMIT, PRICE, TIME, Column
-from zeusrun.view.explain import RANGE, fold
+from zeusrun.view.explain import belief_columns, fold
 from zeusrun.view.report.figures import DRAWN_RUNS, DRAWN_TRACES
-from zeusrun.view.report.headline import capitalized, folding, percent, target, unbroken
+from zeusrun.view.report.headline import capitalized, folding, target, unbroken
 from zeusrun.view.report.markup import Html, details, figure, join, table, tag
 from zeusrun.view.units import UNKNOWN, noise_text, plural
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from zeusrun.analysis.recurrences import RecurrenceFacts
     from zeusrun.view.report.facts import Belief, JobFacts, JobReport, OverheadFacts, PowerFacts
 
+_ROWS = 100  # of a table: the newest ones
 _SHOWN_FAILURES = 12  # more are folded
 _MOST_STALLS = 20
 _LONGEST = 300  # characters of a reason, or of what was seen of a stall
@@ -40,17 +41,11 @@ class Frame:
         picture: Returns the figure of a name for a page, with a label for people who do not see
             it; ``None`` if there is nothing to draw.
         link: Returns the id of a run, as a link if the run has a page.
-        rows: How many recurrences a table has at most.
-        failures: How many failures a table has at most.
         moment: Returns a recorded time.
-        rest: Where the others are.
     """
 
     picture: Callable[[str, str], Html | None]
     link: Callable[[str], str] = str
-    rows: int = 200
-    failures: int = 100
-    rest: str = "`--format json` has all"
     moment: Callable[[str], str] = units.minute
 
 
@@ -70,7 +65,7 @@ def job_sections(report: JobReport, frame: Frame) -> list[tuple[str, str, Html]]
 
 
 def _recurrences(report: JobReport, frame: Frame) -> Html:
-    facts, shown = report.facts, report.facts.recurrences[-frame.rows :]
+    facts, shown = report.facts, report.facts.recurrences[-_ROWS:]
     columns = [
         Column("recurrence", lambda each: str(each.recurrence)),
         *(_when(frame), _SIZE),
@@ -82,7 +77,7 @@ def _recurrences(report: JobReport, frame: Frame) -> Html:
     count = len(facts.recurrences)
     which = f"{count}, the newest first"
     if len(shown) < count:
-        which = f"the newest {len(shown)} of {count}; {frame.rest}"
+        which = f"the newest {len(shown)} of {count}"
     label = (
         f"Cost of {plural(count, 'recurrence')} of {facts.job} by batch size, with the cost "
         "of the default and what has been saved so far. The table below has the numbers."
@@ -163,7 +158,7 @@ def _arms(report: JobReport, frame: Frame) -> Html:
     columns = [
         Column("batch size", lambda e: f"{e.label} (default)" if e.default else e.label),
         Column("reached", lambda each: f"{each.reached} of {each.runs}"),
-        Column("share", lambda each: percent(each.share)),
+        Column("share", lambda each: units.percent(each.share)),
         Column("median cost", COST.value),
         Column("range", lambda each: units.energy_range(_ends(each.costs_j))),
         *(ENERGY, TIME, _length(facts), LIMIT),
@@ -190,19 +185,9 @@ def _ends(values: Sequence[float]) -> tuple[float, float] | None:
 def _belief(belief: Belief) -> Html:
     if belief.missing:
         return tag("p", belief.missing)
-    form = ".1f" if belief.unit == "epochs" else ",.0f"
-    columns = [
-        Column("batch size", lambda each: str(each.global_batch_size)),
-        Column("reached", lambda e: f"{e.reached} of {e.trials}" if e.trials else UNKNOWN),
-        Column(belief.unit, lambda each: units.number(each.epochs, form)),
-        COST,
-        RANGE,
-        Column("risk", lambda each: percent(each.failure_chance)),
-        Column("next", lambda each: percent(each.chance)),
-    ]
     title = f"What policy {belief.policy} expects of the next run"
     arms, rest = fold(belief.arms)
-    listed = table(title, columns, arms)
+    listed = table(title, belief_columns(belief.unit), arms)
     if not belief.sentences:
         return listed
     first, *others = belief.sentences
@@ -248,7 +233,7 @@ def power_traces(report: JobReport, frame: Frame) -> Html:
 
 
 def _throttled(power: PowerFacts) -> str:
-    return ", ".join(f"{word} {percent(share)}" for word, share in power.throttled) or "no"
+    return ", ".join(f"{word} {units.percent(share)}" for word, share in power.throttled) or "no"
 
 
 def _stalls(facts: JobFacts) -> Html:
@@ -269,10 +254,10 @@ def _failures(facts: JobFacts, frame: Frame) -> Html:
         return tag("p", "Every run has reached its target.") if facts.reached else Html()
     why = Column("why", lambda e: units.shortened(e.reason, _LONGEST) or UNKNOWN, left=True)
     columns = [_runs(frame), _when(frame), _SIZE, _STATUS, why, COST]
-    rows = failures[-frame.failures :]
+    rows = failures[-_ROWS:]
     text = f"{len(failures)} of {plural(facts.total.runs, 'run')} did not reach the target"
     if len(rows) < len(failures):
-        text += f", the newest {len(rows)}; {frame.rest}"
+        text += f"; below are the newest {len(rows)}"
     title = "Runs that did not reach the target, the newest first"
     listed = table(title, columns, rows[::-1])
     folded = details("Table of the failures", listed) if len(rows) > _SHOWN_FAILURES else listed
@@ -285,7 +270,7 @@ def _overhead(facts: JobFacts) -> Html:
     all_j = facts.total.cost_j
 
     def share(row: OverheadFacts) -> str:
-        return percent(row.cost_j / all_j if row.cost_j is not None and all_j else None)
+        return units.percent(row.cost_j / all_j if row.cost_j is not None and all_j else None)
 
     columns = [
         Column("what", lambda each: each.name),
