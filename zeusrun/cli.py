@@ -28,7 +28,6 @@ from zeusrun.plugins import PackageWarning, find_culprit
 VERBS: dict[str, dict[str, tuple[str, str]]] = {
     "zeusrun": {
         "submit": ("submit.submit", "Run the job once: choose, launch, meter, record."),
-        "rerun": ("submit.rerun", "Run the job of a past run again, with the same batch size."),
         "init": ("job.init", "Write a job file for a command that you run today."),
         "history": ("runs.history", "Show past runs, what they cost and what they saved."),
         "show": ("runs.show", "Show everything about one run."),
