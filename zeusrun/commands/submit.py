@@ -10,7 +10,7 @@ import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument, Option
@@ -115,7 +115,7 @@ def submit(
     raise typer.Exit(run_job(spec, request, detach=detach, as_json=as_json))
 
 
-def _find_submitter(spec: JobSpec, request: Request) -> Submitter | None:
+def _find_submitter(spec: JobSpec, request: Request) -> Submitter[Any] | None:
     """Return what submits a job elsewhere, if it says so; a wrong batch size waits for nothing."""
     elsewhere = submitter_of(spec)
     if elsewhere is not None and request.forced is not None:

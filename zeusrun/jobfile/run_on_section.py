@@ -67,10 +67,12 @@ class SchedulerSection(Section):
     """Whether the other hosts join by themselves, as soon as they can."""
 
     @classmethod
-    def of(cls, run_on: Machines | None) -> Self | None:
-        """Return this section of ``run_on``; ``None`` if the job does not run there."""
+    def of(cls, run_on: Machines | None) -> Self:
+        """Return this section of ``run_on``; ``JobFileError`` if the job does not run there."""
         own = None if run_on is None else run_on.scheduled
-        return own if isinstance(own, cls) else None
+        if not isinstance(own, cls):
+            raise JobFileError(f"'run_on' does not name {cls.__name__} any more; submit it again")
+        return own
 
     @property
     def python_words(self) -> list[str]:

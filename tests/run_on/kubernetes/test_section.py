@@ -51,8 +51,10 @@ def test_an_image_and_resources_are_enough(tmp_path):
         "folder": None,
     }
     assert spec.run_on.scheduler == "kubernetes"
-    assert Kubernetes.of(load_job(tmp_path, run_on="slurm").run_on) is None
-    assert Kubernetes.of(load_job(tmp_path).run_on) is None
+    with pytest.raises(JobFileError, match="does not name Kubernetes any more"):
+        Kubernetes.of(load_job(tmp_path, run_on="slurm").run_on)
+    with pytest.raises(JobFileError, match="does not name Kubernetes any more"):
+        Kubernetes.of(load_job(tmp_path).run_on)
 
 
 @pytest.mark.parametrize("section", [LEAST, WHOLE])
