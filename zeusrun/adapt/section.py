@@ -167,8 +167,6 @@ class Adapt(PartSection):
         """Raise ``ValueError`` if other sections do not allow that the batch size changes."""
         if "batch_size" not in data:
             return
-        if data.get("instrument") is False:
-            raise ValueError("changes the batch size, but no hook runs with instrument: false")
         self.check_range(data["batch_size"])
         ranks = count_ranks(data)
         if ranks is not None:

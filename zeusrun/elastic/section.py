@@ -146,8 +146,6 @@ class Elastic(PartSection):
             )
         if data.get("run_on") is not None:
             raise ValueError("is for one machine; remove it, or run_on: several hosts restart")
-        if data.get("instrument") is False:
-            raise ValueError("needs the hooks of zeusrun; remove instrument: false")
 
     def variables(self, sizes: BatchSizes, trial: Trial, fitting: int | None) -> dict[str, str]:
         """Return the variable that says who decides on the number of ranks, and what follows it."""

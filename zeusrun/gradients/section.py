@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping  # noqa: TC003 - pydantic needs it
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
@@ -33,11 +33,6 @@ class Watch(PartSection):
     noise_scale: NoiseScaleSection = Field(
         description="The gradient noise scale; {} for the defaults."
     )
-
-    def check(self, data: Mapping[str, Any]) -> None:
-        """Raise ``ValueError`` if no hook sees the gradients."""
-        if data.get("instrument") is False:
-            raise ValueError("needs the hooks of zeusrun; remove instrument: false")
 
     def variables(self, sizes: BatchSizes, trial: Trial, fitting: int | None) -> dict[str, str]:
         """Return the variable that says which statistics of gradients the ranks compute."""

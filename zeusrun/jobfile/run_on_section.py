@@ -148,12 +148,6 @@ class Machines(Section):
         if launch.gpus != "all":
             raise ValueError(f"has gpus: {launch.gpus}, but with {key}, only gpus: all is possible")
 
-    def count_ranks(self, launch: Launch) -> list[int | str]:
-        """Return the processes of each machine, as far as the job file names the machines."""
-        if self.scheduler is not None:
-            return [launch.nproc_per_node] * (launch.nnodes or 1)
-        return [host.slots or launch.nproc_per_node for host in map(parse_host, self.hosts)]
-
     @property
     def scheduler(self) -> str | None:
         """The name of the scheduler that chooses the machines; ``None``: the job file does."""

@@ -173,8 +173,6 @@ class Sync(PartSection):
             raise ValueError("needs launch.distributed: true, for ranks that train together")
         if count_ranks(data) == 1:
             raise ValueError("needs at least two ranks: set launch.nproc_per_node")
-        if self.needs_hooks and data.get("instrument") is False:
-            raise ValueError("needs the hooks of zeusrun; remove instrument: false")
 
     def variables(self, sizes: BatchSizes, trial: Trial, fitting: int | None) -> dict[str, str]:
         """Return the variables of NCCL, and that which says how the ranks agree otherwise."""
