@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import shlex
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, Field, create_model, model_validator
@@ -16,10 +14,13 @@ from zeusrun.errors import JobFileError
 from zeusrun.jobfile.hosts import Host, parse_host, parse_hostfile, parse_hosts
 from zeusrun.jobfile.plugged import LOCAL, Plugged
 from zeusrun.jobfile.section import Section
-from zeusrun.jobfile.values import read_by
+from zeusrun.jobfile.values import read_by, user_path
+from zeusrun.jobfile.yaml_reader import read_text
 from zeusrun.run_on.registry import BACKENDS, load
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from typing_extensions import Self
 
     from zeusrun.jobfile.sections import Launch
@@ -176,7 +177,7 @@ class Machines(Section):
         """Return the absolute path of the hostfile; ``folder`` is that of the job file."""
         if self.hostfile is None:
             return None
-        return Path(os.path.normpath(folder / os.path.expanduser(self.hostfile)))  # noqa: PTH111 - never raises
+        return user_path(folder, self.hostfile)
 
     def host_list(self, folder: Path, nnodes: int | None = None) -> tuple[Host, ...]:
         """Return the hosts, those of the hostfile as it is now; none yet if a scheduler has them.
@@ -191,17 +192,9 @@ class Machines(Section):
         if path is None:
             return parse_hosts(self.hosts)
         try:
-            with path.open("rb") as file:  # it may be a pipe: <(scontrol show hostnames)
-                content = file.read(_MAX_BYTES + 1)
-            if len(content) > _MAX_BYTES:
-                raise JobFileError(
-                    f"'run_on.hostfile': {path} is larger than {_MAX_BYTES >> 20} MiB"
-                )
-            hosts = parse_hostfile(content.decode("utf-8-sig", "backslashreplace"), f"{path}:")
-        except (OSError, ValueError) as error:  # ValueError also for a NUL in the name
-            reason = getattr(error, "strerror", None)
-            said = f"{path} cannot be read: {reason}" if reason else error
-            raise JobFileError(f"'run_on.hostfile': {said}") from error
+            hosts = parse_hostfile(read_text(path, _MAX_BYTES, "hostfile"), f"{path}:")
+        except (JobFileError, ValueError) as error:
+            raise JobFileError(f"'run_on.hostfile': {error}") from error
         if nnodes not in {None, len(hosts)}:
             raise JobFileError(f"{path} has {len(hosts)} hosts, but launch.nnodes is {nnodes}")
         return hosts

@@ -110,6 +110,11 @@ def resolve_path(source: Path, text: str, *, escape: bool = False) -> Path:
     return Path(os.path.normpath(Path(directory.replace("$", "$$") if escape else directory, text)))
 
 
+def user_path(folder: Path, text: str) -> Path:
+    """Return the absolute form of a path relative to a folder; ``~`` is the user's home."""
+    return Path(os.path.normpath(folder / os.path.expanduser(text)))  # noqa: PTH111 - never raises
+
+
 def check_path(
     info: ValidationInfo, text: str, exists: Callable[[Path], bool], what: str, lacks: str = ""
 ) -> None:
