@@ -37,7 +37,7 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         "validate": ("job.validate", "Check a job file."),
         "schema": ("job.schema", "Print the JSON Schema of job files, for editors."),
         "doctor": ("upkeep.doctor", "Check this machine, the home, histories and schedules."),
-        "simulate": ("next_runs.simulate", "Replay a job with other settings, or recorded traces."),
+        "simulate": ("next_runs.simulate", "Replay a job with other settings."),
         "measure": ("measure.measure", "Run any command and report its time and energy."),
         "repair": ("upkeep.repair", "Clean up after dead processes; restore histories."),
         "gc": ("upkeep.prune", "Remove the files of old runs; the history stays."),
