@@ -9,7 +9,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import typer
 from rich.text import Text
@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from zeusrun.run_on.registry import SchedulerJob
     from zeusrun.schedule.store import Schedule
 
+Shown: TypeAlias = "tuple[object, str]"
+"""A record for programs, and a text for people."""
+
 _POLL_S = 0.2
 
 
@@ -55,6 +58,16 @@ class Source(Protocol):
 _Source = TypeVar("_Source", bound=Source)
 
 
+class Order(NamedTuple):
+    """A submit that a scheduler is to run."""
+
+    spec: JobSpec
+    request: Request
+    home: Path
+    history: History
+    received: Sequence[int]  # the signals to this process
+
+
 class Submitter(ABC, Generic[_Source]):
     """Submits to a scheduler. A backend has one, ``SUBMITTER``: see ``run_on/registry.py``."""
 
@@ -64,22 +77,12 @@ class Submitter(ABC, Generic[_Source]):
     """Whether a job can wait there for earlier ones; else the submit waits before it is queued."""
 
     @abstractmethod
-    def show(self, spec: JobSpec, request: Request, *, as_json: bool) -> None:
-        """Show what a submit would hand to the scheduler."""
+    def show(self, spec: JobSpec, request: Request) -> Shown:
+        """Return what a submit would hand to the scheduler."""
 
     @abstractmethod
-    def queue(
-        self,
-        spec: JobSpec,
-        request: Request,
-        home: Path,
-        history: History,
-        received: Sequence[int],
-    ) -> str:
-        """Hand a submit to the scheduler, with a ticket; return the name of its job.
-
-        ``received`` are the signals to this process.
-        """
+    def queue(self, order: Order) -> str:
+        """Hand a submit to the scheduler, with a ticket; return the name of its job."""
 
     @abstractmethod
     def open_output(self, name: str, *, follow: bool) -> AbstractContextManager[_Source]:
@@ -91,7 +94,7 @@ class Submitter(ABC, Generic[_Source]):
 
     @abstractmethod
     def conclude(
-        self, spec: JobSpec, home: Path, history: History, source: _Source, interrupts: int
+        self, order: Order, source: _Source, interrupts: int
     ) -> tuple[int, dict[str, Any] | None]:
         """Return the exit code of a submit that has ended, and its result as JSON if it has one."""
 
@@ -99,15 +102,9 @@ class Submitter(ABC, Generic[_Source]):
     def run_inside(self, name: str, received: Sequence[int]) -> int:
         """Run a submit in the job that the scheduler has started for it; return its exit code."""
 
-    def add_schedule(
-        self,
-        spec: JobSpec,
-        schedule: Schedule,  # noqa: ARG002 - see below
-        *,
-        dry_run: bool,  # noqa: ARG002 - likewise
-        as_json: bool,  # noqa: ARG002 - likewise
-    ) -> None:
+    def add_schedule(self, spec: JobSpec, schedule: Schedule, *, dry_run: bool) -> Shown:
         """Let the scheduler itself start the job; raises ``UsageError`` if it cannot."""
+        del schedule, dry_run
         raise UsageError(
             f"{spec.source}: {self.backend} has no schedule of its own; leave out --in-cluster, "
             "and cron of this machine submits"
@@ -133,11 +130,14 @@ class Submitter(ABC, Generic[_Source]):
             )
         shown = lasting_console(sys.stderr if as_json else sys.stdout)
         with CaughtSignals() as signals:
-            home, history = options.open_own(spec)
-            name = self.queue(spec, request, home, history, signals.received)
+            order = Order(spec, request, *options.open_own(spec), signals.received)
+            name = self.queue(order)
             begun()
             if detach:
-                _tell_queued(name, quiet=request.quiet, as_json=as_json)
+                if as_json:
+                    print_json({"queued": name})
+                elif not request.quiet:
+                    typer.echo(f"queued as {name}; `zeusrun logs -f {name}` follows it")
                 return ExitCode.REACHED
             with self.open_output(name, follow=True) as source:
                 stop = functools.partial(self.stop_job, name)
@@ -146,7 +146,7 @@ class Submitter(ABC, Generic[_Source]):
                     follower.follow()
                 except LaunchError as error:
                     raise LaunchError(f"{error}; {name} goes on without this process") from error
-            code, result = self.conclude(spec, home, history, source, follower.interrupts)
+            code, result = self.conclude(order, source, follower.interrupts)
         if as_json and result is not None:
             print_json(result)
         return code
@@ -226,14 +226,6 @@ def inside(
     with CaughtSignals() as signals:  # process 1 of a pod ignores a signal that it does not catch
         code = load_submitter(backend).run_inside(name, signals.received)
     raise typer.Exit(code)
-
-
-def _tell_queued(name: str, *, quiet: bool, as_json: bool) -> None:
-    """Say that a submit is queued, which nobody follows."""
-    if as_json:
-        print_json({"queued": name})
-    elif not quiet:
-        typer.echo(f"queued as {name}; `zeusrun logs -f {name}` follows it")
 
 
 def show_source(name: str, source: Source) -> None:

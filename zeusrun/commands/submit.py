@@ -17,7 +17,6 @@ from typer import Argument, Option
 
 from zeusrun.commands import options
 from zeusrun.commands.compose import compose
-from zeusrun.commands.follow import submitter_of
 from zeusrun.commands.recurrence import run_recurrence
 from zeusrun.errors import UsageError
 from zeusrun.jobfile.hosts import parse_hostfile
@@ -106,7 +105,7 @@ def submit(
             "--wait waits for GPUs of this machine, and run_on trains elsewhere; leave it out"
         )
     if dry_run and elsewhere is not None:
-        elsewhere.show(spec, request, as_json=as_json)
+        options.answer(*elsewhere.show(spec, request), as_json=as_json)
         return
     if dry_run:
         with contextlib.closing(compose(spec, request.forced)) as submission:
@@ -117,6 +116,10 @@ def submit(
 
 def _find_submitter(spec: JobSpec, request: Request) -> Submitter[Any] | None:
     """Return what submits a job elsewhere, if it says so; a wrong batch size waits for nothing."""
+    if spec.run_on is None:
+        return None
+    from zeusrun.commands.follow import submitter_of  # noqa: PLC0415 - few jobs need it
+
     elsewhere = submitter_of(spec)
     if elsewhere is not None and request.forced is not None:
         request.forced.check(spec.batch_size.candidates)

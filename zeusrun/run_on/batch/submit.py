@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from zeusrun.clock import read_clock, timestamp
 from zeusrun.commands import options
-from zeusrun.commands.follow import Submitter
+from zeusrun.commands.follow import Order, Shown, Submitter
 from zeusrun.commands.recurrence import run_recurrence, send_notices
 from zeusrun.errors import BusyError, ExitCode, JobFileError, LaunchError, UsageError, ZeusrunError
 from zeusrun.files.home import trusted_home
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from zeusrun.history.base import History
     from zeusrun.jobfile.spec import JobSpec
     from zeusrun.launcher.request import Request
 
@@ -104,21 +103,16 @@ class BatchSubmitter(Submitter["_QueuedSource"]):
         """Whether a job that is preempted is queued again."""
         return False
 
-    def show(self, spec: JobSpec, request: Request, *, as_json: bool) -> None:  # noqa: ARG002 - see Submitter
-        """Show the script that a submit would queue."""
+    def show(self, spec: JobSpec, request: Request) -> Shown:
+        """Return the script that a submit would queue."""
+        del request  # its files have it
         home = trusted_home(os.environ)
         script = self.build_script(spec, QueuedFiles(home / self.backend / "ID"), home)
-        options.answer({"script": script}, script, as_json=as_json)
+        return {"script": script}, script
 
-    def queue(
-        self,
-        spec: JobSpec,
-        request: Request,
-        home: Path,
-        history: History,
-        received: Sequence[int],
-    ) -> str:
+    def queue(self, order: Order) -> str:
         """Take a ticket and hand the script to the scheduler; return the name of its job."""
+        spec, request, home, history, received = order
         files = new_files(home / self.backend)
         queue = Queue(spec.name, home, history, request.until, received, options.tell)
         with queue.hold_elsewhere(request.overlap, waits=False) as (held, before, undo):
@@ -145,11 +139,11 @@ class BatchSubmitter(Submitter["_QueuedSource"]):
         return contextlib.nullcontext(_QueuedSource(name, files, self.read_job, follow))
 
     def conclude(
-        self, spec: JobSpec, home: Path, history: History, source: _QueuedSource, interrupts: int
+        self, order: Order, source: _QueuedSource, interrupts: int
     ) -> tuple[int, dict[str, Any] | None]:
         """Return what the batch step has written, or else what the end of its job says."""
         if (result := source.result) is None:
-            return _conclude(spec, home, history, source, interrupts), None
+            return _conclude(order, source, interrupts), None
         # Without trials, the batch step has printed an error.
         return int(result["exit_code"]), result if "trials" in result else None
 
@@ -255,10 +249,9 @@ class _QueuedSource:
         return now_t > self._ended_t + (_WRITTEN_S if job.has_begun else 0.0)
 
 
-def _conclude(
-    spec: JobSpec, home: Path, history: History, source: _QueuedSource, interrupts: int
-) -> int:
+def _conclude(order: Order, source: _QueuedSource, interrupts: int) -> int:
     """Record what the end of a job left, which could not do so itself; return the exit code."""
+    spec, _, home, history, _ = order
     name, recovered = source.name, recover_lost(history, spec.name, timestamp(), home)
     lost = [each for each in recovered if each.status is TrialStatus.LOST]
     send_notices(spec, home, options.tell, lambda notices: notices.lost_notices(lost))

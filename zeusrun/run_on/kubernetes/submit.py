@@ -13,7 +13,7 @@ import typer
 from zeusrun.analysis.savings import find_savings
 from zeusrun.clock import read_clock, timestamp
 from zeusrun.commands import options
-from zeusrun.commands.follow import Submitter
+from zeusrun.commands.follow import Order, Shown, Submitter
 from zeusrun.commands.node import join_head
 from zeusrun.commands.recurrence import run_recurrence
 from zeusrun.errors import BusyError, ExitCode, HistoryError, LaunchError, UsageError, ZeusrunError
@@ -42,9 +42,7 @@ from zeusrun.view.export import result_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
-    from zeusrun.history.base import History
     from zeusrun.jobfile.spec import JobSpec
     from zeusrun.launcher.request import Request
     from zeusrun.schedule.store import Schedule
@@ -61,21 +59,15 @@ class KubernetesSubmitter(Submitter[PodOutput]):
 
     backend, jobs_wait = "kubernetes", False
 
-    def show(self, spec: JobSpec, request: Request, *, as_json: bool) -> None:
-        """Show the manifest that a submit would create."""
+    def show(self, spec: JobSpec, request: Request) -> Shown:
+        """Return the manifest that a submit would create."""
         manifest = build_manifest(spec, request, f"{new_name(spec.name)[:-5]}00000")
         _warn_without_token(spec)
-        options.answer(manifest, write_job_yaml(manifest), as_json=as_json)
+        return manifest, write_job_yaml(manifest)
 
-    def queue(
-        self,
-        spec: JobSpec,
-        request: Request,
-        home: Path,
-        history: History,
-        received: Sequence[int],
-    ) -> str:
+    def queue(self, order: Order) -> str:
         """Take a ticket, wait for submits before it, and create the job; return its name."""
+        spec, request, home, history, received = order
         build_manifest(spec, request, new_name(spec.name))  # whatever is wrong with it, first
         _warn_without_token(spec)
         queue = Queue(spec.name, home, history, request.until, received, options.tell)
@@ -99,9 +91,10 @@ class KubernetesSubmitter(Submitter[PodOutput]):
             raise error
 
     def conclude(
-        self, spec: JobSpec, home: Path, history: History, source: PodOutput, interrupts: int
+        self, order: Order, source: PodOutput, interrupts: int
     ) -> tuple[int, dict[str, Any] | None]:
         """Return what the history has of the job, and how its pod has ended."""
+        spec, _, home, history, _ = order
         trials = [t for t in history.trials(spec.name, NEWEST) if t.allocation == source.name]
         if trials and interrupts and trials[-1].status is TrialStatus.PREEMPTED:
             cancel_preempted(history, trials[-1], home, timestamp())
@@ -118,9 +111,7 @@ class KubernetesSubmitter(Submitter[PodOutput]):
         result = SubmitResult(trials[0].recurrence, tuple(trials), code)
         return code, result_json(spec.name, result, savings)
 
-    def add_schedule(
-        self, spec: JobSpec, schedule: Schedule, *, dry_run: bool, as_json: bool
-    ) -> None:
+    def add_schedule(self, spec: JobSpec, schedule: Schedule, *, dry_run: bool) -> Shown:
         """Create the CronJob of a schedule, or replace it."""
         rules, zone, nodes = schedule.rules, schedule.rules.timetable.tz, spec.launch.nnodes or 1
         if zone is None:
@@ -136,8 +127,7 @@ class KubernetesSubmitter(Submitter[PodOutput]):
         manifest = build_cron_job(spec, cron, zone, schedule.overlap, rules.deadline_s)
         _warn_without_token(spec)
         if dry_run:
-            options.answer(manifest, write_job_yaml(manifest), as_json=as_json)
-            return
+            return manifest, write_job_yaml(manifest)
         try:
             name = replace_cron_job(manifest)
         except ApiError as error:
@@ -147,7 +137,7 @@ class KubernetesSubmitter(Submitter[PodOutput]):
             f"{spec.name} runs {rules.timetable.describe()} in the cluster, as CronJob {own}; "
             f"`kubectl -n {namespace} delete cronjob {own}` removes it"
         )
-        options.answer({"cron_job": name}, text, as_json=as_json)
+        return {"cron_job": name}, text
 
     def run_inside(self, name: str, received: Sequence[int]) -> int:  # noqa: ARG002 - the pod knows it
         """Run a submit in a pod; only the manifest of one calls this."""
