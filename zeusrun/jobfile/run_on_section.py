@@ -14,6 +14,7 @@ from zeusrun.errors import JobFileError
 from zeusrun.jobfile.hosts import Host, parse_host, parse_hostfile, parse_hosts
 from zeusrun.jobfile.plugged import LOCAL, Plugged
 from zeusrun.jobfile.section import Section
+from zeusrun.jobfile.validators import check_one
 from zeusrun.jobfile.values import read_by, user_path
 from zeusrun.jobfile.yaml_reader import read_text
 from zeusrun.run_on.registry import BACKENDS, load
@@ -120,13 +121,7 @@ class Machines(Section):
     def _check_ways(self) -> Self:
         ways: dict[str, object] = {"hosts": self.hosts or None, "hostfile": self.hostfile}
         ways |= {name: getattr(self, name) for name in BACKENDS}
-        given = [name for name, value in ways.items() if value is not None]
-        if len(given) != 1:
-            raise ValueError(
-                f"takes one of hosts, such as [a, b], hostfile, {', '.join(BACKENDS)} (a section, "
-                "which may be {}); "
-                f"it has {' and '.join(given) or 'none'}"
-            )
+        check_one(ways, "; an empty section is {}")
         return self
 
     def check_launch(self, launch: Launch) -> None:

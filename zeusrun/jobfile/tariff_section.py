@@ -12,6 +12,7 @@ from pydantic import AfterValidator, Field, ValidationInfo, field_validator, mod
 
 from zeusrun.errors import JobFileError
 from zeusrun.jobfile.section import Section
+from zeusrun.jobfile.validators import check_one
 from zeusrun.jobfile.values import read_by, user_path
 from zeusrun.jobfile.yaml_reader import read_text
 from zeusrun.tariff import Tariff, from_points, parse_time
@@ -89,11 +90,8 @@ class _TariffSection(Section):
 
     @model_validator(mode="after")
     def _check_rates(self) -> Self:
-        ways = {self.rate_key: self._rate(self), "table": self.table or None, "csv": self.csv}
-        used = [name for name, way in ways.items() if way is not None]
-        if len(used) != 1:
-            given = " and ".join(used) or "none of them"
-            raise ValueError(f"takes exactly one of {', '.join(ways)}; it has {given}")
+        rate, table = self._rate(self), self.table or None
+        check_one({self.rate_key: rate, "table": table, "csv": self.csv})
         self._week()
         return self
 

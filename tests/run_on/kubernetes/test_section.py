@@ -246,8 +246,8 @@ def test_an_unknown_key_says_what_was_probably_meant(tmp_path, key, hint):
     assert said == f"unknown key '{key}' under 'run_on.kubernetes'; {hint}"
 
 
-WAYS = "takes one of hosts, such as [a, b], hostfile, slurm, kubernetes (a section, which "
-WAYS += "may be {}); it has"
+WAYS = "takes exactly one of hosts, hostfile, slurm, kubernetes; it has"
+END = "; an empty section is {}"
 
 
 @pytest.mark.parametrize(
@@ -257,9 +257,9 @@ WAYS += "may be {}); it has"
             {"kubernetes": {"resources": LEAST["resources"]}},
             "'image' is missing under 'run_on.kubernetes'",
         ),
-        ({"kubernetes": None}, f"'run_on' {WAYS} none"),
-        ({"kubernetes": LEAST, "slurm": {}}, f"'run_on' {WAYS} slurm and kubernetes"),
-        ({"kubernetes": LEAST, "hosts": ["a"]}, f"'run_on' {WAYS} hosts and kubernetes"),
+        ({"kubernetes": None}, f"'run_on' {WAYS} none of them{END}"),
+        ({"kubernetes": LEAST, "slurm": {}}, f"'run_on' {WAYS} slurm and kubernetes{END}"),
+        ({"kubernetes": LEAST, "hosts": ["a"]}, f"'run_on' {WAYS} hosts and kubernetes{END}"),
         ({"kubernetes": IMAGE}, f"must be a section of 'key: value' lines, not '{IMAGE}'"),
         ({"kubernetes": {"image": IMAGE}}, "the key 'resources' is missing under 'run_on.kubernet"),
         ({"kubernets": LEAST}, "'kubernets' under 'run_on'; did you mean 'kubernetes'?"),
