@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from synthetic import FAMILIES
 from timing import describe_machine
+from traces import load_jobs
 
 from zeusrun.bandit.auto.drift import DOUBTED, weigh_runs
 from zeusrun.bandit.auto.policy import Auto
 from zeusrun.bandit.reinterpret import read_trial
 from zeusrun.simulate.engine import LearningCurve, SimulatedJob, best_arm, expected
 from zeusrun.simulate.replay import ask_about, replay
-from zeusrun.simulate.traces import load_jobs
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:

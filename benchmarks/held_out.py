@@ -23,24 +23,24 @@ from typing import TYPE_CHECKING
 import numpy as np
 from power_limits import smooth as smooth_over_limits
 from regret import COST_FACTOR, ETA_KNOB, HORIZONS, regrets, to_never
+from study import Scenario, StudySettings, simulate
 from synthetic import CURVES, FAMILIES, LIMITS_W, TARGET, build_job, draw_law
 from timing import describe_machine
+from traces import Workload, load_jobs
 
 from zeusrun.bandit.registry import create_policy
 from zeusrun.bandit.reinterpret import read_trial
 from zeusrun.simulate.engine import LearningCurve, Rate, best_arm, expected
 from zeusrun.simulate.replay import ask_about, replay
-from zeusrun.simulate.study import Scenario, StudySettings, simulate
-from zeusrun.simulate.traces import Workload, load_jobs
 from zeusrun.trial import Hardware
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from numpy.random import Generator
+    from study import Episode
 
     from zeusrun.simulate.engine import SimulatedJob
-    from zeusrun.simulate.study import Episode
 
 SMOOTHNESS = 0.15  # weight of squared second differences of log speed over log2 of the batch size
 OTHER_SETTINGS = (

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from timing import describe_machine
+from traces import POWER_COLUMNS, gpus, read_rows
 
 from zeusrun.bandit.power import chosen_point, next_lever
 from zeusrun.bandit.problem import PowerObjective, Problem
 from zeusrun.lever import POWER, Lever, power_lever
-from zeusrun.simulate.traces import POWER_COLUMNS, gpus, read_rows
 from zeusrun.trial import Hardware, PowerPoint
 
 if TYPE_CHECKING:

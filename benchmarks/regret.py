@@ -21,14 +21,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 from rich.console import Console
 from rich.progress import Progress
+from study import Episode, Scenario, StudySettings, run_study
 from synthetic import FAMILIES
 from timing import describe_machine
+from traces import WORKLOADS, load_jobs
 
 from zeusrun.bandit.registry import POLICIES, create_policy
 from zeusrun.bandit.reinterpret import read_history
 from zeusrun.simulate.engine import expected
 from zeusrun.simulate.replay import ask_about, replay
-from zeusrun.simulate.study import Episode, Scenario, StudySettings, build_scenarios, run_study
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -107,7 +108,7 @@ def traces(console: Console, trace_dir: Path, gpus: Sequence[str], seeds: int) -
     """Compare on recorded jobs."""
     cells: dict[tuple[str, str], dict[str, list[Episode]]] = {}
     for gpu in gpus:
-        scenarios = build_scenarios([], trace_dir, gpu)
+        scenarios = [Scenario(job.name, job) for job in load_jobs(trace_dir, gpu)]
         for episode in simulate(console, gpu, scenarios, list(POLICIES), range(seeds)):
             own = cells.setdefault((gpu, episode.name), defaultdict(list))
             own[episode.policy].append(episode)
@@ -304,7 +305,7 @@ def main() -> None:
     errors(console, given.jobs)
     job = FAMILIES["law"](np.random.default_rng(1))
     if given.trace_dir is not None:
-        job = build_scenarios(["cifar100"], given.trace_dir, gpus[0])[0].build(0)
+        (job,) = load_jobs(given.trace_dir, gpus[0], [WORKLOADS["cifar100"]])
     if math.isfinite(expected(job, job.default, ETA_KNOB, 1).cost_j):
         speed(job)
 

@@ -45,9 +45,9 @@ def test_a_run_records_what_its_energy_cost(zeusrun):
     assert zeusrun.history() == [trial]
     assert "EUR" in seen
     assert "CO2e" in seen
-    again = zeusrun("rerun", "job-1-1", "--json", "--set", "pue=1")
-    rerun = only_trial(json.loads(again.stdout.splitlines()[-1]))
-    assert rerun["price"] == pytest.approx(rerun["energy_j"] / J_PER_KWH * 200)
+    again = zeusrun("submit", "--like", "job-1-1", "--json", "--set", "pue=1")
+    repeated = only_trial(json.loads(again.stdout.splitlines()[-1]))
+    assert repeated["price"] == pytest.approx(repeated["energy_j"] / J_PER_KWH * 200)
 
 
 @pytest.mark.parametrize("text", ["price: {per_kwh: 1}\n", "carbon: {csv: missing.csv}\n"])

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from tests.bandit.scripts import problem
+from tests.commands.test_simulate import LEARNED
 from tests.factories import FAKE_TORCHRUN, write_job
-from tests.simulate.traces import write
 from zeusrun.bandit.registry import create_policy
 from zeusrun.errors import JobFileError, UsageError
 from zeusrun.jobfile.metrics_section import Metrics
@@ -83,12 +83,23 @@ def test_a_policy_of_a_plugin_chooses_for_a_submit(zeusrun, install):
     assert "the largest" in done.stdout
 
 
-def test_a_policy_of_a_plugin_can_be_simulated(zeusrun, tmp_path, install):
-    site = install(POLICY)
-    few = ("--trace-dir", write(tmp_path), "--gpu", "toy", "--seeds", "1", "--recurrences", "2")
-    done = zeusrun("simulate", "--policy", "largest", *few, PYTHONPATH=str(site))
+@pytest.fixture
+def simulate(zeusrun, record):
+    """Replay a job with six runs under another policy."""
+
+    def run(policy, site):
+        for number, (size, outcome) in enumerate(LEARNED, 1):
+            record(number, outcome, world_size=1, max_epochs=5, global_batch_size=size)
+        few = ("--seeds", "1", "--recurrences", "2", "--set", f"policy.name={policy}")
+        return zeusrun("simulate", zeusrun.job(), *few, PYTHONPATH=str(site))
+
+    return run
+
+
+def test_a_policy_of_a_plugin_can_be_simulated(simulate, install):
+    done = simulate("largest", install(POLICY))
     assert done.returncode == 0, done.stderr
-    assert "largest" in done.stdout
+    assert "policy.name=largest" in done.stdout
 
 
 def test_a_plugin_cannot_replace_a_policy_of_zeusrun(install):
@@ -190,9 +201,8 @@ def test_an_error_in_a_plugins_policy_ends_with_2_and_names_it(zeusrun, bad_poli
     assert (done.returncode, done.stderr) == (2, OOPS.format(method))
 
 
-def test_an_error_in_a_simulated_plugin_ends_with_2_and_names_it(zeusrun, tmp_path, bad_policies):
-    few = ("--trace-dir", write(tmp_path), "--gpu", "toy", "--seeds", "1", "--recurrences", "2")
-    done = zeusrun("simulate", "--policy", "raises", *few, PYTHONPATH=str(bad_policies))
+def test_an_error_in_a_simulated_plugin_ends_with_2_and_names_it(simulate, bad_policies):
+    done = simulate("raises", bad_policies)
     assert (done.returncode, done.stderr) == (2, OOPS.format("choose"))
 
 

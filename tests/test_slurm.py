@@ -415,11 +415,11 @@ def test_the_lines_of_the_job_file_reach_the_ranks(slurm):
 
 
 @pytest.mark.long
-def test_rerun_of_a_run_goes_to_slurm_again(slurm):
+def test_a_submit_like_a_past_run_goes_to_slurm_again(slurm):
     slurm.enough()
     slurm.queue(slurm.job(), "--batch-size", "64")
     wait_for(lambda: slurm.tickets() == [])
-    code, seen = slurm.end(slurm.follow("rerun", "job-1-1"))
+    code, seen = slurm.end(slurm.follow("submit", "--like", "job-1-1"))
     assert code == 0, seen
     first, second = slurm.trials()
     assert [each["global_batch_size"] for each in (first, second)] == [64, 64]

@@ -18,7 +18,7 @@ def main() -> NoReturn:
     kill it during that time, instead of the exit with code 75. A second signal ends it at once: a
     job file on a dead disk may never be read.
     """
-    if sys.argv[1:2] in (["submit"], ["rerun"], ["inside"]):
+    if sys.argv[1:2] in (["submit"], ["inside"]):
         CaughtSignals(impatient=True).__enter__()  # for as long as the process lives
     from zeusrun.cli import main as run  # noqa: PLC0415 - after the signals are caught
 

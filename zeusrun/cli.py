@@ -28,7 +28,6 @@ from zeusrun.plugins import PackageWarning, find_culprit
 VERBS: dict[str, dict[str, tuple[str, str]]] = {
     "zeusrun": {
         "submit": ("submit.submit", "Run the job once: choose, launch, meter, record."),
-        "rerun": ("submit.rerun", "Run the job of a past run again, with the same batch size."),
         "init": ("job.init", "Write a job file for a command that you run today."),
         "history": ("runs.history", "Show past runs, what they cost and what they saved."),
         "show": ("runs.show", "Show everything about one run."),
@@ -38,7 +37,7 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         "validate": ("job.validate", "Check a job file."),
         "schema": ("job.schema", "Print the JSON Schema of job files, for editors."),
         "doctor": ("upkeep.doctor", "Check this machine, the home, histories and schedules."),
-        "simulate": ("next_runs.simulate", "Replay a job with other settings, or recorded traces."),
+        "simulate": ("next_runs.simulate", "Replay a job with other settings."),
         "measure": ("measure.measure", "Run any command and report its time and energy."),
         "repair": ("upkeep.repair", "Clean up after dead processes; restore histories."),
         "gc": ("upkeep.prune", "Remove the files of old runs; the history stays."),

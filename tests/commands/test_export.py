@@ -94,7 +94,6 @@ def test_standard_output_by_its_name_keeps_what_is_there(zeusrun, record):
     [
         (["jbo", *PROMETHEUS], "there is no job called 'jbo'; known jobs: job"),
         ([*PROMETHEUS, "-o", "no/x.prom"], "no/x.prom cannot be written: No such file"),
-        ([*PROMETHEUS, "-o", "loop"], "loop cannot be written: "),
         ([*PROMETHEUS, "-o", "."], ". cannot be written: Is a directory; name a file"),
         ([*PROMETHEUS, "-o", ""], "-o '' names no file; write -o FILE"),
         ([*PROMETHEUS, "--uri", "x"], "--uri is only for --format mlflow"),
@@ -107,7 +106,6 @@ def test_standard_output_by_its_name_keeps_what_is_there(zeusrun, record):
 def test_what_cannot_be_exported_is_exit_2_in_one_sentence(
     cli, record, monkeypatch, arguments, told
 ):
-    os.symlink("loop", "loop")  # in a folder of the test
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     record(1)
     code, out, err = cli("export", *arguments)

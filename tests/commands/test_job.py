@@ -159,7 +159,7 @@ def test_validate_refuses_with_exit_2_what_submit_would_refuse(cli, zeusrun):
 def test_validate_reads_the_csv_file_of_a_tariff(cli, zeusrun):
     job = zeusrun.job(price={"currency": "EUR", "csv": "prices.csv"})
     code, _, err = cli("validate", job)
-    assert (code, "'price.csv'" in err, "No such file" in err) == (2, True, True)
+    assert (code, "'price.csv'" in err, "there is no such file" in err) == (2, True, True)
     (zeusrun.folder / "prices.csv").write_text("2026-03-01T00:00Z,0.31\n")
     assert cli("validate", job)[0] == 0
 

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import json
 from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
-from benchmarks.synthetic import FAMILIES
 from tests.factories import DONE
-from tests.simulate.traces import job, write
 from zeusrun.jobfile.spec import JobSpec, load_spec
-from zeusrun.simulate.engine import LearningCurve
 from zeusrun.simulate.replay import ATTEMPTS
-from zeusrun.simulate.study import Scenario, StudySettings, run_study, summarise
 from zeusrun.trial import CurvePoint
 from zeusrun.view.simulate import (
     _claim,
@@ -23,126 +18,15 @@ from zeusrun.view.simulate import (
     _short_claim,
     progress,
     saved_share,
-    simulation_sheet,
     spread_text,
 )
 from zeusrun.view.units import MINUS, duration, energy
-
-TRACES = ("--trace-dir", ".", "--gpu", "toy")
-FEW = ("--seeds", 2, "--recurrences", 6)
-
-
-@pytest.fixture(scope="module")
-def summaries():
-    scenarios = [
-        Scenario(name, FAMILIES[name]) for name in ("law", "only-default", "drift", "edge")
-    ]
-    policies = ["auto", "fixed", "zeus"]
-    return summarise(
-        run_study(scenarios, policies, range(3), StudySettings(recurrences=8)), policies
-    )
-
-
-def shown(sheet, width):
-    console = Console(width=width, record=True, file=io.StringIO())
-    console.print(sheet, highlight=False)
-    return console.export_text()
-
-
-def test_the_table_fits_80_columns(summaries):
-    text = shown(simulation_sheet("title", summaries, 80), 80)
-    lines = text.splitlines()
-    assert max(map(len, lines)) <= 80
-    assert "…" not in text
-    rows = [line for line in lines if " fixed " in line]
-    assert len(rows) == 4 + 1  # a workload each, and one sentence
-    assert "fixed has" in text
-    assert all(name in text for name in ("mean  median", "cost vs", "default", "zeus", "best"))
-    assert "other recorded runs" in text
-
-
-def test_an_empty_study_is_an_empty_table():
-    assert "workload" in shown(simulation_sheet("title", [], 80), 80)
-
-
-def test_recurrences_without_a_model_are_counted_in_a_column():
-    made = job({8: [LearningCurve(None, ())], 16: [LearningCurve(2, ((2, 1.0),))]})
-    few = StudySettings(recurrences=2)
-    own = summarise(run_study([Scenario(made.name, made)], ["fixed"], [0], few), ["fixed"])
-    text = shown(simulation_sheet("title", own, 80), 80)
-    assert "! toy, fixed: 2 of 2 recurrences ended without a model" in text
-    header, row = (line.split() for line in text.splitlines() if line.startswith(("work", "toy")))
-    assert (header[-1], row[-1]) == ("up", "2")
 
 
 def test_progress_is_silent_where_nobody_looks(capsys):
     with progress(Console(stderr=True)) as on_progress:
         on_progress(0.5)
     assert capsys.readouterr() == ("", "")
-
-
-def test_a_table_of_traces(zeusrun, tmp_path):
-    traces = ("--trace-dir", write(tmp_path), "--gpu", "toy")
-    done = zeusrun("simulate", *traces, *FEW)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "toy traces, 6 recurrences" in done.stdout
-    assert "auto has" in done.stdout
-    once = zeusrun("simulate", *traces, "--recurrences", 1, "--seeds", 1).stdout
-    assert once.startswith("toy traces, 1 recurrence, eta_knob 0.5, cost factor 2, 1 seed\n")
-
-
-def test_json_of_traces(zeusrun, tmp_path):
-    done = zeusrun(
-        "simulate", "--trace-dir", write(tmp_path), "--gpu", "toy", "--policy", "fixed",
-        "--in-flight", 2, "--attempts", 3, "--cost-factor", "inf", "--json", *FEW,
-    )  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, "")
-    found = json.loads(done.stdout)
-    assert found["settings"] == {
-        "trace_dir": str(tmp_path), "gpu": "toy", "first_seed": 0, "cluster": None, "seeds": 2,
-        "policies": ["fixed"], "recurrences": 6, "eta_knob": 0.5, "cost_factor": None,
-        "attempts": 3, "in_flight": 2,
-    }  # fmt: skip
-    (result,) = found["results"]
-    assert (result["workload"], result["policy"]) == ("cifar100", "fixed")
-    assert result["to_zeus"]["cost"] > 0  # zeus runs along, to compare with
-
-
-def test_a_cluster_trace_is_replayed(zeusrun, tmp_path):
-    rows = "".join(f"g,{n},{n + 3},cifar100,1\n" for n in range(9))
-    (tmp_path / "c.csv").write_text("group,start_time,end_time,dataset,runtime_ratio\n" + rows)
-    traces = ("--trace-dir", write(tmp_path), "--gpu", "toy", "--cluster", "c.csv")
-    done = zeusrun("simulate", *traces, "--seeds", 2, "--json")
-    assert done.returncode == 0, done.stderr
-    assert {each["recurrences"] for each in json.loads(done.stdout)["results"]} == {9}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ((), "name a job: zeusrun simulate JOB; or traces: --trace-dir DIR --gpu GPU"),
-        (("--gpu", "v100"), "name a job: zeusrun simulate JOB; or traces"),
-        (("--policy", "zues", *TRACES), "unknown policy 'zues'; did you mean 'zeus'?"),
-        (
-            (*TRACES, "--in-flight", 2, "--cluster", "c.csv"),
-            "--in-flight and --cluster exclude each other",
-        ),
-        ((*TRACES, "--cost-factor", 0), "--cost-factor 0: must be above 0"),
-        ((*TRACES, "--cost-factor", "-inf"), "--cost-factor -inf: must be above 0"),
-        ((*TRACES, "--cost-factor", "nan"), "--cost-factor nan: must be above 0"),
-        ((*TRACES, "--cluster", "none.csv"), "none.csv cannot be read: No such file"),
-        (("--trace-dir", "none", "--gpu", "a"), "none has no power traces: no such directory"),
-        (("--seeds", 0), "--seeds"),
-        (("--eta-knob", 1.5), "--eta-knob"),
-    ],
-)
-def test_what_cannot_be_simulated_is_told(zeusrun, tmp_path, arguments, words):
-    write(tmp_path)
-    done = zeusrun("simulate", *arguments)
-    assert done.returncode == 2
-    assert words in done.stderr
-    assert "Traceback" not in done.stderr
-    assert done.stdout == ""
 
 
 LEARNED = [
@@ -279,7 +163,6 @@ def test_a_forecast_claims_no_saving_by_batch_sizes_that_nobody_ran(cli, learned
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("job.yaml", "--policy", "auto"), "--policy does not go with JOB; its settings change"),
         (("job.yaml", "--set", "env={A: b}"), "past runs do not show what another env would do"),
         (
             ("job.yaml", "--set", "objective.target=0.9"),
@@ -292,7 +175,8 @@ def test_a_forecast_claims_no_saving_by_batch_sizes_that_nobody_ran(cli, learned
         (("jbo",), "no run and no job called 'jbo'; known jobs: job; did you mean 'job'?"),
         (("job.yaml", "--set", "objective.targt=1"), "did you mean"),
         (("nosuch", "--set", "objective.eta_knob=1"), "nosuch"),
-        (("--set", "objective.eta_knob=1"), "--set needs JOB: zeusrun simulate JOB --set"),
+        (("job.yaml", "--set", "policy.name=zues"), "must be 'auto', 'zeus', 'fixed' or 'grid'"),
+        (("job.yaml", "--seeds", "0"), "--seeds"),
     ],
 )
 def test_a_forecast_that_cannot_be_made_is_refused_in_a_sentence(cli, learned, arguments, words):
@@ -303,4 +187,4 @@ def test_a_forecast_that_cannot_be_made_is_refused_in_a_sentence(cli, learned, a
 
 
 def test_a_recurrence_may_make_as_many_attempts_as_by_a_job_file():
-    assert JobSpec.model_fields["attempts"].default == ATTEMPTS == StudySettings().attempts
+    assert JobSpec.model_fields["attempts"].default == ATTEMPTS

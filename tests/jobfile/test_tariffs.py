@@ -183,17 +183,18 @@ def test_a_csv_file_that_cannot_be_read_is_named(tmp_path):
     with (tmp_path / "huge.csv").open("wb") as file:
         file.truncate(1 << 30)
     for name, said in {
-        "missing.csv": "cannot be read: No such file or directory",
+        "missing.csv": "there is no such file",
         ".": "is not a file",
         "pipe": "is not a file",
-        "utf16.csv": "is not UTF-8 text; save it as CSV in UTF-8",
-        "latin.csv": "is not UTF-8 text; save it as CSV in UTF-8",
-        "huge.csv": "is larger than 16 MiB",
+        "utf16.csv": ":1: expected a time and a rate",
+        "latin.csv": ":1: this line is not UTF-8 text; is it a CSV file?",
+        "huge.csv": "is larger than 16,384 KiB",
         "nul\0.csv": "embedded null ",
     }.items():
         text = refusal(tmp_path, price={**EUR, "csv": name})
         assert said in text
-        assert text.startswith(f"{tmp_path}/job.yaml: 'price.csv': {tmp_path}")
+        assert text.startswith(f"{tmp_path}/job.yaml: 'price.csv': ")
+        assert str(tmp_path / name) in text or "nul" in name
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])

@@ -15,7 +15,6 @@ from zeusrun.jobfile.guess.draft import write_draft
 from zeusrun.jobfile.guess.guess import build_guess
 from zeusrun.jobfile.guess.script import Script
 from zeusrun.jobfile.metrics_section import check_pattern
-from zeusrun.metrics.printed import find_agreeing
 from zeusrun.metrics.propose_pattern import (
     find_epochs,
     list_each_step,
@@ -287,28 +286,6 @@ def test_what_is_printed_in_each_step_is_no_result():
 
 
 @pytest.mark.parametrize(
-    ("value", "line"),
-    [
-        (0.9583333, "val_accuracy   : 0.9583"),
-        (0.9583333, "Test accuracy: 95.8%"),
-        (95.83, "Test accuracy: 95.8"),
-        (0.9583333, "epoch 3 | val acc 95.83"),
-    ],
-)
-def test_a_rounded_value_agrees(value, line):
-    assert find_agreeing(["val_accuracy: 0.12", line], "accuracy/valid", value) == line
-
-
-@pytest.mark.parametrize(
-    "line",
-    ["val_accuracy: 0.97", "epoch 1", "seed 0.9583", "took 0.9583 s", "momentum 0.9583",
-     "train_accuracy: 0.9583", "valid loss: 0.9583"],
-)  # fmt: skip
-def test_other_numbers_do_not_agree(line):
-    assert find_agreeing([line], "accuracy/valid", 0.9583333) is None
-
-
-@pytest.mark.parametrize(
     "text", ["val_acc 57,3 %", "val acc 0,57", "val_acc: 1,234.5", "val_loss=0,5 val_acc=0,9"]
 )
 def test_no_pattern_reads_a_part_of_a_number(text):
@@ -327,12 +304,6 @@ def test_a_value_of_a_batch_gives_no_pattern_and_the_result_behind_it_does():
     assert shape.proposal.last == 25.12
     timm = "Test (EMA): [   3/3]  Loss:   1.500 ( 1.700)  Acc@1:  65.000 (60.000)"
     assert propose_pattern([timm]) is None
-
-
-def test_a_line_of_the_same_data_agrees_before_one_of_other_data():
-    lines = ["valid loss  5.29 | ppl 189.13", "test loss  5.29 | ppl 188.37"]
-    assert find_agreeing(lines, "val_loss", 5.2901) == lines[0]
-    assert find_agreeing(lines[1:], "val_loss", 5.2901) == lines[1]
 
 
 def test_an_accuracy_without_an_epoch_is_a_result_if_it_is_as_rare_as_evaluations():

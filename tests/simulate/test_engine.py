@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.simulate.traces import Scripted, job
+from tests.simulate.jobs import Scripted, job
 from zeusrun.bandit.auto.policy import SPEED_CHECK_S
 from zeusrun.bandit.reinterpret import read_trial
 from zeusrun.lever import power_lever

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from benchmarks.synthetic import FAMILIES
-from tests.simulate.traces import Scripted, job
+from tests.simulate.jobs import Scripted, job
 from zeusrun.bandit.auto.policy import SPEED_CHECK_S
 from zeusrun.bandit.registry import POLICIES, create_policy
 from zeusrun.lever import power_lever
 from zeusrun.simulate.engine import PROBE_S, LearningCurve, Rate
-from zeusrun.simulate.replay import Arrival, ask_about, replay
+from zeusrun.simulate.replay import ask_about, replay
 from zeusrun.trial import Bound, Decision, Stage, TrialStatus
 
 EIGHT = Decision(8, Stage.EXPLOIT, "")
@@ -144,26 +144,6 @@ def test_in_flight_others_are_seen_to_run_until_they_end():
         (3, [(8, "REACHED"), (16, "DISPATCHED")]),
         (4, [(8, "REACHED"), (16, "REACHED"), (8, "REACHED")]),
     ]
-
-
-def test_arrivals_begin_when_they_do_and_run_at_their_pace():
-    policy = Scripted(EIGHT)
-    arrivals = [Arrival(1000), Arrival(1100, stretch=0.1), Arrival(1150)]
-    played = play(policy, 3, arrivals=arrivals)
-    assert [(each.start_s, each.end_s) for each in played] == [
-        (1000, 1200),
-        (1100, 1120),
-        (1150, 1350),
-    ]
-    assert [each.trial.time_s for each in played] == [200, 200, 200]
-    assert policy.seen[2] == (3, [(8, "DISPATCHED"), (8, "REACHED")])
-
-
-def test_a_job_that_drifts_changes_at_its_recurrence():
-    later = {8: [LearningCurve(5, ((5, 1.0),))], 16: [LearningCurve(4, ((4, 1.0),))]}
-    made = job()
-    made = job(eras=[*made.eras, (3, later)])
-    assert [each.trial.epochs for each in play(Scripted(EIGHT), 4, made)] == [2, 2, 5, 5]
 
 
 @pytest.mark.parametrize("name", POLICIES)

@@ -7,9 +7,9 @@ import math
 
 import pytest
 
+from benchmarks.study import Scenario
 from benchmarks.synthetic import FAMILIES
 from zeusrun.simulate.engine import best_arm, expected
-from zeusrun.simulate.study import Scenario
 
 pytestmark = pytest.mark.long  # 10 s of CPU, for what benchmarks alone use
 SEEDS = 50

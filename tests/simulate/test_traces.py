@@ -7,7 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulate.traces import POWER, TRAINING, write
+from benchmarks.study import Scenario, StudySettings, run_study
+from benchmarks.traces import (
+    WORKLOADS,
+    Workload,
+    _build_curve,
+    gpus,
+    load_jobs,
+)
+from tests.simulate.jobs import POWER, TRAINING, write
 from zeusrun.bandit.registry import POLICIES
 from zeusrun.errors import UsageError
 from zeusrun.simulate.engine import (
@@ -17,15 +25,6 @@ from zeusrun.simulate.engine import (
     best_limit_w,
     expected,
     never_optimising,
-)
-from zeusrun.simulate.study import Scenario, StudySettings, run_study
-from zeusrun.simulate.traces import (
-    WORKLOADS,
-    Workload,
-    _build_curve,
-    gpus,
-    load_jobs,
-    parse_workload,
 )
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "traces"
@@ -86,7 +85,7 @@ def test_expected_costs_by_hand(tmp_path):
 
 
 def test_a_metric_that_falls_is_read_downwards(tmp_path):
-    wanted = parse_workload("other:8:3:9:min")
+    wanted = Workload("other", 8, 3, 9, "min")
     (job,) = load_jobs(write(tmp_path), "toy", [wanted])
     assert job.curves(8, 1) == [
         LearningCurve(9, ((2, 5.0), (8, pytest.approx(22 / 7)), (9, pytest.approx(20 / 7))))
@@ -199,7 +198,7 @@ def test_no_batch_size_in_both_traces(tmp_path):
 
 @pytest.mark.parametrize(
     ("gpu", "words"),
-    [(None, "name the GPU with --gpu"), ("tpu", "has no power trace of 'tpu', but of a100, toy")],
+    [(None, "name the GPU"), ("tpu", "has no power trace of 'tpu', but of a100, toy")],
 )
 def test_which_gpus_there_are_is_told(tmp_path, gpu, words):
     write(tmp_path, gpu="a100")
@@ -214,36 +213,6 @@ def test_a_directory_without_traces(tmp_path):
     ):
         with pytest.raises(UsageError, match=words):
             load_jobs(path, "toy")
-
-
-def test_workloads_are_known_by_name_or_described():
-    assert parse_workload("librispeech") == Workload("librispeech", 256, 40, 16, "min")
-    assert parse_workload("a:8:0.5:9") == Workload("a", 8, 0.5, 9)
-    assert parse_workload("a:8:0.5:9:min").mode == "min"
-
-
-def test_an_unknown_workload_is_told_with_the_nearest_one():
-    with pytest.raises(UsageError, match="did you mean 'imagenet'"):
-        parse_workload("imagnet")
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "a:8:0.5",
-        "a:8:0.5:9:up",
-        "a:8:0.5:9:min:x",
-        ":8:0.5:9",
-        "a:b:0.5:9",
-        "a:8:inf:9",
-        "a:8:0.5:0",
-        "a:8:0.5:10000000",
-        "a:8.5:1:2",
-    ],
-)
-def test_a_workload_that_cannot_be_read_is_told_with_the_form(text):
-    with pytest.raises(UsageError, match=f"--workload {text}: write name:default:target:max_ep"):
-        parse_workload(text)
 
 
 @PUBLIC

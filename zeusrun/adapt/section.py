@@ -6,12 +6,13 @@ import re
 from collections.abc import Mapping  # noqa: TC003 - pydantic needs it
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from zeusrun.errors import did_you_mean
 from zeusrun.jobfile.plugged import PartSection, count_ranks, find_part
 from zeusrun.jobfile.section import Section
 from zeusrun.jobfile.validators import CLASS, check_max, read_pairs
+from zeusrun.jobfile.values import goes_with, read_by
 
 if TYPE_CHECKING:
     from zeusrun.jobfile.sections import BatchSizes
@@ -50,17 +51,6 @@ def _check_every(every: Any) -> Any:  # noqa: ANN401 - any YAML
     return every
 
 
-def _check_schedule(text: str | None, info: ValidationInfo) -> str | None:
-    policy = info.data.get("policy")
-    if text is None and policy == "schedule":
-        raise ValueError('is missing: policy schedule needs it, such as "10:64,20:128"')
-    if text is not None and policy not in (None, "schedule"):
-        raise ValueError(f"only goes with policy: schedule, not {policy}")
-    if text is not None:
-        read_schedule(text)
-    return text
-
-
 class AdaptBatchSize(Section):
     """How the batch size changes."""
 
@@ -80,7 +70,11 @@ class AdaptBatchSize(Section):
     growth: float = Field(
         2, ge=1.01, le=64, description="The largest factor by which one decision may change it."
     )
-    schedule: Annotated[str | None, AfterValidator(_check_schedule)] = Field(
+    schedule: Annotated[
+        str | None,
+        read_by(read_schedule),
+        goes_with("policy", "schedule", example='schedule: "10:64,20:128"'),
+    ] = Field(
         None, description="With policy schedule: 10:64,20:128 is 64 from epoch 10 on, then 128."
     )
 

@@ -12,6 +12,7 @@ from zeusrun.choice.problem import Machine
 from zeusrun.commands.options import open_own
 from zeusrun.gpu.registry import job_devices
 from zeusrun.history.base import NEWEST
+from zeusrun.jobfile.plugged import count_ranks
 from zeusrun.launcher.context import Submission
 from zeusrun.launcher.processes.command import Torchrun, find_torchrun
 from zeusrun.tariff import TARIFF_FILE, Tariffs
@@ -119,8 +120,7 @@ def _plan_machine(spec: JobSpec, history: History) -> Machine:
 
     It is that of its last run in a scheduler on as many nodes, with as many ranks.
     """
-    nodes, per_node = spec.launch.nnodes or 1, spec.launch.nproc_per_node
-    ranks = nodes * per_node if isinstance(per_node, int) else None
+    nodes, ranks = spec.launch.nnodes or 1, count_ranks(dict(spec))
     for last in reversed(history.trials(spec.name, NEWEST)):
         if last.allocation and last.host_count == nodes and ranks in {None, last.world_size}:
             source = last.energy_source

@@ -2,31 +2,42 @@
 
 from __future__ import annotations
 
+import functools
+import io
 import signal
+import sys
 import time
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import typer
 from rich.text import Text
 from typer import Argument
 
 from zeusrun.commands import options
-from zeusrun.errors import ExitCode, UsageError, ZeusrunError
+from zeusrun.errors import ExitCode, LaunchError, UsageError, ZeusrunError
+from zeusrun.launcher.processes.signals import CaughtSignals
 from zeusrun.plain_text import plain_log_line
 from zeusrun.run_on.registry import BACKENDS, COMPLETE, check_exists, describe_job, is_remote, load
+from zeusrun.view.console import lasting_console
 from zeusrun.view.export import print_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from contextlib import AbstractContextManager
+    from pathlib import Path
 
     from rich.console import Console
 
+    from zeusrun.history.base import History
     from zeusrun.jobfile.spec import JobSpec
     from zeusrun.launcher.request import Request
     from zeusrun.run_on.registry import SchedulerJob
     from zeusrun.schedule.store import Schedule
+
+Shown: TypeAlias = "tuple[object, str]"
+"""A record for programs, and a text for people."""
 
 _POLL_S = 0.2
 
@@ -44,11 +55,60 @@ class Source(Protocol):
         """Whether nothing more comes."""
 
 
-class Submitter(Protocol):
-    """The module of a backend that submits. See ``run_on/registry.py``."""
+_Source = TypeVar("_Source", bound=Source)
 
-    def show(self, spec: JobSpec, request: Request, *, as_json: bool) -> None:
-        """Show what a submit would hand to the scheduler."""
+
+class Order(NamedTuple):
+    """A submit that a scheduler is to run."""
+
+    spec: JobSpec
+    request: Request
+    home: Path
+    history: History
+    received: Sequence[int]  # the signals to this process
+
+
+class Submitter(ABC, Generic[_Source]):
+    """Submits to a scheduler. A backend has one, ``SUBMITTER``: see ``run_on/registry.py``."""
+
+    backend: str
+    """Its name in ``BACKENDS``."""
+    jobs_wait: bool = True
+    """Whether a job can wait there for earlier ones; else the submit waits before it is queued."""
+
+    @abstractmethod
+    def show(self, spec: JobSpec, request: Request) -> Shown:
+        """Return what a submit would hand to the scheduler."""
+
+    @abstractmethod
+    def queue(self, order: Order) -> str:
+        """Hand a submit to the scheduler, with a ticket; return the name of its job."""
+
+    @abstractmethod
+    def open_output(self, name: str, *, follow: bool) -> AbstractContextManager[_Source]:
+        """Open what a job prints, or has printed; raises ``UsageError`` if that is not here."""
+
+    @abstractmethod
+    def stop_job(self, name: str, interrupts: int) -> None:
+        """Ask a job to stop; at the second interrupt, end it at once."""
+
+    @abstractmethod
+    def conclude(
+        self, order: Order, source: _Source, interrupts: int
+    ) -> tuple[int, dict[str, Any] | None]:
+        """Return the exit code of a submit that has ended, and its result as JSON if it has one."""
+
+    @abstractmethod
+    def run_inside(self, name: str, received: Sequence[int]) -> int:
+        """Run a submit in the job that the scheduler has started for it; return its exit code."""
+
+    def add_schedule(self, spec: JobSpec, schedule: Schedule, *, dry_run: bool) -> Shown:
+        """Let the scheduler itself start the job; raises ``UsageError`` if it cannot."""
+        del schedule, dry_run
+        raise UsageError(
+            f"{spec.source}: {self.backend} has no schedule of its own; leave out --in-cluster, "
+            "and cron of this machine submits"
+        )
 
     def submit(
         self,
@@ -63,24 +123,45 @@ class Submitter(Protocol):
 
         ``detach`` returns at once. ``begun`` is called once it is queued.
         """
+        if detach and request.overlap == "queue" and not self.jobs_wait:
+            raise UsageError(
+                f"in {self.backend} no job waits for another one; leave out --detach, so that this "
+                "command waits"
+            )
+        shown = lasting_console(sys.stderr if as_json else sys.stdout)
+        with CaughtSignals() as signals:
+            order = Order(spec, request, *options.open_own(spec), signals.received)
+            name = self.queue(order)
+            begun()
+            if detach:
+                if as_json:
+                    print_json({"queued": name})
+                elif not request.quiet:
+                    typer.echo(f"queued as {name}; `zeusrun logs -f {name}` follows it")
+                return ExitCode.REACHED
+            with self.open_output(name, follow=True) as source:
+                stop = functools.partial(self.stop_job, name)
+                follower = Follower(name, source, stop, shown, signals.received, request.quiet)
+                try:
+                    follower.follow()
+                except LaunchError as error:
+                    raise LaunchError(f"{error}; {name} goes on without this process") from error
+            code, result = self.conclude(order, source, follower.interrupts)
+        if as_json and result is not None:
+            print_json(result)
+        return code
 
-    def open_output(self, name: str, *, follow: bool) -> AbstractContextManager[Source]:
-        """Open what a job prints, or has printed; raises ``UsageError`` if that is not here."""
 
-    def add_schedule(
-        self, spec: JobSpec, schedule: Schedule, *, dry_run: bool, as_json: bool
-    ) -> None:
-        """Let the scheduler itself start the job; raises ``UsageError`` if it cannot."""
-
-    def run_inside(self, name: str) -> None:
-        """Run a submit in the job that the scheduler has started for it."""
-
-
-def submitter_of(spec: JobSpec) -> Submitter | None:
+def submitter_of(spec: JobSpec) -> Submitter[Any] | None:
     """Return what submits a job to its scheduler; ``None``: it runs on machines that it names."""
     backend = None if spec.run_on is None else spec.run_on.scheduler
-    found: Submitter | None = None if backend is None else load(backend, "submit")
-    return found
+    return None if backend is None else load_submitter(backend)
+
+
+def load_submitter(backend: str) -> Submitter[Any]:
+    """Import what submits to a scheduler."""
+    submitter: Submitter[Any] = load(backend, "submit").SUBMITTER
+    return submitter
 
 
 @dataclass
@@ -140,16 +221,11 @@ def inside(
     """Run a submit where its scheduler has started it; only the scheduler calls this."""
     if backend not in BACKENDS:
         raise UsageError(f"{backend} is no scheduler that this version of zeusrun knows")
-    load(backend, "submit").run_inside(name)
-
-
-def tell_queued(name: str, *, quiet: bool, as_json: bool) -> int:
-    """Say that a submit is queued, which nobody follows; return the exit code."""
-    if as_json:
-        print_json({"queued": name})
-    elif not quiet:
-        typer.echo(f"queued as {name}; `zeusrun logs -f {name}` follows it")
-    return ExitCode.REACHED
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # somebody follows it
+    with CaughtSignals() as signals:  # process 1 of a pod ignores a signal that it does not catch
+        code = load_submitter(backend).run_inside(name, signals.received)
+    raise typer.Exit(code)
 
 
 def show_source(name: str, source: Source) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 from functools import partial
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from zeusrun.trial import Trial
 
 _Read = TypeVar("_Read")
-_ELSEWHERE = "name a file in a directory that you can write to"
 AsJson = Annotated[bool, Option("--json", help="Print JSON, for programs.")]
 Quiet = Annotated[bool, Option("--quiet", "-q", help="Print only problems; for cron.")]
 DryRun = Annotated[bool, Option("--dry-run", help="Show what would be done; change nothing.")]
@@ -191,28 +189,6 @@ def answer(
         screen.print(shown(screen.width) if callable(shown) else shown)
 
 
-def check_output(path: Path, flag: str) -> None:
-    """Check, before what takes long, that a file can be made or replaced.
-
-    Raises:
-        UsageError: If not; the message names the flag of the file.
-    """
-    try:
-        can_be = not path.is_dir() and os.access(_resolve(path).parent, os.W_OK)
-    except (OSError, RuntimeError):  # RuntimeError: links in a circle
-        can_be = False
-    if not can_be:
-        raise UsageError(f"{flag} {path} cannot be written; {_ELSEWHERE}")
-
-
-def _resolve(path: Path) -> Path:
-    """Follow the links of a path; raises ``OSError`` or ``RuntimeError`` if they form a circle."""
-    real = path.resolve()  # from Python 3.13 on, this raises nothing
-    if real.is_symlink():
-        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-    return real
-
-
 def write_output(path: Path, content: bytes) -> None:
     """Make or replace a file. A new one may be read by others, as far as the umask allows.
 
@@ -226,7 +202,7 @@ def write_output(path: Path, content: bytes) -> None:
         if path.exists() and not path.is_file():
             path.write_bytes(content)
         else:
-            real = _resolve(path)
+            real = path.resolve()
             fresh = real.with_name(f"{real.name}.{os.getpid()}.tmp")
             mode = stat.S_IMODE(real.stat().st_mode) if real.exists() else 0o666
             replace_file(real, content, fresh=fresh, mode=mode)
@@ -235,4 +211,4 @@ def write_output(path: Path, content: bytes) -> None:
         failure = f"{path} cannot be written: {why or error}"
         if number in SHORTAGES:
             raise ExportError(f"{failure}; {SHORTAGES[number]}") from error
-        raise UsageError(f"{failure}; {_ELSEWHERE}") from error
+        raise UsageError(f"{failure}; name a file in a directory that you can write to") from error

@@ -71,8 +71,6 @@ def report(
     """Write a page about past runs, or a snippet for a model card."""
     chosen = _format(output, form, figure)
     place = output or (Path("report.html") if chosen == "html" else None)
-    if place is not None:
-        options.check_output(place, "-o")
     if chosen in {"html", *FORMATS}:
         check_extra("zeusrun report", "report", "matplotlib")
     home, store = options.open_home(*jobs or ())
@@ -94,22 +92,18 @@ def report(
 
 def _format(output: Path | None, form: Form | None, figure: str | None) -> str:
     """Return a ``Form`` or one of ``FORMATS``; raises ``UsageError`` if the flags do not fit."""
-    by_name = None if output is None else _BY_SUFFIX.get(output.suffix.lower())
-    if by_name in FORMATS:
-        if form is not None:
-            raise UsageError(f"--format {form} does not fit {output}, a figure; leave it out")
-        if figure is not None and figure not in FIGURES:
-            raise UsageError(f"--figure {figure}: choose one of {', '.join(FIGURES)}")
-    elif figure is not None:
+    if output is not None and form is not None:
+        raise UsageError(f"the ending of {output} says the format; leave out --format {form}")
+    chosen: str = form or "html"
+    if output is not None:
+        if output.suffix.lower() not in _BY_SUFFIX:
+            raise UsageError(f"-o {output}: the name must end in {', '.join(_BY_SUFFIX)}")
+        chosen = _BY_SUFFIX[output.suffix.lower()]
+    if figure is not None and chosen not in FORMATS:
         raise UsageError("--figure needs a file for it: -o cost.svg (or .png, .pdf)")
-    if output is not None and form is None and by_name is None:
-        known = ", ".join(_BY_SUFFIX)
-        raise UsageError(f"-o {output}: the name must end in {known}; or choose a --format")
-    if None not in {form, by_name} and form != by_name:
-        raise UsageError(
-            f"--format {form} does not fit the ending of {output}; leave one of them out"
-        )
-    return form or by_name or "html"
+    if figure not in {None, *FIGURES}:
+        raise UsageError(f"--figure {figure}: choose one of {', '.join(FIGURES)}")
+    return chosen
 
 
 def _read_jobs(

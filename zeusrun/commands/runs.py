@@ -27,7 +27,7 @@ from zeusrun.launcher.rundir.ownership import files_of, find_own, find_place, le
 from zeusrun.launcher.rundir.record import read_live
 from zeusrun.maintenance.running import read_running
 from zeusrun.plain_text import plain_log_line, plain_text
-from zeusrun.run_on.registry import backend_of, describe_job, is_job, is_remote, load
+from zeusrun.run_on.registry import backend_of, describe_job, is_job, is_remote
 from zeusrun.trial import TrialStatus, rank_label
 from zeusrun.view.export import all_records, csv_text, json_line, print_json, print_text, sight_json
 
@@ -356,11 +356,11 @@ def _find_job(name: str) -> str | None:
 
 def _show_job(name: str, *, follow: bool) -> None:
     """Print what a submit in a scheduler has printed, with ``follow`` until its job has ended."""
-    from zeusrun.commands.follow import show_source  # noqa: PLC0415 - few need it
+    from zeusrun.commands.follow import load_submitter, show_source  # noqa: PLC0415 - few need it
 
     if (backend := backend_of(name)) is None:  # of a newer version
         raise UsageError(describe_job(name, None))
-    with load(backend, "submit").open_output(name, follow=follow) as source:
+    with load_submitter(backend).open_output(name, follow=follow) as source:
         show_source(name, source)
 
 

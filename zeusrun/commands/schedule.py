@@ -13,7 +13,7 @@ import typer
 from typer import Argument, Option
 
 from zeusrun.clock import read_clock
-from zeusrun.commands.options import AsJson, DryRun, JobFile, console, job_name, read_each
+from zeusrun.commands.options import AsJson, DryRun, JobFile, answer, console, job_name, read_each
 from zeusrun.errors import JobFileError, LaunchError, UsageError
 from zeusrun.files.home import trusted_home
 from zeusrun.launcher.processes.programs import run_foreground
@@ -122,7 +122,7 @@ def _add_in_cluster(spec: JobSpec, schedule: Schedule, *, dry_run: bool, as_json
             f"{spec.source}: --in-cluster is for run_on with a scheduler that starts jobs itself, "
             "and this job names its machines"
         )
-    submitter.add_schedule(spec, schedule, dry_run=dry_run, as_json=as_json)
+    answer(*submitter.add_schedule(spec, schedule, dry_run=dry_run), as_json=as_json)
 
 
 def _first(schedule: Schedule, form: str) -> str:

@@ -1,4 +1,4 @@
-"""The verbs that run a job: ``submit`` and ``rerun``."""
+"""The verb ``submit``, which runs a job."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer import Option
+from typer import Argument, Option
 
 from zeusrun.commands import options
 from zeusrun.commands.compose import compose
-from zeusrun.commands.follow import submitter_of
 from zeusrun.commands.recurrence import run_recurrence
 from zeusrun.errors import UsageError
 from zeusrun.jobfile.hosts import parse_hostfile
@@ -51,8 +50,12 @@ OverlapRule = Annotated[
 
 
 def submit(
-    job: options.JobFile,
+    job: Annotated[Path | None, Argument(metavar="JOB.yaml", help="The job file.")] = None,
     *,
+    like: Annotated[
+        str | None,
+        Option(metavar="TRIAL", help="Run the job of a past run again, with its batch size."),
+    ] = None,
     overrides: options.Overrides = None,
     batch_size: Annotated[
         int | None, Option(metavar="N", help="Use this candidate instead of the policy's choice.")
@@ -78,21 +81,31 @@ def submit(
 ) -> None:
     """Run the job once: choose, launch, meter, record."""
     changes = [*(overrides or []), *_read_nodes(nodes_from, fan_out)]
-    spec = load_spec(job, changes)
     request = Request(
         overrides=tuple(changes), batch_size=batch_size, overlap=overlap, wait=wait, quiet=quiet
     )
+    if like is not None:
+        if job is not None or batch_size is not None:
+            raise UsageError(
+                "--like takes the job and the batch size of a past run; leave out both"
+            )
+        spec, request = _repeat(like, request)
+    elif job is not None:
+        spec = load_spec(job, changes)
+    else:
+        raise typer.BadParameter("name a job file, or a past run: --like TRIAL")
     elsewhere = _find_submitter(spec, request)
     if not elsewhere and detach:
         raise UsageError(
-            f"--detach is for run_on: {' or '.join(BACKENDS)}; use `nohup zeusrun submit {job} &`"
+            f"--detach is for run_on: {' or '.join(BACKENDS)}; write `nohup` before the command "
+            "and `&` after it"
         )
     if elsewhere and wait and detach:
         raise UsageError(
             "--wait waits for GPUs of this machine, and run_on trains elsewhere; leave it out"
         )
     if dry_run and elsewhere is not None:
-        elsewhere.show(spec, request, as_json=as_json)
+        options.answer(*elsewhere.show(spec, request), as_json=as_json)
         return
     if dry_run:
         with contextlib.closing(compose(spec, request.forced)) as submission:
@@ -101,8 +114,12 @@ def submit(
     raise typer.Exit(run_job(spec, request, detach=detach, as_json=as_json))
 
 
-def _find_submitter(spec: JobSpec, request: Request) -> Submitter | None:
+def _find_submitter(spec: JobSpec, request: Request) -> Submitter[Any] | None:
     """Return what submits a job elsewhere, if it says so; a wrong batch size waits for nothing."""
+    if spec.run_on is None:
+        return None
+    from zeusrun.commands.follow import submitter_of  # noqa: PLC0415 - few jobs need it
+
     elsewhere = submitter_of(spec)
     if elsewhere is not None and request.forced is not None:
         request.forced.check(spec.batch_size.candidates)
@@ -141,31 +158,23 @@ def _read_nodes(nodes_from: str | None, fan_out: str | None) -> list[str]:
     return [*others, f"run_on.hosts={json.dumps(words)}", *changes]
 
 
-def rerun(
-    trial: options.TrialName,
-    *,
-    overrides: options.Overrides = None,
-    as_json: options.AsJson = False,
-    quiet: options.Quiet = False,
-) -> None:
-    """Run the job of a past run again, with the same batch size."""
-    home, store = options.open_home(trial)
-    found = options.find_trial(trial, store)
+def _repeat(name: str, request: Request) -> tuple[JobSpec, Request]:
+    """Return the job of a past run, and the request to run it with the same batch size."""
+    home, store = options.open_home(name)
+    found = options.find_trial(name, store)
     job_copy = files_of(home, found).job_copy
     if not job_copy.is_file():
         raise UsageError(
             f"the copy of the job file of {found.trial} is gone: {job_copy}; submit the job file "
             f"with --batch-size {found.global_batch_size}"
         )
-    spec = load_spec(job_copy, overrides or [])
-    request = Request(
-        overrides=tuple(overrides or ()),
+    spec = load_spec(job_copy, request.overrides)
+    return spec, replace(
+        request,
         batch_size=found.global_batch_size,
-        why=f"as in {found.trial}, by rerun",
-        quiet=quiet,
+        why=f"as in {found.trial}, by --like",
         warning=_warn_of_timeout(found, spec),
     )
-    raise typer.Exit(run_job(spec, request, as_json=as_json))
 
 
 def _warn_of_timeout(stopped: Trial, spec: JobSpec) -> str | None:
@@ -174,7 +183,7 @@ def _warn_of_timeout(stopped: Trial, spec: JobSpec) -> str | None:
         return None
     return (
         f"{stopped.trial} was stopped by its timeout_s, which still applies, and will probably "
-        f"stop this run, too. To let it finish: zeusrun rerun {stopped.trial} --set timeout_s=null"
+        "stop this run, too. To let it finish, add --set timeout_s=null"
     )
 
 

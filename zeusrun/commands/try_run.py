@@ -17,7 +17,6 @@ from zeusrun.jobfile.guess.guess import Batch, correct_batch, see_optimizer
 from zeusrun.jobfile.guess.script import read_text
 from zeusrun.jobfile.metrics_section import find_metrics
 from zeusrun.jobfile.spec import load_spec
-from zeusrun.metrics.printed import find_agreeing
 from zeusrun.metrics.progress import TrainingSummary
 from zeusrun.metrics.propose import a_little_worse, describe_choice
 from zeusrun.metrics.propose_pattern import find_epochs, list_likely
@@ -32,7 +31,7 @@ from zeusrun.reasons import ReasonCode
 from zeusrun.view.sheets import metrics_table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from zeusrun.commands.short_run import Tried
@@ -144,17 +143,15 @@ def _describe(
     tried: Tried, proposal: Proposal | None, shape: Shape | None, path: Path
 ) -> tuple[tuple[str, str, float, str] | None, list[str]]:
     """Return the objective for the job file, if it is known, and the lines for people."""
-    progress = tried.progress
     if proposal is None:
         nothing = " ".join(filter(None, [tried.idle, _NOTHING_SEEN]))
         return None, [nothing, *_describe_likely(tried)]
-    chosen = [*describe_choice(proposal, progress.seen)]
+    chosen = [*describe_choice(proposal, tried.progress.seen)]
     if proposal.mode is None:
         return None, [*chosen, _ask_for_mode(proposal, path)]
     objective, proposed = _describe_proposal(proposal, shape, proposal.mode, whole=tried.is_whole)
     return objective, [
         *chosen,
-        *_describe_agreement(proposal, progress, tried.printed),
         proposed,
         f"Next: set the target to what you need, then run: zeusrun submit {path}",
     ]
@@ -207,16 +204,6 @@ def _may_be_too_short(tried: Tried) -> bool:
     if trial.cause is None or tried.ended or trial.reason_code is ReasonCode.CANNOT_IMPORT:
         return False
     return bool(tried.progress.steps) or _OF_EPOCHS.search(trial.cause) is not None
-
-
-def _describe_agreement(
-    proposal: Proposal, progress: Progress, printed: Sequence[str]
-) -> Iterator[str]:
-    """Yield which printed line agrees with the value of a proposed metric, if one does."""
-    seen = (proposal.metric, proposal.source) in progress.seen
-    line = find_agreeing(printed, proposal.metric, proposal.last) if seen else None
-    if line is not None:
-        yield f"It agrees with the printed line: {plain_text(line.strip())}"
 
 
 def _describe_likely(tried: Tried) -> Iterator[str]:

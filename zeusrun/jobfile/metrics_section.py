@@ -6,10 +6,10 @@ import difflib
 import re
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from zeusrun.jobfile.section import Section
-from zeusrun.jobfile.values import SourceName, Template  # noqa: TC001 - pydantic reads the annotations
+from zeusrun.jobfile.values import SourceName, Template, goes_with
 
 READY = {
     "torchvision": (
@@ -44,15 +44,28 @@ COUNTERS = frozenset({"epoch", "step"})
 """The groups that count and are no metrics."""
 
 _FILES = ("csv", "jsonl")
-# Key of metrics: the sources that it goes with.
-_SOURCES_OF = {
-    "pattern": ("stdout",),
-    "path": _FILES,
-    "name": ("stdout", *_FILES),
-    "epoch": _FILES,
-    "step": _FILES,
-}
-_EXAMPLE_PATHS = {"csv": "logs/**/metrics.csv", "jsonl": "out/log.jsonl"}
+_IN_FILE = goes_with("source", *_FILES)
+
+
+def check_pattern(text: str) -> None:
+    """Raise ``ValueError`` if a text is neither a ready pattern nor one with named groups."""
+    if text in READY:
+        return
+    try:
+        groups = re.compile(text).groupindex
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ValueError(f"is no regular expression: {error} in '{text}'") from error
+    if not groups:
+        close = difflib.get_close_matches(text, READY, n=1)
+        hint = "give the number a name, such as 'val_acc=(?P<val_acc>\\S+)'"
+        hint = f"did you mean {close[0]!r}?" if close else hint
+        raise ValueError(f"has no named group in '{text}'; {hint}")
+
+
+def _check_patterns(patterns: tuple[str, ...]) -> tuple[str, ...]:
+    for pattern in patterns:
+        check_pattern(pattern)
+    return patterns
 
 
 class Metrics(Section):
@@ -71,58 +84,32 @@ class Metrics(Section):
         WithJsonSchema(
             {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
         ),
+        goes_with("source", "stdout"),
+        AfterValidator(_check_patterns),
     ] = Field(
         (),
         description="With stdout: one or more regular expressions whose named groups are metrics, "
         "or torchvision, nanogpt, torchtitan, megatron, pytorch_examples.",
     )
-    path: Template | None = Field(
+    path: Annotated[
+        Template | None, goes_with("source", *_FILES, example="path: logs/**/metrics.csv")
+    ] = Field(
         None,
         min_length=1,
         description="The file to read: a glob, relative to workdir; ${...} placeholders.",
     )
-    name: str | None = Field(
+    name: Annotated[str | None, goes_with("source", "stdout", *_FILES)] = Field(
         None,
         min_length=1,
         description="The column, key or group that contains objective.metric, if it has "
         "another name.",
     )
-    epoch: str | None = Field(
+    epoch: Annotated[str | None, _IN_FILE] = Field(
         None, min_length=1, description="The column or key that counts epochs."
     )
-    step: str | None = Field(None, min_length=1, description="The column or key that counts steps.")
-
-    @field_validator("pattern", "path", "name", "epoch", "step")
-    @classmethod
-    def _check(
-        cls, value: str | tuple[str, ...] | None, info: ValidationInfo
-    ) -> str | tuple[str, ...] | None:
-        key, source = str(info.field_name), info.data.get("source")
-        if source is None:  # it is itself wrong: then its own error counts
-            return value
-        if value and source not in _SOURCES_OF[key]:
-            raise ValueError(f"only goes with source: {', '.join(_SOURCES_OF[key])}, not {source}")
-        if key == "path" and value is None and source in _EXAMPLE_PATHS:
-            example = _EXAMPLE_PATHS[source]
-            raise ValueError(f"is missing: source {source} needs it, for example path: {example}")
-        for pattern in value or () if key == "pattern" else ():
-            check_pattern(pattern)
-        return value
-
-
-def check_pattern(text: str) -> None:
-    """Raise ``ValueError`` if a text is neither a ready pattern nor one with named groups."""
-    if text in READY:
-        return
-    try:
-        groups = re.compile(text).groupindex
-    except (re.error, OverflowError, RecursionError) as error:
-        raise ValueError(f"is no regular expression: {error} in '{text}'") from error
-    if not groups:
-        close = difflib.get_close_matches(text, READY, n=1)
-        hint = "give the number a name, such as 'val_acc=(?P<val_acc>\\S+)'"
-        hint = f"did you mean {close[0]!r}?" if close else hint
-        raise ValueError(f"has no named group in '{text}'; {hint}")
+    step: Annotated[str | None, _IN_FILE] = Field(
+        None, min_length=1, description="The column or key that counts steps."
+    )
 
 
 def find_metrics(patterns: tuple[str, ...]) -> list[str]:

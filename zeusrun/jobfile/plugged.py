@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from pydantic import AfterValidator, ValidationInfo
 from pydantic_core import core_schema
 
+from zeusrun.jobfile.hosts import parse_hosts
 from zeusrun.jobfile.section import Section
 from zeusrun.parts import load_part
 from zeusrun.run_on.registry import BACKENDS
@@ -58,6 +59,11 @@ class PartSection(Section):
         return next((part for part in parts.values() if isinstance(part, cls)), None)
 
     @property
+    def needs_hooks(self) -> bool:
+        """Whether it does nothing without the hooks in the ranks."""
+        return True
+
+    @property
     def excludes(self) -> tuple[str, ...]:
         """The parts that cannot be used together with it."""
         return ()
@@ -76,11 +82,6 @@ class PartSection(Section):
     def most_ranks(self) -> int | None:
         """The largest number of ranks; ``None`` if it does not change."""
         return None
-
-    @property
-    def needs_hooks(self) -> bool:
-        """Whether its rank side needs the hooks of zeusrun."""
-        return True
 
     def check(self, data: Mapping[str, Any]) -> None:
         """Raise ``ValueError`` if the values of other keys do not allow the section.
@@ -133,9 +134,9 @@ def plug(name: str) -> Any:  # noqa: ANN401 - the type of a field
 
     def check(section: PartSection | None, info: ValidationInfo) -> PartSection | None:
         if section is not None:
-            section.check(info.data)
             if section.needs_hooks and info.data.get("instrument") is False:
                 raise ValueError("needs the hooks of zeusrun; remove instrument: false")
+            section.check(info.data)
             for other in section.excludes:
                 if info.data.get(other) is not None:
                     raise ValueError(f"cannot be used together with {other!r}; keep one of them")
@@ -201,6 +202,8 @@ def count_ranks(values: Mapping[str, Any]) -> int | None:
     launch, run_on = values.get("launch"), values.get("run_on")
     if launch is None or "run_on" not in values:
         return None
-    counts = [launch.nproc_per_node] * (launch.nnodes or 1)
-    counts = counts if run_on is None else run_on.count_ranks(launch)
+    if run_on is None or run_on.scheduler is not None:
+        counts = [launch.nproc_per_node] * (launch.nnodes or 1)
+    else:  # a hostfile may change
+        counts = [host.slots or launch.nproc_per_node for host in parse_hosts(run_on.hosts)]
     return sum(counts) if counts and all(isinstance(each, int) for each in counts) else None

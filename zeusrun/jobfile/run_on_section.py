@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import shlex
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, Field, create_model, model_validator
@@ -16,10 +14,14 @@ from zeusrun.errors import JobFileError
 from zeusrun.jobfile.hosts import Host, parse_host, parse_hostfile, parse_hosts
 from zeusrun.jobfile.plugged import LOCAL, Plugged
 from zeusrun.jobfile.section import Section
-from zeusrun.jobfile.values import read_by
+from zeusrun.jobfile.validators import check_one
+from zeusrun.jobfile.values import read_by, user_path
+from zeusrun.jobfile.yaml_reader import read_text
 from zeusrun.run_on.registry import BACKENDS, load
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from typing_extensions import Self
 
     from zeusrun.jobfile.sections import Launch
@@ -67,10 +69,12 @@ class SchedulerSection(Section):
     """Whether the other hosts join by themselves, as soon as they can."""
 
     @classmethod
-    def of(cls, run_on: Machines | None) -> Self | None:
-        """Return this section of ``run_on``; ``None`` if the job does not run there."""
+    def of(cls, run_on: Machines | None) -> Self:
+        """Return this section of ``run_on``; ``JobFileError`` if the job does not run there."""
         own = None if run_on is None else run_on.scheduled
-        return own if isinstance(own, cls) else None
+        if not isinstance(own, cls):
+            raise JobFileError(f"'run_on' does not name {cls.__name__} any more; submit it again")
+        return own
 
     @property
     def python_words(self) -> list[str]:
@@ -117,13 +121,7 @@ class Machines(Section):
     def _check_ways(self) -> Self:
         ways: dict[str, object] = {"hosts": self.hosts or None, "hostfile": self.hostfile}
         ways |= {name: getattr(self, name) for name in BACKENDS}
-        given = [name for name, value in ways.items() if value is not None]
-        if len(given) != 1:
-            raise ValueError(
-                f"takes one of hosts, such as [a, b], hostfile, {', '.join(BACKENDS)} (a section, "
-                "which may be {}); "
-                f"it has {' and '.join(given) or 'none'}"
-            )
+        check_one(ways, "; an empty section is {}")
         return self
 
     def check_launch(self, launch: Launch) -> None:
@@ -145,12 +143,6 @@ class Machines(Section):
             )
         if launch.gpus != "all":
             raise ValueError(f"has gpus: {launch.gpus}, but with {key}, only gpus: all is possible")
-
-    def count_ranks(self, launch: Launch) -> list[int | str]:
-        """Return the processes of each machine, as far as the job file names the machines."""
-        if self.scheduler is not None:
-            return [launch.nproc_per_node] * (launch.nnodes or 1)
-        return [host.slots or launch.nproc_per_node for host in map(parse_host, self.hosts)]
 
     @property
     def scheduler(self) -> str | None:
@@ -180,7 +172,7 @@ class Machines(Section):
         """Return the absolute path of the hostfile; ``folder`` is that of the job file."""
         if self.hostfile is None:
             return None
-        return Path(os.path.normpath(folder / os.path.expanduser(self.hostfile)))  # noqa: PTH111 - never raises
+        return user_path(folder, self.hostfile)
 
     def host_list(self, folder: Path, nnodes: int | None = None) -> tuple[Host, ...]:
         """Return the hosts, those of the hostfile as it is now; none yet if a scheduler has them.
@@ -195,17 +187,9 @@ class Machines(Section):
         if path is None:
             return parse_hosts(self.hosts)
         try:
-            with path.open("rb") as file:  # it may be a pipe: <(scontrol show hostnames)
-                content = file.read(_MAX_BYTES + 1)
-            if len(content) > _MAX_BYTES:
-                raise JobFileError(
-                    f"'run_on.hostfile': {path} is larger than {_MAX_BYTES >> 20} MiB"
-                )
-            hosts = parse_hostfile(content.decode("utf-8-sig", "backslashreplace"), f"{path}:")
-        except (OSError, ValueError) as error:  # ValueError also for a NUL in the name
-            reason = getattr(error, "strerror", None)
-            said = f"{path} cannot be read: {reason}" if reason else error
-            raise JobFileError(f"'run_on.hostfile': {said}") from error
+            hosts = parse_hostfile(read_text(path, _MAX_BYTES, "hostfile"), f"{path}:")
+        except (JobFileError, ValueError) as error:
+            raise JobFileError(f"'run_on.hostfile': {error}") from error
         if nnodes not in {None, len(hosts)}:
             raise JobFileError(f"{path} has {len(hosts)} hosts, but launch.nnodes is {nnodes}")
         return hosts

@@ -8,18 +8,25 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import AfterValidator, Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, Field, ValidationInfo
 from pydantic_core import PydanticCustomError
 
 from zeusrun.jobfile.section import NO_CANDIDATE, Section
-from zeusrun.jobfile.validators import CatchUp, Overlap, StartBy, check_history, check_url
-from zeusrun.jobfile.values import (  # noqa: TC001 - pydantic reads the annotations
+from zeusrun.jobfile.validators import (
+    CatchUp,
+    Overlap,
+    StartBy,
+    check_history,
+    check_url,
+)
+from zeusrun.jobfile.values import (
     Duration,
     Event,
     PolicyName,
     Processes,
     Size,
     TimeOfDay,
+    goes_with,
 )
 
 if TYPE_CHECKING:
@@ -101,12 +108,6 @@ def _check_default(default: int, info: ValidationInfo) -> int:
     return default
 
 
-def _check_per_device_max(limit: int | None, info: ValidationInfo) -> int | None:
-    if limit is not None and info.data.get("apply") == "dataloader":
-        raise ValueError("only goes with apply: script, since a data loader cannot split batches")
-    return limit
-
-
 class BatchSizes(Section):
     """Global batch sizes: samples per optimizer step over all ranks."""
 
@@ -125,7 +126,7 @@ class BatchSizes(Section):
         description="How it reaches the training. script: by an argument or a call; dataloader: a "
         "hook hands it to the DataLoader that draws batches of default ÷ ranks.",
     )
-    per_device_max: Annotated[int | None, AfterValidator(_check_per_device_max)] = Field(
+    per_device_max: Annotated[int | None, goes_with("apply", "script")] = Field(
         None,
         ge=1,
         le=1 << 20,
@@ -204,14 +205,6 @@ class EarlyStop(Section):
     )
 
 
-# Key of power_limit: the key and the choice that it goes with, and an example.
-_GOES_WITH = {
-    "watts": ("mode", "fixed", "watts: 200"),
-    "objective": ("mode", "optimize", "objective: energy"),
-    "factor": ("objective", "max_slowdown", "factor: 1.1"),
-}
-
-
 class PowerLimit(Section):
     """How the power limit of the GPUs is set."""
 
@@ -220,29 +213,25 @@ class PowerLimit(Section):
         description="optimize: find and hold the best limit; fixed: hold watts; observe: change "
         "nothing.",
     )
-    watts: float | None = Field(None, gt=0, description="Watts per GPU, with mode fixed.")
-    objective: Literal["cost", "energy", "time", "max_slowdown"] = Field(
+    watts: Annotated[float | None, goes_with("mode", "fixed", example="watts: 200")] = Field(
+        None, gt=0, description="Watts per GPU, with mode fixed."
+    )
+    objective: Annotated[
+        Literal["cost", "energy", "time", "max_slowdown"],
+        goes_with("mode", "optimize", usual="cost"),
+    ] = Field(
         "cost",
         description="What optimize minimises. cost: the cost, by objective.eta_knob; energy: "
         "joules; time: seconds; max_slowdown: joules, but at most factor times slower.",
     )
-    factor: float | None = Field(
+    factor: Annotated[
+        float | None, goes_with("objective", "max_slowdown", example="factor: 1.1")
+    ] = Field(
         None,
         ge=1,
         description="With max_slowdown: the longest allowed time, relative to the time at the "
         "highest limit, such as 1.1.",
     )
-
-    @field_validator("watts", "objective", "factor")
-    @classmethod
-    def _check(cls, value: float | str | None, info: ValidationInfo) -> float | str | None:
-        key, wanted, example = _GOES_WITH[str(info.field_name)]
-        chosen = info.data.get(key)  # absent if it is itself wrong: then its own error counts
-        if chosen == wanted and value is None:
-            raise ValueError(f"is missing: {key} {wanted} needs it, for example {example}")
-        if chosen not in (None, wanted) and value not in (None, "cost"):
-            raise ValueError(f"only goes with {key}: {wanted}, not {chosen}")
-        return value
 
 
 class StallSection(Section, title="Stall"):

@@ -9,7 +9,7 @@ from collections.abc import Mapping  # noqa: TC003 - pydantic reads the annotati
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -65,7 +65,7 @@ from zeusrun.parts import PARTS
 from zeusrun.trial import name_variant
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from zeusrun.jobfile.plugged import PartSection
     from zeusrun.jobfile.run_on_section import Machines
@@ -78,6 +78,14 @@ else:
     _RunOn = Annotated[Any, Plugged(partial(find_section, "run_on")), BeforeValidator(read_run_on)]
     _Price = Annotated[Any, Plugged(partial(find_section, "price"))]
     _Carbon = Annotated[Any, Plugged(partial(find_section, "carbon"))]
+
+
+_Value = TypeVar("_Value")
+
+
+def _first(values: Iterable[_Value | None]) -> _Value | None:
+    """Return the first value that is known."""
+    return next(filter(None, values), None)
 
 
 def _check_instrument(instrument: bool, info: ValidationInfo) -> bool:
@@ -251,8 +259,8 @@ class _Job(Section):
     def variant(self) -> str | None:
         """How the batch size adapts within a run, and the ranks agree; ``None`` for neither."""
         parts = self.parts.values()
-        batch = next(filter(None, (part.batch_variant for part in parts)), None)
-        return name_variant(batch, next(filter(None, (part.sync_variant for part in parts)), None))
+        batch = _first(part.batch_variant for part in parts)
+        return name_variant(batch, _first(part.sync_variant for part in parts))
 
     @property
     def adapts(self) -> bool:
@@ -262,7 +270,7 @@ class _Job(Section):
     @property
     def most_ranks(self) -> int | None:
         """The largest number of ranks; ``None`` if it does not change."""
-        return next(filter(None, (part.most_ranks for part in self.parts.values())), None)
+        return _first(part.most_ranks for part in self.parts.values())
 
     def learning_rate_for(self, global_batch_size: int) -> float | None:
         """Return the learning rate at a batch size; ``None`` without a learning_rate section."""

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -14,11 +12,15 @@ from pydantic import AfterValidator, Field, ValidationInfo, field_validator, mod
 
 from zeusrun.errors import JobFileError
 from zeusrun.jobfile.section import Section
+from zeusrun.jobfile.validators import check_one
+from zeusrun.jobfile.values import read_by, user_path
+from zeusrun.jobfile.yaml_reader import read_text
 from zeusrun.tariff import Tariff, from_points, parse_time
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from datetime import tzinfo
+    from pathlib import Path
 
     from typing_extensions import Self
 
@@ -27,7 +29,6 @@ _RANGE = re.compile(r"\s*(\w+)\s*(?:-\s*(\w+)\s*)?")
 _MAX_PER_KWH = 1e9  # also in the smallest currency; larger numbers could overflow a sum
 _MAX_G_PER_KWH = 1e5  # lignite has about 1,100
 _YEAR_2200 = 7_258_118_400  # a time beyond it is a slip, and one near year 9999 cannot be shown
-_NO_TEXT = "{} is not UTF-8 text; save it as CSV in UTF-8"
 _MAX_BYTES = 16 << 20  # a year of quarters of an hour has 1 MB
 
 
@@ -63,12 +64,11 @@ class CarbonRow(WeekRow):
     )
 
 
-def _check_tz(tz: str | None) -> str | None:
+def _zone(tz: str | None) -> tzinfo | None:
     try:
-        _zone(tz)
+        return None if tz is None else ZoneInfo(tz)
     except (ZoneInfoNotFoundError, ValueError, OSError):
         raise ValueError(f"must be a time zone such as Europe/Berlin, not {tz!r}") from None
-    return tz
 
 
 class _TariffSection(Section):
@@ -82,7 +82,7 @@ class _TariffSection(Section):
         min_length=1,
         description="A CSV file, relative to the job file: a time and the rate from then on.",
     )
-    tz: Annotated[str | None, AfterValidator(_check_tz)] = Field(
+    tz: Annotated[str | None, read_by(_zone)] = Field(
         None,
         description="Time zone of the table, and of times without an offset in the file; null: "
         "the machine's own.",
@@ -90,11 +90,8 @@ class _TariffSection(Section):
 
     @model_validator(mode="after")
     def _check_rates(self) -> Self:
-        ways = {self.rate_key: self._rate(self), "table": self.table or None, "csv": self.csv}
-        used = [name for name, way in ways.items() if way is not None]
-        if len(used) != 1:
-            given = " and ".join(used) or "none of them"
-            raise ValueError(f"takes exactly one of {', '.join(ways)}; it has {given}")
+        rate, table = self._rate(self), self.table or None
+        check_one({self.rate_key: rate, "table": table, "csv": self.csv})
         self._week()
         return self
 
@@ -102,7 +99,7 @@ class _TariffSection(Section):
         """Return the absolute path of the CSV file; ``folder`` is that of the job file."""
         if self.csv is None:
             return None
-        return Path(os.path.normpath(folder / os.path.expanduser(self.csv)))  # noqa: PTH111 - never raises
+        return user_path(folder, self.csv)
 
     def build(self, folder: Path) -> Tariff:
         """Return the tariff; ``folder`` is that of the job file.
@@ -214,10 +211,6 @@ def _expand(text: str, names: Mapping[str, int], expected: str) -> frozenset[int
     return frozenset(found)
 
 
-def _zone(tz: str | None) -> tzinfo | None:
-    return None if tz is None else ZoneInfo(tz)
-
-
 def load_tariff(path: Path, zone: tzinfo | None, bounds: tuple[float, float]) -> Tariff:
     """Load a CSV file; a first row without a digit at its beginning is a heading.
 
@@ -226,25 +219,17 @@ def load_tariff(path: Path, zone: tzinfo | None, bounds: tuple[float, float]) ->
     Raises:
         JobFileError: If it cannot be read, or a row has no time or no rate.
     """
-    try:
-        if not path.is_file() and path.exists():
-            raise JobFileError(f"{path} is not a file; price.csv and carbon.csv name a CSV file")
-        if path.stat().st_size > _MAX_BYTES:
-            raise JobFileError(f"{path} is larger than {_MAX_BYTES >> 20} MiB; is it a tariff?")
-        text = path.read_bytes().decode("utf-8-sig")
-        if "\0" in text:
-            raise JobFileError(_NO_TEXT.format(path))
-        rows = [*csv.reader(io.StringIO(text, newline=""))]
-    except UnicodeDecodeError as error:
-        raise JobFileError(_NO_TEXT.format(path)) from error
-    except (OSError, ValueError, csv.Error) as error:  # ValueError: a NUL in the name
-        reason = getattr(error, "strerror", None) or error
-        raise JobFileError(f"{path} cannot be read: {reason}") from error
+    if path.exists() and not path.is_file():  # a pipe could block
+        raise JobFileError(f"{path} is not a file; price.csv and carbon.csv name a CSV file")
+    text = read_text(path, _MAX_BYTES, "CSV file")
     points: list[tuple[float, float]] = []
-    for number, row in enumerate(rows, 1):
-        heading = number == 1 and not "".join(row[:1]).strip()[:1].isdigit()
-        if not heading and any(cell.strip() for cell in row):
-            points.append(_read_row(f"{path}:{number}", row, zone, bounds, points[-1:]))
+    try:
+        for number, row in enumerate(csv.reader(io.StringIO(text, newline="")), 1):
+            heading = number == 1 and not "".join(row[:1]).strip()[:1].isdigit()
+            if not heading and any(cell.strip() for cell in row):
+                points.append(_read_row(f"{path}:{number}", row, zone, bounds, points[-1:]))
+    except csv.Error as error:
+        raise JobFileError(f"{path} cannot be read: {error}") from error
     if not points:
         raise JobFileError(f"{path} has no rates; write rows such as 2026-03-01T00:00+01:00,0.31")
     return from_points(points)

@@ -13,7 +13,7 @@ from zeusrun.errors import did_you_mean
 from zeusrun.plugins import plugin_names
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from pydantic import ValidationInfo
 
@@ -157,3 +157,11 @@ def check_max(highest: int | None, info: ValidationInfo) -> int | None:
     if highest is not None and lowest is not None and highest < lowest:
         raise ValueError(f"is {highest}, less than min ({lowest})")
     return highest
+
+
+def check_one(ways: Mapping[str, object], hint: str = "") -> None:
+    """Raise ``ValueError`` unless exactly one of some keys has a value."""
+    used = [name for name, value in ways.items() if value is not None]
+    if len(used) != 1:
+        given = " and ".join(used) or "none of them"
+        raise ValueError(f"takes exactly one of {', '.join(ways)}; it has {given}{hint}")

@@ -61,6 +61,25 @@ def read_by(rule: Callable[[str], object]) -> BeforeValidator:
     return BeforeValidator(check)
 
 
+def goes_with(
+    key: str, *choices: str, example: str = "", usual: str | None = None
+) -> AfterValidator:
+    """Let a value be set only with some choices of a key above it.
+
+    With an ``example``, it must be set with these; ``usual`` goes with every choice.
+    """
+
+    def check(value: object, info: ValidationInfo) -> object:
+        chosen = info.data.get(key)  # absent if it is itself wrong: then its own error counts
+        if value is None and example and chosen in choices:
+            raise ValueError(f"is missing: {key} {chosen} needs it, for example {example}")
+        if chosen not in (None, *choices) and value not in (None, (), usual):
+            raise ValueError(f"only goes with {key}: {', '.join(choices)}, not {chosen}")
+        return value
+
+    return AfterValidator(check)
+
+
 def _any_of(*forms: dict[str, Any]) -> WithJsonSchema:
     return WithJsonSchema({"anyOf": [*forms]})
 
@@ -108,6 +127,11 @@ def resolve_path(source: Path, text: str, *, escape: bool = False) -> Path:
     """
     directory = str(source.parent)
     return Path(os.path.normpath(Path(directory.replace("$", "$$") if escape else directory, text)))
+
+
+def user_path(folder: Path, text: str) -> Path:
+    """Return the absolute form of a path relative to a folder; ``~`` is the user's home."""
+    return Path(os.path.normpath(folder / os.path.expanduser(text)))  # noqa: PTH111 - never raises
 
 
 def check_path(

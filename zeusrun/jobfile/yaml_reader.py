@@ -120,7 +120,7 @@ def read_document(path: Path) -> JobDocument:
     Raises:
         JobFileError: If the file cannot be read, or is not YAML.
     """
-    return parse_document(_read_text(path), str(path))
+    return parse_document(read_text(path, MAX_BYTES, "job file"), str(path))
 
 
 def parse_document(text: str, label: str) -> JobDocument:
@@ -145,27 +145,32 @@ def write_job_yaml(record: Mapping[str, Any]) -> str:
     return yaml.dump(dict(record), Dumper=_CoreDumper, sort_keys=False, allow_unicode=True)
 
 
-def _read_text(path: Path) -> str:
+def read_text(path: Path, max_bytes: int, kind: str) -> str:
+    """Return the text of a file that a user has named, which is to be of a ``kind``.
+
+    Raises:
+        JobFileError: If it cannot be read, is larger than ``max_bytes``, or is no UTF-8 text.
+    """
     try:
-        with path.open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
+        with path.open("rb") as file:  # it may be a pipe: <(scontrol show hostnames)
+            content = file.read(max_bytes + 1)
     except FileNotFoundError as error:
         meant = path.with_name(f"{path.name}.yaml") if path.name else path
         hint = f"; did you mean {meant}?" if os.path.isfile(meant) else ""  # noqa: PTH113 - never raises
         raise JobFileError(f"{path}: there is no such file{hint}") from error
     except IsADirectoryError as error:
-        raise JobFileError(f"{path} is a directory; name the job file in it") from error
+        raise JobFileError(f"{path} is a directory; name the {kind} in it") from error
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         reason = getattr(error, "strerror", None) or error
         raise JobFileError(f"{str(path)!r} cannot be read: {reason}") from error
-    if len(content) > MAX_BYTES:
-        raise JobFileError(f"{path} is larger than {MAX_BYTES // 1024} KiB; is it a job file?")
+    if len(content) > max_bytes:
+        raise JobFileError(f"{path} is larger than {max_bytes // 1024:,} KiB; is it a {kind}?")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise JobFileError(
-            f"{path}:{line}: this line is not UTF-8 text; is it a job file?"
+            f"{path}:{line}: this line is not UTF-8 text; is it a {kind}?"
         ) from error
 
 

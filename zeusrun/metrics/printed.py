@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from decimal import Decimal
 from typing import TYPE_CHECKING, NamedTuple
 
 from zeusrun.metrics.propose import NO_METRIC
@@ -153,43 +152,6 @@ def _unique(numbers: list[Number]) -> list[Number]:
         named[at] = each._replace(name="" if name in taken else name)
         taken.add(name)
     return named
-
-
-def find_agreeing(printed: Sequence[str], metric: str, value: float) -> str | None:
-    """Return the last printed line with a metric of such a name and value; ``None`` without one.
-
-    A line of the same data (validation, test) goes before one of other data.
-    """
-    names = set(re.findall(r"[a-z]+", metric.lower()))
-    own, part = ({word[:3] for word in each} for each in (names - EVALUATIONS, names & EVALUATIONS))
-    found = None
-    for line in reversed(printed):
-        for number in read_line(line[:1000]):
-            text = line[number.start : number.end]
-            words = {word[:3] for word in re.findall(r"[a-z]+", number.name)}
-            if "." not in text or not own or not own <= words or "tra" in words - own:
-                continue
-            scale = 100 if line[number.end : number.end + 1] == "%" else 1
-            if _rounds_to(value * scale, text) or (scale == 1 and _rounds_to(value * 100, text)):
-                if not part or part & words:
-                    return line
-                found = found or line
-    return found
-
-
-def _rounds_to(value: float, text: str) -> bool:
-    """Whether a value is a printed number, within one of its last digit."""
-    try:
-        shown = Decimal(text)
-    except ArithmeticError:
-        return False
-    exponent = shown.as_tuple().exponent
-    digits = len(shown.as_tuple().digits)
-    return (
-        isinstance(exponent, int)
-        and digits > 1
-        and abs(Decimal(repr(value)) - shown) <= Decimal(1).scaleb(exponent)
-    )
 
 
 def read_lines(lines: Sequence[str]) -> Iterator[tuple[str, list[Number]]]:

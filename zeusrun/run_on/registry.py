@@ -1,7 +1,7 @@
 """The schedulers that run jobs elsewhere: the one table of their names, and what each can do.
 
 A backend is a package with the modules ``section`` (its keys under ``run_on``), ``client`` (see
-``Client``) and ``submit`` (see ``Submitter`` in ``commands/follow.py``). They are imported when a
+``Client``) and ``submit`` (its ``SUBMITTER``: see ``commands/follow.py``). They are imported when a
 job names the backend: by its section, or by its prefix in the name of a job, ``slurm:1234``.
 """
 

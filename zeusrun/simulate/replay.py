@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field, fields, replace
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -41,15 +41,8 @@ SPEED_CHECKS = 50  # after so many, a recurrence ends without the target
 _END, _START = 0, 1  # at the same moment, ends come first: a trial that starts sees them
 
 
-class Arrival(NamedTuple):
-    """When a recurrence is submitted, on the clock of the cluster."""
-
-    start_s: float
-    stretch: float = 1.0  # seconds on that clock for each second that the job runs
-
-
 class Played(NamedTuple):
-    """A trial and when it ran, in seconds on the clock of the cluster."""
+    """A trial and when it ran, in seconds."""
 
     trial: Trial
     start_s: float
@@ -79,11 +72,10 @@ def replay(
     policy: Policy,
     problem: Problem,
     recurrences: int,
-    seed: int | Sequence[int],
+    seed: int,
     *,
     attempts: int = ATTEMPTS,
     in_flight: int = 1,
-    arrivals: Sequence[Arrival] = (),
     before: Runs = (),
 ) -> list[Played]:
     """Run recurrences of a job under a policy.
@@ -99,15 +91,13 @@ def replay(
         seed: Of the learning curves that the runs follow, and of the draws of the policy.
         attempts: How many a recurrence may make.
         in_flight: Recurrences that run at the same time; the next one begins when one ends.
-        arrivals: One for each recurrence, by time; it begins then, whatever else runs.
         before: Runs that the policy knows already, of recurrences below 1.
 
     Returns:
         Every trial, by start.
     """
-    entropy = [seed] if isinstance(seed, int) else seed
-    world, rng = (np.random.default_rng([*entropy, stream]) for stream in (1, 2))
-    state = _Replay(job, policy, problem, world, rng, attempts, arrivals, len(before))
+    world, rng = (np.random.default_rng([seed, stream]) for stream in (1, 2))
+    state = _Replay(job, policy, problem, world, rng, attempts, len(before))
     state.runs += before
     return state.play(recurrences, in_flight)
 
@@ -122,7 +112,6 @@ class _Replay:
     world: Generator  # draws the learning curves
     rng: Generator  # for the policy
     attempts: int
-    arrivals: Sequence[Arrival]
     before: int  # runs that were known
     played: list[Played] = field(default_factory=list)
     # Those, and ``played`` as policies see it.
@@ -132,11 +121,8 @@ class _Replay:
     events: list[tuple[float, int, int]] = field(default_factory=list)
 
     def play(self, recurrences: int, in_flight: int) -> list[Played]:
-        starts = [arrival.start_s for arrival in self.arrivals]
-        starts = starts or [0.0] * min(in_flight, recurrences)
-        self.events = [(time_s, _START, n) for n, time_s in enumerate(starts, 1)]
-        heapify(self.events)
-        following = len(starts) + 1
+        following = min(in_flight, recurrences) + 1
+        self.events = [(0.0, _START, number) for number in range(1, following)]
         while self.events:
             now_s, kind, number = heappop(self.events)
             if kind == _START:
@@ -182,8 +168,7 @@ class _Replay:
         curve = curves[int(self.world.integers(len(curves)))]
         name = f"{job.name}-{recurrence}-{attempt}"
         trial = run_trial(setting, decision, curve, attempt=attempt, name=name)
-        stretch = self.arrivals[recurrence - 1].stretch if self.arrivals else 1.0
-        end_s = now_s + (trial.time_s or 0.0) * stretch
+        end_s = now_s + (trial.time_s or 0.0)
         heappush(self.events, (end_s, _END, len(self.played)))
         self.played.append(Played(trial, now_s, end_s))
         status = TrialStatus.DISPATCHED

@@ -407,7 +407,7 @@ def test_what_a_user_writes_arrives_unchanged(folder, arg, comment, value):
     "request_",
     [
         Request(),
-        Request(batch_size=64, why="as in job-1-1, by rerun"),
+        Request(batch_size=64, why="as in job-1-1, by --like"),
         Request(overrides=("objective.eta_knob=0.8", "env.A=$$(HOME)"), quiet=True),
         Request(until=1748782800.25, overlap="queue", wait=True),
     ],

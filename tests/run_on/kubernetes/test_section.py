@@ -51,8 +51,10 @@ def test_an_image_and_resources_are_enough(tmp_path):
         "folder": None,
     }
     assert spec.run_on.scheduler == "kubernetes"
-    assert Kubernetes.of(load_job(tmp_path, run_on="slurm").run_on) is None
-    assert Kubernetes.of(load_job(tmp_path).run_on) is None
+    with pytest.raises(JobFileError, match="does not name Kubernetes any more"):
+        Kubernetes.of(load_job(tmp_path, run_on="slurm").run_on)
+    with pytest.raises(JobFileError, match="does not name Kubernetes any more"):
+        Kubernetes.of(load_job(tmp_path).run_on)
 
 
 @pytest.mark.parametrize("section", [LEAST, WHOLE])
@@ -244,8 +246,8 @@ def test_an_unknown_key_says_what_was_probably_meant(tmp_path, key, hint):
     assert said == f"unknown key '{key}' under 'run_on.kubernetes'; {hint}"
 
 
-WAYS = "takes one of hosts, such as [a, b], hostfile, slurm, kubernetes (a section, which "
-WAYS += "may be {}); it has"
+WAYS = "takes exactly one of hosts, hostfile, slurm, kubernetes; it has"
+END = "; an empty section is {}"
 
 
 @pytest.mark.parametrize(
@@ -255,9 +257,9 @@ WAYS += "may be {}); it has"
             {"kubernetes": {"resources": LEAST["resources"]}},
             "'image' is missing under 'run_on.kubernetes'",
         ),
-        ({"kubernetes": None}, f"'run_on' {WAYS} none"),
-        ({"kubernetes": LEAST, "slurm": {}}, f"'run_on' {WAYS} slurm and kubernetes"),
-        ({"kubernetes": LEAST, "hosts": ["a"]}, f"'run_on' {WAYS} hosts and kubernetes"),
+        ({"kubernetes": None}, f"'run_on' {WAYS} none of them{END}"),
+        ({"kubernetes": LEAST, "slurm": {}}, f"'run_on' {WAYS} slurm and kubernetes{END}"),
+        ({"kubernetes": LEAST, "hosts": ["a"]}, f"'run_on' {WAYS} hosts and kubernetes{END}"),
         ({"kubernetes": IMAGE}, f"must be a section of 'key: value' lines, not '{IMAGE}'"),
         ({"kubernetes": {"image": IMAGE}}, "the key 'resources' is missing under 'run_on.kubernet"),
         ({"kubernets": LEAST}, "'kubernets' under 'run_on'; did you mean 'kubernetes'?"),

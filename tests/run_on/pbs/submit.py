@@ -7,13 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from tests.run_on.pbs.allocation import open_allocation
-from tests.run_on.pbs.client import (
-    cancel_job,
-    interrupt_job,
-    name_of,
-    read_jobs,
-    submit_script,
-)
+from tests.run_on.pbs.client import cancel_job, interrupt_job, read_jobs, submit_script
 from tests.run_on.pbs.section import PBS
 from zeusrun.run_on.batch.submit import BatchSubmitter
 
@@ -30,7 +24,7 @@ if TYPE_CHECKING:
 class PBSSubmitter(BatchSubmitter):
     """Submits to PBS."""
 
-    backend, lister = "pbs", "qstat"
+    backend, lister, id_variable = "pbs", "qstat", "PBS_JOBID"
 
     def build_script(self, spec: JobSpec, files: QueuedFiles, home: Path) -> str:
         section = PBS.of(spec.run_on)
@@ -49,27 +43,14 @@ class PBSSubmitter(BatchSubmitter):
     def read_job(self, name: str) -> Job | None:
         return read_jobs([name]).get(name)
 
-    def stop_job(self, name: str, *, at_once: bool) -> None:
+    def stop_job(self, name: str, interrupts: int) -> None:
         job = self.read_job(name)
-        act = cancel_job if at_once or job is None or job.state != "RUNNING" else interrupt_job
-        act(name)
-
-    def requeues(self, spec: JobSpec) -> bool:
-        del spec
-        return False
-
-    def name_own(self, environment: Mapping[str, str]) -> str:
-        return name_of(environment.get("PBS_JOBID", ""))
+        runs = job is not None and job.state == "RUNNING"
+        (interrupt_job if runs and interrupts == 1 else cancel_job)(name)
 
     def open_allocation(self, environment: Mapping[str, str], grace_s: float) -> PBSAllocation:
         del grace_s
         return open_allocation(environment)
 
-    def requeue(self, allocation: PBSAllocation) -> bool:
-        del allocation
-        return False
 
-
-_SUBMITTER = PBSSubmitter()
-show, submit, run_inside = _SUBMITTER.show, _SUBMITTER.submit, _SUBMITTER.run_inside
-open_output, add_schedule = _SUBMITTER.open_output, _SUBMITTER.add_schedule
+SUBMITTER = PBSSubmitter()

@@ -14,7 +14,6 @@ from zeusrun.run_on import registry
 from zeusrun.run_on.registry import find_ended
 from zeusrun.run_on.slurm.allocation import SlurmAllocation
 from zeusrun.run_on.slurm.client import SlurmJob, submit_script
-from zeusrun.run_on.slurm.submit import SlurmSubmitter
 
 
 def test_an_answer_that_comes_late_is_kept_as_long_as_another(slurm, monkeypatch):
@@ -81,5 +80,5 @@ def test_a_signal_that_a_busy_slurm_does_not_explain_stops_the_run(slurm):
 )
 def test_a_job_that_was_cancelled_is_not_queued_again(slurm, job, again):
     slurm.put("7", **job)
-    assert SlurmSubmitter().requeue(SlurmAllocation("slurm:7", ("n1",), 0, None, 40.0)) is again
+    assert SlurmAllocation("slurm:7", ("n1",), 0, None, 40.0).requeue() is again
     assert bool(slurm.calls("scontrol")) is again

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.factories import load_job
+from zeusrun.errors import JobFileError
 from zeusrun.run_on.batch.files import QueuedFiles
 from zeusrun.run_on.slurm.script import _quote, build_script, limit_s
 
@@ -126,7 +127,7 @@ def test_the_limit_is_that_of_the_job_or_leaves_time_around_its_timeout(
 
 
 def test_the_script_of_a_job_of_another_place_is_a_mistake(tmp_path):
-    with pytest.raises(ValueError, match="does not run in Slurm"):
+    with pytest.raises(JobFileError, match="does not name Slurm any more"):
         build_script(load_job(tmp_path), QueuedFiles(tmp_path), tmp_path)
 
 

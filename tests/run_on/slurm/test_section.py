@@ -38,8 +38,10 @@ def test_the_word_slurm_is_the_section_with_its_defaults(tmp_path, written):
         "",
     )
     assert spec == load_job(tmp_path, run_on="slurm")
-    assert Slurm.of(load_job(tmp_path).run_on) is None
-    assert Slurm.of(load_job(tmp_path, run_on={"hosts": ["a"]}).run_on) is None
+    with pytest.raises(JobFileError, match="does not name Slurm any more"):
+        Slurm.of(load_job(tmp_path).run_on)
+    with pytest.raises(JobFileError, match="does not name Slurm any more"):
+        Slurm.of(load_job(tmp_path, run_on={"hosts": ["a"]}).run_on)
 
 
 @pytest.mark.parametrize("section", [{}, WHOLE, {"time": 90}, {"time": "2h"}])

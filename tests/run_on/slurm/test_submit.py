@@ -529,9 +529,11 @@ def test_a_batch_size_that_is_no_candidate_is_refused_at_once(submit, zeusrun, o
     assert Tickets(zeusrun.home).present() == []
 
 
-def test_nor_does_a_rerun_wait_for_nodes_with_a_batch_size_that_is_no_candidate(job, slurm):
+def test_nor_does_a_submit_like_a_past_run_wait_for_nodes_with_a_batch_size_that_is_no_candidate(
+    job, slurm
+):
     with pytest.raises(UsageError, match="77: not among the candidates"):
-        run_job(load_spec(job()), Request(batch_size=77, why="as in job-1-1, by rerun"))
+        run_job(load_spec(job()), Request(batch_size=77, why="as in job-1-1, by --like"))
     assert slurm.calls("sbatch") == []
 
 

@@ -46,7 +46,7 @@ def test_a_terminal_that_is_closed_after_ctrl_c_does_not_kill_a_job_that_saves(
     console, received = Console(file=io.StringIO()), [signal.SIGINT]
     submitter = SlurmSubmitter()
     source = batch._QueuedSource("slurm:1", new_files(tmp_path), submitter.read_job)
-    stop = functools.partial(submitter._stop, "slurm:1")
+    stop = functools.partial(submitter.stop_job, "slurm:1")
     follower = Follower("slurm:1", source, stop, console, received)
     follower._take_signals()
     received.append(second)

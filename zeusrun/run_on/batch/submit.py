@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-import io
 import json
 import os
 import shutil
 import signal
-import sys
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-import typer
-
 from zeusrun.clock import read_clock, timestamp
 from zeusrun.commands import options
-from zeusrun.commands.follow import Follower, tell_queued
+from zeusrun.commands.follow import Order, Shown, Submitter
 from zeusrun.commands.recurrence import run_recurrence, send_notices
 from zeusrun.errors import BusyError, ExitCode, JobFileError, LaunchError, UsageError, ZeusrunError
 from zeusrun.files.home import trusted_home
 from zeusrun.files.tail import LineTail
 from zeusrun.jobfile.spec import load_spec
-from zeusrun.launcher.processes.signals import PREEMPTING, CaughtSignals
+from zeusrun.launcher.processes.signals import PREEMPTING
 from zeusrun.launcher.queue.admission import Queue, end_allocated
 from zeusrun.launcher.queue.tickets import Tickets
 from zeusrun.launcher.recurrence import exit_code
@@ -35,18 +30,14 @@ from zeusrun.reasons import ReasonCode
 from zeusrun.run_on.batch.files import QueuedFiles, find_files, new_files
 from zeusrun.run_on.registry import GONE, Allocation, SchedulerJob, cancel_job
 from zeusrun.trial import TrialStatus
-from zeusrun.view.console import lasting_console
-from zeusrun.view.export import print_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from typing_extensions import Self
 
-    from zeusrun.history.base import History
     from zeusrun.jobfile.spec import JobSpec
     from zeusrun.launcher.request import Request
-    from zeusrun.schedule.store import Schedule
 
 _ASK_S = 3.0  # between two questions to the scheduler
 _WRITTEN_S = 10.0  # a shared file system shows what the batch step wrote last
@@ -77,17 +68,20 @@ class BatchAllocation(Allocation, Protocol):
     def restarts(self) -> int:
         """How often the scheduler has started the job again."""
 
+    def requeue(self) -> bool:
+        """Queue this job again, unless it was cancelled; return whether it will run again."""
 
-class BatchSubmitter(ABC):
+
+class BatchSubmitter(Submitter["_QueuedSource"]):
     """What a backend inherits whose scheduler runs a script on nodes that share a home with users.
 
     The script ends with ``zeusrun inside BACKEND FOLDER``: its batch step, which runs the submit.
     """
 
-    backend: str
-    """Its name in ``BACKENDS``."""
     lister: str
     """The command that lists all jobs of the scheduler."""
+    id_variable: str
+    """The environment variable of a batch step that has the number of its job."""
 
     @abstractmethod
     def build_script(self, spec: JobSpec, files: QueuedFiles, home: Path) -> str:
@@ -102,103 +96,25 @@ class BatchSubmitter(ABC):
         """Return a job as it is now; ``None``: no response."""
 
     @abstractmethod
-    def stop_job(self, name: str, *, at_once: bool) -> None:
-        """Ask the batch step of a job to stop; cancel one that does not run, or ``at_once``."""
-
-    @abstractmethod
-    def requeues(self, spec: JobSpec) -> bool:
-        """Whether a job that is preempted is queued again."""
-
-    @abstractmethod
-    def name_own(self, environment: Mapping[str, str]) -> str:
-        """Return the name of the job that this process runs in; no job: any text."""
-
-    @abstractmethod
     def open_allocation(self, environment: Mapping[str, str], grace_s: float) -> BatchAllocation:
         """Return the job that this process runs in; raises ``UsageError`` if there is none."""
 
-    @abstractmethod
-    def requeue(self, allocation: BatchAllocation) -> bool:
-        """Queue this job again, unless it was cancelled; return whether it will run again."""
+    def requeues(self, spec: JobSpec) -> bool:  # noqa: ARG002 - a backend may ask it
+        """Whether a job that is preempted is queued again."""
+        return False
 
-    def show(self, spec: JobSpec, request: Request, *, as_json: bool) -> None:  # noqa: ARG002 - see Submitter
-        """Show the script that a submit would queue."""
+    def show(self, spec: JobSpec, request: Request) -> Shown:
+        """Return the script that a submit would queue."""
+        del request  # its files have it
         home = trusted_home(os.environ)
         script = self.build_script(spec, QueuedFiles(home / self.backend / "ID"), home)
-        options.answer({"script": script}, script, as_json=as_json)
+        return {"script": script}, script
 
-    def submit(
-        self,
-        spec: JobSpec,
-        request: Request,
-        begun: Callable[[], None],
-        *,
-        detach: bool,
-        as_json: bool,
-    ) -> int:
-        """Queue a submit, and follow it to its end; return its exit code. See ``Submitter``."""
-        shown = lasting_console(sys.stderr if as_json else sys.stdout)
-        with CaughtSignals() as signals:
-            home, history = options.open_own(spec)
-            files = new_files(home / self.backend)
-            name = self._queue(spec, request, files, home, history)
-            begun()
-            if detach:
-                return tell_queued(name, quiet=request.quiet, as_json=as_json)
-            source = _QueuedSource(name, files, self.read_job)
-            stop = functools.partial(self._stop, name)
-            follower = Follower(name, source, stop, shown, signals.received, request.quiet)
-            follower.follow()
-            if (result := source.result) is None:
-                return _conclude(spec, home, history, source, follower.interrupts)
-        if as_json and "trials" in result:  # else its batch step has printed an error
-            print_json(result)
-        return int(result["exit_code"])
-
-    def open_output(self, name: str, *, follow: bool) -> contextlib.nullcontext[_QueuedSource]:
-        """Open what the batch step of a job prints; raises ``UsageError`` if that is not here."""
-        home = trusted_home(os.environ)
-        files = find_files(home / self.backend, name)
-        if files is None:
-            raise UsageError(f"{home} has no output of {name}; `{self.lister}` knows all jobs")
-        return contextlib.nullcontext(_QueuedSource(name, files, self.read_job, follow))
-
-    def add_schedule(
-        self, spec: JobSpec, schedule: Schedule, *, dry_run: bool, as_json: bool
-    ) -> None:
-        """Such a scheduler starts no job again and again; raises ``UsageError``."""
-        del schedule, dry_run, as_json
-        raise UsageError(
-            f"{spec.source}: {self.backend} has no schedule of its own; leave out --in-cluster, "
-            "and cron of this machine submits"
-        )
-
-    def run_inside(self, name: str) -> None:
-        """Run a submit that was queued; only its batch step calls this."""
-        if isinstance(sys.stdout, io.TextIOWrapper):
-            sys.stdout.reconfigure(line_buffering=True)  # somebody follows the file
-        home = trusted_home(os.environ)
-        files = QueuedFiles(home / self.backend / name)
-        request = files.read_request()
-        if request.allocation not in {"", self.name_own(os.environ)}:
-            raise UsageError(f"this command is for the batch step that runs {request.allocation}")
-        with CaughtSignals() as signals:  # until the result is written, or it is queued again
-            files.remove_result()  # of the time before the job was started again
-            try:
-                result = self._run(request, home, signals.received)
-            except ZeusrunError as error:
-                options.tell(str(error))  # before somebody reads the result
-                result = {"exit_code": int(error.exit_code)}
-            if result is not None:
-                with contextlib.suppress(ZeusrunError):  # the history has it
-                    files.write("result.json", json.dumps(result).encode())
-        raise typer.Exit(ExitCode.BUSY if result is None else result["exit_code"])
-
-    def _queue(
-        self, spec: JobSpec, request: Request, files: QueuedFiles, home: Path, history: History
-    ) -> str:
+    def queue(self, order: Order) -> str:
         """Take a ticket and hand the script to the scheduler; return the name of its job."""
-        queue = Queue(spec.name, home, history, request.until, (), options.tell)
+        spec, request, home, history, received = order
+        files = new_files(home / self.backend)
+        queue = Queue(spec.name, home, history, request.until, received, options.tell)
         with queue.hold_elsewhere(request.overlap, waits=False) as (held, before, undo):
             undo.callback(shutil.rmtree, files.folder, ignore_errors=True)
             request = replace(request, job_file=str(spec.source), ticket=held.ticket.number)
@@ -214,9 +130,42 @@ class BatchSubmitter(ABC):
             end_allocated(before)
         return name
 
-    def _stop(self, name: str, interrupts: int) -> None:
-        """Ask the batch step to stop; the second time, cancel its job."""
-        self.stop_job(name, at_once=interrupts > 1)
+    def open_output(self, name: str, *, follow: bool) -> contextlib.nullcontext[_QueuedSource]:
+        """Open what the batch step of a job prints; raises ``UsageError`` if that is not here."""
+        home = trusted_home(os.environ)
+        files = find_files(home / self.backend, name)
+        if files is None:
+            raise UsageError(f"{home} has no output of {name}; `{self.lister}` knows all jobs")
+        return contextlib.nullcontext(_QueuedSource(name, files, self.read_job, follow))
+
+    def conclude(
+        self, order: Order, source: _QueuedSource, interrupts: int
+    ) -> tuple[int, dict[str, Any] | None]:
+        """Return what the batch step has written, or else what the end of its job says."""
+        if (result := source.result) is None:
+            return _conclude(order, source, interrupts), None
+        # Without trials, the batch step has printed an error.
+        return int(result["exit_code"]), result if "trials" in result else None
+
+    def run_inside(self, name: str, received: Sequence[int]) -> int:
+        """Run a submit that was queued; only its batch step calls this."""
+        home = trusted_home(os.environ)
+        files = QueuedFiles(home / self.backend / name)
+        request = files.read_request()
+        own = f"{self.backend}:{os.environ.get(self.id_variable, '')}"
+        if request.allocation not in {"", own}:
+            raise UsageError(f"this command is for the batch step that runs {request.allocation}")
+        files.remove_result()  # of the time before the job was started again
+        try:
+            result = self._run(request, home, received)
+        except ZeusrunError as error:
+            options.tell(str(error))  # before somebody reads the result
+            result = {"exit_code": int(error.exit_code)}
+        if result is None:
+            return ExitCode.BUSY
+        with contextlib.suppress(ZeusrunError):  # the history has it
+            files.write("result.json", json.dumps(result).encode())
+        return int(result["exit_code"])
 
     def _run(self, request: Request, home: Path, signals: Sequence[int]) -> dict[str, Any] | None:
         """Run a recurrence in the allocation; return its result, ``None`` if it is queued again."""
@@ -254,7 +203,7 @@ class BatchSubmitter(ABC):
             if not (preempted and requeues):
                 return result
             held.leave()  # the scheduler kills this process
-            if not self.requeue(allocation):
+            if not allocation.requeue():
                 return result
             stack.pop_all()
         return None
@@ -300,10 +249,9 @@ class _QueuedSource:
         return now_t > self._ended_t + (_WRITTEN_S if job.has_begun else 0.0)
 
 
-def _conclude(
-    spec: JobSpec, home: Path, history: History, source: _QueuedSource, interrupts: int
-) -> int:
+def _conclude(order: Order, source: _QueuedSource, interrupts: int) -> int:
     """Record what the end of a job left, which could not do so itself; return the exit code."""
+    spec, _, home, history, _ = order
     name, recovered = source.name, recover_lost(history, spec.name, timestamp(), home)
     lost = [each for each in recovered if each.status is TrialStatus.LOST]
     send_notices(spec, home, options.tell, lambda notices: notices.lost_notices(lost))

@@ -57,7 +57,7 @@ def build_manifest(spec: JobSpec, request: Request, name: str) -> dict[str, Any]
         JobFileError: If the job file contains a secret, or is too long.
         UsageError: If no pod can reach the history.
     """
-    section, nodes = _section(spec), spec.launch.nnodes or 1
+    section, nodes = Kubernetes.of(spec.run_on), spec.launch.nnodes or 1
     job = _build_job(spec, section, request, name if nodes > 1 else None)
     job["metadata"] = {"name": name, **job["metadata"]}
     if nodes == 1:
@@ -91,7 +91,7 @@ def build_cron_job(
 
     ``deadline_s``: how late a run may start, in seconds. For errors see ``build_manifest``.
     """
-    job = _build_job(spec, _section(spec), Request(), None)
+    job = _build_job(spec, Kubernetes.of(spec.run_on), Request(), None)
     return {
         "apiVersion": "batch/v1",
         "kind": "CronJob",
@@ -112,12 +112,6 @@ def _cron_name(job: str) -> str:
     base = _base(job)[:38]  # a CronJob has 52 characters at most
     differs = "" if base == job else f"-{hashlib.sha256(job.encode()).hexdigest()[:5]}"
     return f"zeusrun-{base}{differs}"
-
-
-def _section(spec: JobSpec) -> Kubernetes:
-    if (section := Kubernetes.of(spec.run_on)) is None:
-        raise ValueError(f"{spec.name} does not run in Kubernetes")
-    return section
 
 
 def _build_job(

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-import io
 import os
 import signal
-import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from zeusrun.analysis.savings import find_savings
 from zeusrun.clock import read_clock, timestamp
 from zeusrun.commands import options
-from zeusrun.commands.follow import Follower, tell_queued
+from zeusrun.commands.follow import Order, Shown, Submitter
 from zeusrun.commands.node import join_head
 from zeusrun.commands.recurrence import run_recurrence
 from zeusrun.errors import BusyError, ExitCode, HistoryError, LaunchError, UsageError, ZeusrunError
@@ -25,7 +22,6 @@ from zeusrun.history.base import NEWEST, UnavailableError
 from zeusrun.history.http.client import TOKEN_VARIABLE, read_token
 from zeusrun.history.registry import find_default, remember_choice
 from zeusrun.jobfile.yaml_reader import write_job_yaml
-from zeusrun.launcher.processes.signals import CaughtSignals
 from zeusrun.launcher.queue.admission import Queue, check_not_ended
 from zeusrun.launcher.recurrence import SubmitResult, exit_code
 from zeusrun.maintenance.recover import cancel_preempted
@@ -42,14 +38,11 @@ from zeusrun.run_on.kubernetes.manifest import build_cron_job, build_manifest, n
 from zeusrun.run_on.kubernetes.output import PodOutput
 from zeusrun.run_on.kubernetes.section import Kubernetes
 from zeusrun.trial import TrialStatus
-from zeusrun.view.console import lasting_console
-from zeusrun.view.export import print_json, result_json
+from zeusrun.view.export import result_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
+    from collections.abc import Sequence
 
-    from zeusrun.history.base import History
     from zeusrun.jobfile.spec import JobSpec
     from zeusrun.launcher.request import Request
     from zeusrun.schedule.store import Schedule
@@ -61,82 +54,119 @@ _DELIVERED_S = 600.0  # a pod may have no disk for what a server does not take
 _INTERRUPTED = ExitCode.SIGNAL_BASE + signal.SIGINT
 
 
-def show(spec: JobSpec, request: Request, *, as_json: bool) -> None:
-    """Show the manifest that a submit would create."""
-    manifest = build_manifest(spec, request, f"{new_name(spec.name)[:-5]}00000")
-    _warn_without_token(spec)
-    options.answer(manifest, write_job_yaml(manifest), as_json=as_json)
+class KubernetesSubmitter(Submitter[PodOutput]):
+    """Submits to Kubernetes."""
 
+    backend, jobs_wait = "kubernetes", False
 
-def submit(
-    spec: JobSpec, request: Request, begun: Callable[[], None], *, detach: bool, as_json: bool
-) -> int:
-    """Create the job of a submit, and follow it to its end; return its exit code.
+    def show(self, spec: JobSpec, request: Request) -> Shown:
+        """Return the manifest that a submit would create."""
+        manifest = build_manifest(spec, request, f"{new_name(spec.name)[:-5]}00000")
+        _warn_without_token(spec)
+        return manifest, write_job_yaml(manifest)
 
-    ``detach`` returns at once. ``begun`` is called once it is created.
-    """
-    shown = lasting_console(sys.stderr if as_json else sys.stdout)
-    if detach and request.overlap == "queue":
-        raise UsageError(
-            "in Kubernetes no job waits for another one; leave out --detach, so that this command "
-            "waits"
-        )
-    with CaughtSignals() as signals:
-        home, history = options.open_own(spec)
+    def queue(self, order: Order) -> str:
+        """Take a ticket, wait for submits before it, and create the job; return its name."""
+        spec, request, home, history, received = order
         build_manifest(spec, request, new_name(spec.name))  # whatever is wrong with it, first
         _warn_without_token(spec)
-        name = _create(spec, request, home, history, signals.received)
-        begun()
-        if detach:
-            return tell_queued(name, quiet=request.quiet, as_json=as_json)
-        with PodOutput(name) as output:
-            stop = functools.partial(_stop, name)
-            follower = Follower(name, output, stop, shown, signals.received, request.quiet)
-            try:
-                follower.follow()
-            except ApiError as error:
-                raise LaunchError(f"{error}; {name} goes on without this process") from error
-        trials = [t for t in history.trials(spec.name, NEWEST) if t.allocation == name]
-        if trials and follower.interrupts and trials[-1].status is TrialStatus.PREEMPTED:
+        queue = Queue(spec.name, home, history, request.until, received, options.tell)
+        with queue.hold_elsewhere(request.overlap, waits=True) as (held, _, undo):
+            name = _create_job(spec, request)
+            undo.callback(cancel_job, name)
+            remember_choice(home, spec.name, spec.history.url)
+            held.write(allocation=name, state="queued")
+        return name
+
+    def open_output(self, name: str, *, follow: bool) -> PodOutput:
+        """Read what the pods of a job print."""
+        return PodOutput(name, follow=follow)
+
+    def stop_job(self, name: str, interrupts: int) -> None:
+        """Delete the job, so that its pods save and end; the second time, do not wait for that."""
+        cancel_job(name)
+        if interrupts > 1:
+            error = ZeusrunError(f"{name} is deleted; its pods end within their grace period")
+            error.exit_code = _INTERRUPTED
+            raise error
+
+    def conclude(
+        self, order: Order, source: PodOutput, interrupts: int
+    ) -> tuple[int, dict[str, Any] | None]:
+        """Return what the history has of the job, and how its pod has ended."""
+        spec, _, home, history, _ = order
+        trials = [t for t in history.trials(spec.name, NEWEST) if t.allocation == source.name]
+        if trials and interrupts and trials[-1].status is TrialStatus.PREEMPTED:
             cancel_preempted(history, trials[-1], home, timestamp())
             trials[-1] = options.find_trial(trials[-1].trial, history)
             options.tell(f"{trials[-1].trial} is CANCELLED: {trials[-1].reason}")
         last = trials[-1] if trials else None
-        if follower.interrupts and (last is None or last.status is TrialStatus.CANCELLED):
-            code = _INTERRUPTED
+        if interrupts and (last is None or last.status is TrialStatus.CANCELLED):
+            code: int = _INTERRUPTED
         else:
-            code = _conclude(name, output.job, last)
-    if as_json and trials:
+            code = _conclude(source.name, source.job, last)
+        if last is None:
+            return code, None
         savings = find_savings(history.trials(spec.name, NEWEST))
         result = SubmitResult(trials[0].recurrence, tuple(trials), code)
-        print_json(result_json(spec.name, result, savings))
-    return code
+        return code, result_json(spec.name, result, savings)
+
+    def add_schedule(self, spec: JobSpec, schedule: Schedule, *, dry_run: bool) -> Shown:
+        """Create the CronJob of a schedule, or replace it."""
+        rules, zone, nodes = schedule.rules, schedule.rules.timetable.tz, spec.launch.nnodes or 1
+        if zone is None:
+            raise UsageError("a cluster has no time zone of its own; set schedule.tz: Europe/Paris")
+        cannot = {f"nnodes: {nodes}": nodes > 1, "start_within": rules.may_defer}
+        cannot["overlap: queue"] = schedule.overlap == "queue"
+        if what := " and ".join(name for name, is_set in cannot.items() if is_set):
+            raise UsageError(
+                f"no CronJob can do {what}; leave out --in-cluster, and cron of this machine "
+                "submits"
+            )
+        cron = rules.timetable.for_kubernetes()
+        manifest = build_cron_job(spec, cron, zone, schedule.overlap, rules.deadline_s)
+        _warn_without_token(spec)
+        if dry_run:
+            return manifest, write_job_yaml(manifest)
+        try:
+            name = replace_cron_job(manifest)
+        except ApiError as error:
+            raise _explain_refusal(error, spec, " or the schedule") from error
+        namespace, _, own = name.partition(":")[2].partition("/")
+        text = (
+            f"{spec.name} runs {rules.timetable.describe()} in the cluster, as CronJob {own}; "
+            f"`kubectl -n {namespace} delete cronjob {own}` removes it"
+        )
+        return {"cron_job": name}, text
+
+    def run_inside(self, name: str, received: Sequence[int]) -> int:  # noqa: ARG002 - the pod knows it
+        """Run a submit in a pod; only the manifest of one calls this."""
+        spec, request = pods.read_job(os.environ)
+        hosts = pods.list_pods(request.allocation, spec.launch.nnodes or 1)
+        if (os.environ.get("JOB_COMPLETION_INDEX") or "0") == "0":
+            if hosts[1:]:
+                pods.wait_for_names(spec.name, hosts, received)
+            return _run_head(spec, request, hosts, received)
+        port = ((spec.run_on and spec.run_on.ports) or (0,))[0]
+        try:
+            join_head(f"{hosts[0]}:{port}", lambda: check_not_ended(spec.name, received))
+        except LaunchError as error:  # the head is gone: with this code, all pods start again
+            error.exit_code = ExitCode.BUSY
+            raise
+        return ExitCode.REACHED
 
 
 def _warn_without_token(spec: JobSpec) -> None:
     """Warn if the pods get no token for their server, and this machine has one for it."""
     home = trusted_home(os.environ)
     address = spec.history.url or find_default(home, os.environ)[0]
-    given = section.secrets if (section := Kubernetes.of(spec.run_on)) else ()
+    given = Kubernetes.of(spec.run_on).secrets
     lacks = TOKEN_VARIABLE not in given and address.startswith(("http://", "https://"))
     if lacks and read_token(home, os.environ, address) is not None:
         options.tell(
             f"{address} may refuse the runs: the pods get no {TOKEN_VARIABLE}; add it to "
             f"run_on.kubernetes: secrets: {{{TOKEN_VARIABLE}: zeusrun/token}}"
         )
-
-
-def _create(
-    spec: JobSpec, request: Request, home: Path, history: History, received: Sequence[int]
-) -> str:
-    """Take a ticket, wait for submits before it, and create the job; return its name."""
-    queue = Queue(spec.name, home, history, request.until, received, options.tell)
-    with queue.hold_elsewhere(request.overlap, waits=True) as (held, _, undo):
-        name = _create_job(spec, request)
-        undo.callback(cancel_job, name)
-        remember_choice(home, spec.name, spec.history.url)
-        held.write(allocation=name, state="queued")
-    return name
 
 
 def _create_job(spec: JobSpec, request: Request, left: int = _NAMES) -> str:
@@ -160,15 +190,6 @@ def _explain_refusal(error: ApiError, spec: JobSpec, besides: str = "") -> Launc
     return LaunchError(f"Kubernetes did not take the job: {error}. {advice}")
 
 
-def _stop(name: str, interrupts: int) -> None:
-    """Delete the job, so that its pods save and end; the second time, do not wait for that."""
-    cancel_job(name)
-    if interrupts > 1:
-        error = ZeusrunError(f"{name} is deleted; its pods end within their grace period")
-        error.exit_code = _INTERRUPTED
-        raise error
-
-
 def _conclude(name: str, job: KubernetesJob | None, last: Trial | None) -> int:
     """Tell the user if a job ended without a recorded run; return the exit code."""
     pod = None if job is None else job.pod
@@ -190,59 +211,6 @@ def _conclude(name: str, job: KubernetesJob | None, last: Trial | None) -> int:
     return exit_code(last, None, ())
 
 
-def open_output(name: str, *, follow: bool) -> PodOutput:
-    """Read what the pods of a job print."""
-    return PodOutput(name, follow=follow)
-
-
-def add_schedule(spec: JobSpec, schedule: Schedule, *, dry_run: bool, as_json: bool) -> None:
-    """Create the CronJob of a schedule, or replace it."""
-    rules, zone, nodes = schedule.rules, schedule.rules.timetable.tz, spec.launch.nnodes or 1
-    if zone is None:
-        raise UsageError("a cluster has no time zone of its own; set schedule.tz: Europe/Paris")
-    cannot = {f"nnodes: {nodes}": nodes > 1, "start_within": rules.may_defer}
-    cannot["overlap: queue"] = schedule.overlap == "queue"
-    if what := " and ".join(name for name, is_set in cannot.items() if is_set):
-        raise UsageError(
-            f"no CronJob can do {what}; leave out --in-cluster, and cron of this machine submits"
-        )
-    cron = rules.timetable.for_kubernetes()
-    manifest = build_cron_job(spec, cron, zone, schedule.overlap, rules.deadline_s)
-    _warn_without_token(spec)
-    if dry_run:
-        options.answer(manifest, write_job_yaml(manifest), as_json=as_json)
-        return
-    try:
-        name = replace_cron_job(manifest)
-    except ApiError as error:
-        raise _explain_refusal(error, spec, " or the schedule") from error
-    namespace, _, own = name.partition(":")[2].partition("/")
-    text = (
-        f"{spec.name} runs {rules.timetable.describe()} in the cluster, as CronJob {own}; "
-        f"`kubectl -n {namespace} delete cronjob {own}` removes it"
-    )
-    options.answer({"cron_job": name}, text, as_json=as_json)
-
-
-def run_inside(_name: str) -> None:
-    """Run a submit in a pod; only the manifest of one calls this."""
-    with CaughtSignals() as signals:  # process 1 ignores a signal that it does not catch
-        if isinstance(sys.stdout, io.TextIOWrapper):
-            sys.stdout.reconfigure(line_buffering=True)  # somebody follows it
-        spec, request = pods.read_job(os.environ)
-        hosts = pods.list_pods(request.allocation, spec.launch.nnodes or 1)
-        if (os.environ.get("JOB_COMPLETION_INDEX") or "0") == "0":
-            if hosts[1:]:
-                pods.wait_for_names(spec.name, hosts, signals.received)
-            raise typer.Exit(_run_head(spec, request, hosts, signals.received))
-        port = ((spec.run_on and spec.run_on.ports) or (0,))[0]
-        try:
-            join_head(f"{hosts[0]}:{port}", lambda: check_not_ended(spec.name, signals.received))
-        except LaunchError as error:  # the head is gone: with this code, all pods start again
-            error.exit_code = ExitCode.BUSY
-            raise
-
-
 def _run_head(
     spec: JobSpec, request: Request, hosts: tuple[str, ...], received: Sequence[int]
 ) -> int:
@@ -256,7 +224,7 @@ def _run_head(
         return ExitCode.REACHED
     if request.until is not None and read_clock() > request.until and earlier is None:
         raise BusyError(f"{spec.name}: its deadline has passed; this run is skipped")
-    kept = (section := Kubernetes.of(spec.run_on)) is not None and section.home is not None
+    kept = Kubernetes.of(spec.run_on).home is not None
     allocation = pods.PodAllocation(request.allocation, hosts, kept)
     result = run_recurrence(spec, request, allocation=allocation)
     until_t = time.monotonic() + (0.0 if kept else _DELIVERED_S)
@@ -268,3 +236,6 @@ def _run_head(
             except UnavailableError:
                 time.sleep(_POLL_S)
     return int(result["exit_code"])
+
+
+SUBMITTER = KubernetesSubmitter()

@@ -7,10 +7,17 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from zeusrun.clock import read_clock
-from zeusrun.errors import UsageError
+from zeusrun.commands.options import tell
+from zeusrun.errors import LaunchError, UsageError
 from zeusrun.launcher.processes.fan_out import Sentinel
 from zeusrun.reasons import ReasonCode
-from zeusrun.run_on.slurm.client import SlurmJob, list_hosts, name_of, read_jobs
+from zeusrun.run_on.slurm.client import (
+    SlurmJob,
+    list_hosts,
+    name_of,
+    read_jobs,
+    requeue_job,
+)
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
@@ -107,6 +114,21 @@ class SlurmAllocation:
         if job.cause == "NodeDown":
             return ReasonCode.PREEMPTED, f"a node of {self.name} is down"
         return None if runs else (ReasonCode.CANCELLED, f"{self.name} was cancelled")
+
+    def requeue(self) -> bool:
+        """Queue this job again, unless it was cancelled; return whether it will run again."""
+        cause = self.ask()
+        if cause is not None and cause[0] is ReasonCode.CANCELLED:
+            return False
+        try:
+            requeue_job(self.name)
+        except LaunchError as error:
+            job = read_jobs([self.name]).get(self.name)
+            # Somebody else has done so; until its processes end, the job is COMPLETING.
+            if job is None or (job.restarts <= self.restarts and job.state != "PENDING"):
+                tell(f"{error}; the next submit continues the run")
+                return False
+        return True
 
     def judge(self, trial: Trial, outcome: Outcome, *, saved: bool) -> Outcome:
         """Return the outcome of a trial; if time ran out and it cannot resume, it timed out.

@@ -23,7 +23,7 @@ _START_S = 600.0  # of a job besides its training: to start, and to record
 def limit_s(spec: JobSpec) -> float | None:
     """Return the time limit that a job asks for, in seconds; ``None``: that of the partition."""
     slurm = Slurm.of(spec.run_on)
-    if slurm is not None and slurm.time is not None:
+    if slurm.time is not None:
         return time_s(str(slurm.time))
     if spec.timeout_s is None:
         return None
@@ -43,8 +43,6 @@ def build_script(spec: JobSpec, files: QueuedFiles, home: Path) -> str:
     zeusrun takes the place of the shell, so that it gets the signals of the batch step.
     """
     slurm, seconds = Slurm.of(spec.run_on), limit_s(spec)
-    if slurm is None:
-        raise ValueError(f"{spec.name} does not run in Slurm")
     options = {
         "job-name": spec.name,
         "nodes": spec.launch.nnodes or 1,

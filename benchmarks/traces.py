@@ -1,4 +1,4 @@
-"""Builds jobs from traces in the public schema of the Zeus project, and reads cluster traces.
+"""Builds jobs from traces in the public schema of the Zeus project.
 
 ``summary_train.csv`` contains the epochs after which each run reached each level of its metric;
 ``summary_power_<gpu>.csv``, time and power of an epoch under each power limit.
@@ -31,9 +31,6 @@ POWER_COLUMNS = (
     "dataset", "network", "optimizer", "batch_size", "power_limit", "time_per_epoch",
     "average_power",
 )  # fmt: skip
-CLUSTER_COLUMNS = ("group", "start_time", "end_time", "dataset", "runtime_ratio")
-WORKLOAD_FORM = "name:default:target:max_epochs[:min]"
-MAX_EPOCHS = 1_000_000  # every epoch of a run is simulated
 LARGEST, SMALLEST = 1e15, 1e-9  # of seconds, watts and shares: their sums are finite
 _PREFIX = "summary_power_"
 
@@ -76,44 +73,6 @@ Runs: TypeAlias = "dict[tuple[str, str], Levels]"
 """The runs of a batch size, by learning rate and number."""
 
 
-class ClusterRun(NamedTuple):
-    """One submission of a recurring job, on the clock of the cluster."""
-
-    start_s: float
-    duration_s: float  # of a run of the default batch size
-    ratio: float  # run time over the mean of the dataset; scales the cost, not what policies learn
-
-
-class Group(NamedTuple):
-    """A recurring job of a cluster trace; ``runs`` are by time."""
-
-    name: str
-    dataset: str
-    runs: tuple[ClusterRun, ...]
-
-
-def parse_workload(text: str) -> Workload:
-    """Read ``--workload``: a known name, or ``WORKLOAD_FORM``; else raises ``UsageError``."""
-    name, *rest = text.split(":")
-    if not rest:
-        if name not in WORKLOADS:
-            hint = f"{_hint(name, WORKLOADS)} Or describe it: {WORKLOAD_FORM}"
-            raise UsageError(f"unknown workload {name!r}{hint}")
-        return WORKLOADS[name]
-    mode: Literal["max", "min"] = "min" if rest[3:] == ["min"] else "max"
-    try:
-        default, target, max_epochs = int(rest[0]), float(rest[1]), int(rest[2])
-    except (ValueError, IndexError):
-        default, target, max_epochs = 0, math.nan, 0
-    valid = name and rest[3:] in ([], ["max"], ["min"]) and math.isfinite(target)
-    if not (valid and default >= 1 and 1 <= max_epochs <= MAX_EPOCHS):
-        raise UsageError(
-            f"--workload {text}: write {WORKLOAD_FORM} with whole numbers for default and "
-            f"max_epochs (at most {MAX_EPOCHS:,}), such as mydata:128:0.9:50"
-        )
-    return Workload(name, default, target, max_epochs, mode)
-
-
 def _hint(name: str, known: Iterable[str]) -> str:
     names = list(known)
     return did_you_mean(name, names) or f"; there are {', '.join(names) or 'none'}."
@@ -140,10 +99,7 @@ def load_jobs(
         workloads = [workload for name, workload in WORKLOADS.items() if name in in_both]
     if not workloads:
         datasets = ", ".join(sorted({key.dataset for key in training})) or "none"
-        raise UsageError(
-            f"{directory} has none of the workloads known by name, but {datasets}; "
-            f"describe one: --workload {WORKLOAD_FORM}"
-        )
+        raise UsageError(f"{directory} has none of the workloads known by name, but {datasets}")
     every = (rates for arms in power.values() for rates in arms.values())
     max_power_w = max(limit for rates in every for limit in rates)
     return [_build_job(workload, training, power, max_power_w) for workload in workloads]
@@ -229,7 +185,7 @@ def _gpu(directory: Path, gpu: str | None) -> str:
         where = "no such directory" if not directory.is_dir() else f"no {_PREFIX}<gpu>.csv in it"
         raise UsageError(f"{directory} has no power traces: {where}")
     if gpu is None:
-        raise UsageError(f"name the GPU with --gpu; {directory} has {', '.join(known)}")
+        raise UsageError(f"name the GPU; {directory} has {', '.join(known)}")
     for name in known:
         if name.lower() == gpu.lower():
             return name
@@ -257,34 +213,6 @@ def _load_power(path: Path) -> Mapping[TraceKey, Mapping[int, Mapping[float, Rat
     if not traces:
         raise UsageError(f"{path} has no rows")
     return traces
-
-
-def load_groups(path: Path, datasets: Iterable[str]) -> list[Group]:
-    """Read the groups of these datasets from a cluster trace, by their first submission.
-
-    Raises:
-        UsageError: If the file is missing or damaged, or has none of the datasets.
-    """
-    wanted = dict.fromkeys(datasets)
-    groups: dict[str, tuple[str, list[ClusterRun]]] = {}
-    others: dict[str, None] = {}
-    for row in read_rows(path, CLUSTER_COLUMNS):
-        dataset, name = row.cells["dataset"], row.cells["group"]
-        if dataset not in wanted:
-            others[dataset] = None
-            continue
-        known, runs = groups.setdefault(name, (dataset, []))
-        if known != dataset:
-            raise row.error(f"group {name} is of dataset {known!r} above, here of {dataset!r}")
-        start_s, end_s = row.number("start_time"), row.number("end_time")
-        if end_s < start_s:
-            raise row.error(f"end_time {end_s:g} is before start_time {start_s:g}")
-        runs.append(ClusterRun(start_s, end_s - start_s, row.positive("runtime_ratio")))
-    if not groups:
-        hint, found = _hint(min(others, default=""), wanted), ", ".join(others) or "no rows"
-        raise UsageError(f"{path}: none of its datasets is simulated ({found}){hint}")
-    read = [Group(name, dataset, tuple(sorted(runs))) for name, (dataset, runs) in groups.items()]
-    return sorted(read, key=lambda group: (group.runs[0].start_s, group.name))
 
 
 class TraceRow(NamedTuple):
