@@ -40,7 +40,7 @@ def test_explain_shows_each_arm_and_what_comes_next(cli, record, zeusrun, policy
     named = [row[0] for row in rows if row and row[0] in {"16", "32", "64"}]
     assert named[-6:] == ["16", "32", "64"] * 2  # its numbers, then where it stands
     assert rows[0][:6] == ["job:", "the", "next", "run", "uses", "batch"]
-    assert "100 %" in out
+    assert "100\u00a0%" in out
     record(1, world_size=1, max_epochs=5)
     beliefs = json.loads(cli("explain", job, "--json")[1])
     assert [(b["global_batch_size"], b["trials"]) for b in beliefs] == [(16, 0), (32, 1), (64, 0)]
