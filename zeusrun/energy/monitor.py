@@ -6,7 +6,7 @@ import contextlib
 import os
 import threading
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from zeusrun.energy.device import Health, name_of
 from zeusrun.energy.device_energy import LOST_S, Accounts, EnergyTrack
@@ -27,8 +27,18 @@ if TYPE_CHECKING:
     from zeusrun.energy.device import Device
     from zeusrun.energy.sharing import ForeignProcesses
 
+
 _JOIN_TIMEOUT_S = 20.0  # a driver call that hangs must not keep zeusrun from recording the trial
 _WEAKEST_FIRST = (EnergySource.ESTIMATED, EnergySource.INTEGRATED, EnergySource.COUNTER)
+
+
+class KnowsSharing(Protocol):
+    """Knows whether others use the same devices."""
+
+    @property
+    def shared(self) -> bool | None:
+        """Whether they do; ``None`` if unknown."""
+        ...
 
 
 class EnergyMonitor(Meter):
@@ -45,8 +55,14 @@ class EnergyMonitor(Meter):
         period_s: float = 0.1,
         clock: Callable[[], float] = time.monotonic,
         foreign: ForeignProcesses | None = None,
+        *,
+        others: KnowsSharing | None = None,
     ) -> None:
-        """Prepare. Without ``csv_path``, write no file; without ``foreign``, sharing is unknown."""
+        """Prepare. Without ``csv_path``, write no file.
+
+        ``foreign`` finds who shares the GPUs; ``others`` knows who shares what is no GPU. Without
+        them, sharing is unknown.
+        """
         self._warnings: list[str] = []
         self._metered: list[tuple[Device, EnergyTrack]] = []
         for device in devices:
@@ -58,6 +74,7 @@ class EnergyMonitor(Meter):
         self._limits = LimitSeries()
         checks_gpus = foreign is not None and any(device.is_gpu for device in devices)
         self._sharing = Sharing(foreign) if foreign is not None and checks_gpus else None
+        self._others = others
         self._csv = PowerCsv(csv_path)
         self._period_s = period_s
         self._clock = clock
@@ -181,7 +198,8 @@ class EnergyMonitor(Meter):
     @property
     def shared(self) -> bool | None:
         """See ``Meter``."""
-        return None if self._sharing is None else self._sharing.shared
+        known = self._sharing or self._others
+        return None if known is None else known.shared
 
     @property
     def warnings(self) -> list[str]:

@@ -72,7 +72,7 @@ def run(
                 supervise(training)
             outcome = conclude(training)
         trial = _record(submission.history, begun, outcome)
-    return _announce_end(begun, AttemptResult(trial, training.stopping.order))
+    return _announce_end(begun, AttemptResult(trial, training.control.stopping.order))
 
 
 @contextlib.contextmanager

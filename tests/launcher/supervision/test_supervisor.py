@@ -17,19 +17,14 @@ from zeusrun.launcher.processes.torchrun import StopLevel
 from zeusrun.launcher.rundir.layout import create_run
 from zeusrun.launcher.rundir.record import read_live
 from zeusrun.launcher.supervision.agent import Agent
+from zeusrun.launcher.supervision.control import RunControl
 from zeusrun.launcher.supervision.live_file import write_live_file
 from zeusrun.launcher.supervision.neighbours import CpuSharing
 from zeusrun.launcher.supervision.observer import PollResult
 from zeusrun.launcher.supervision.output import Output, describe
 from zeusrun.launcher.supervision.stopping import StopOrder
 from zeusrun.launcher.supervision.supervised import LastLive, Supervised
-from zeusrun.launcher.supervision.supervisor import (
-    _ask_policy,
-    _hear_nodes,
-    _observe,
-    start_ranks,
-    supervise,
-)
+from zeusrun.launcher.supervision.supervisor import _observe, start_ranks
 from zeusrun.lever import power_lever
 from zeusrun.reasons import ReasonCode, Stall
 from zeusrun.redaction import Mask
@@ -38,26 +33,30 @@ from zeusrun.tariff import Tariffs, from_points
 from zeusrun.trial import Bound, Decision, Stage, TrialStatus
 
 
+def make_control(**parts):
+    """Return what decides on a run, with stand-ins for what it asks."""
+    control = object.__new__(RunControl)
+    vars(control).update(parts)
+    return control
+
+
 @pytest.mark.parametrize(
-    ("on_cpu", "on_gpus", "elsewhere", "shared"),
+    ("here", "elsewhere", "shared"),
     [
-        (None, False, [], False),
-        (None, True, [], True),
-        (True, False, [], True),  # of a job on the CPU, its neighbours decide
-        (False, True, [], False),
-        (None, None, [], None),
-        (None, False, [True], True),
-        (None, False, [None], None),
-        (None, None, [True], True),
-        (None, False, [False], False),
+        (False, [], False),
+        (True, [], True),
+        (None, [], None),
+        (False, [True], True),
+        (False, [None], None),
+        (None, [True], True),
+        (False, [False], False),
     ],
 )
 def test_a_run_was_shared_if_it_was_on_one_host_and_unknown_if_one_does_not_know(
-    on_cpu, on_gpus, elsewhere, shared
+    here, elsewhere, shared
 ):
     run = SimpleNamespace(
-        neighbours=SimpleNamespace(shared=on_cpu),
-        meter=SimpleNamespace(shared=on_gpus),
+        meter=SimpleNamespace(shared=here),
         submission=SimpleNamespace(nodes=[SimpleNamespace(shared=each) for each in elsewhere]),
     )
     assert Supervised.shared.fget(run) is shared
@@ -84,18 +83,18 @@ def test_what_changes_in_a_training_is_told(event, text):
 def test_what_the_launchers_of_other_hosts_say_is_told_once_and_their_signals_end_the_run():
     ended, said = [], []
     node = SimpleNamespace(name="b", notices=deque(["full", "full"]), signals=deque([15]))
-    run = SimpleNamespace(
-        submission=SimpleNamespace(
+    control = make_control(
+        _submission=SimpleNamespace(
             allocation=SimpleNamespace(check_sentinel=lambda: "its time ends"), nodes=[node]
         ),
         stopping=SimpleNamespace(take_signal=ended.append),
-        messages=Messages(said.append),
+        _messages=Messages(said.append),
     )
-    _hear_nodes(run)
+    control.hear_nodes()
     assert ended == ["its time ends", "SIGTERM to the launcher of host b"]
     assert said == [Warned("full")]
-    run.submission.allocation, ended[:] = None, []
-    _hear_nodes(run)
+    control._submission.allocation, ended[:] = None, []
+    control.hear_nodes()
     assert ended == []
 
 
@@ -110,7 +109,6 @@ GOES_ON = Decision(32, Stage.EXPLORE, "it is fast", bound=Bound(7.0))
     [
         ({}, HOPELESS, []),
         ({"epoch": False}, None, []),
-        ({"final": True}, None, []),
         ({"may_ask": False}, None, []),
         ({"speed": CHECKED}, CHECKED, []),
         (
@@ -123,9 +121,9 @@ GOES_ON = Decision(32, Stage.EXPLORE, "it is fast", bound=Bound(7.0))
     ],
 )
 def test_the_policy_is_asked_of_the_speed_and_at_the_end_of_an_epoch(changes, order, said):
-    values = {"epoch": True, "final": False, "may_ask": True, "speed": None, **changes}
+    values = {"epoch": True, "may_ask": True, "speed": None, **changes}
     events, bounds = [], []
-    run = SimpleNamespace(
+    control = make_control(
         stopping=SimpleNamespace(
             may_ask_policy=values["may_ask"], policy_order=None, bound=bounds.append
         ),
@@ -134,10 +132,10 @@ def test_the_policy_is_asked_of_the_speed_and_at_the_end_of_an_epoch(changes, or
             review=lambda _progress: HOPELESS,
         ),
         limits=SimpleNamespace(stepped_under=()),
-        messages=Messages(events.append),
+        _messages=Messages(events.append),
     )
-    _ask_policy(run, LAUNCHED, epoch=values["epoch"], final=values["final"])
-    assert (run.stopping.policy_order, events) == (order, said)
+    control.ask_policy(LAUNCHED, epoch=values["epoch"])
+    assert (control.stopping.policy_order, events) == (order, said)
     assert bounds == [7.0] * bool(said)
 
 
@@ -160,9 +158,12 @@ def test_the_limits_are_restored_before_the_last_processes_are_ended():
             commands=lambda *_: (None,),
             spec=SimpleNamespace(launch=SimpleNamespace(grace_period_s=2.0), parts={}),
         ),
-        limits=SimpleNamespace(
-            begin=lambda: done.append("held"), restore=lambda: done.append("restored")
+        control=SimpleNamespace(
+            limits=SimpleNamespace(
+                begin=lambda: done.append("held"), restore=lambda: done.append("restored")
+            )
         ),
+        open_parts=contextlib.nullcontext,
         meter=contextlib.nullcontext(),
         ranks=SimpleNamespace(run=run_ranks),
         progress=LAUNCHED,
@@ -178,20 +179,17 @@ class Asked(Agent):
 
 
 @pytest.mark.parametrize("order", [None, StopOrder(ReasonCode.HOPELESS, "because")])
-def test_a_stall_is_looked_for_once_it_is_decided_whether_the_run_ends(order, monkeypatch):
-    module = "zeusrun.launcher.supervision.supervisor"
-    monkeypatch.setattr(f"{module}._observe", lambda _run: None)
+def test_a_stall_is_looked_for_once_it_is_decided_whether_the_run_ends(order):
     asked = []
     stopping = SimpleNamespace(order=None)
     stopping.decide = lambda *_: vars(stopping).update(order=order) or StopLevel.KILL
-    run = SimpleNamespace(
-        progress=LAUNCHED,
+    control = make_control(
         stopping=stopping,
         stalls=SimpleNamespace(describe_pause=lambda: None, advance=asked.append),
         limits=SimpleNamespace(wind_down=lambda **_: None),
-        ranks=SimpleNamespace(step=lambda _level: False),
+        _ranks=SimpleNamespace(step=lambda _level: False),
     )
-    supervise(run)
+    assert not control.step(LAUNCHED)
     assert [progress.ending for progress in asked] == [order is not None]
 
 
@@ -212,19 +210,24 @@ def run(tmp_path):
     run.meter = replace(METERED, limit_w=lambda *_: 250.0)
     vars(run.meter)["shared"] = False
     run.messages = Messages(run.events.append, ["a token: s3cret"])
-    run.stopping = SimpleNamespace(order=None, may_ask_policy=True, preempted=False)
-    run.limits = SimpleNamespace(held=power_lever(250.0), probing=True, stepped_under=())
-    run.policy = SimpleNamespace(
-        check_speed=lambda *_: run.asked.append("speed"), review=lambda _: run.asked.append("epoch")
+    run.control = make_control(
+        _submission=run.submission,
+        _max_epochs=GOAL.max_epochs,
+        stopping=SimpleNamespace(order=None, may_ask_policy=True, preempted=False),
+        limits=SimpleNamespace(held=power_lever(250.0), probing=True, stepped_under=()),
+        policy=SimpleNamespace(
+            check_speed=lambda *_: run.asked.append("speed"),
+            review=lambda _: run.asked.append("epoch"),
+        ),
+        stalls=SimpleNamespace(found=(), take=run.asked.append),
     )
-    run.stalls = SimpleNamespace(found=(), take=run.asked.append)
-    run.neighbours = SimpleNamespace(
-        shared=None,
+    neighbours = SimpleNamespace(
         check=lambda _now_t, trains: "others train" if trains else None,
         describe_load=lambda: "others took it",
     )
     run.output = Output(run.begun.paths, [0], run.messages)
-    run.agents = [Asked(run.asked), run.output, CpuSharing(run.neighbours, run.messages.warn)]
+    sharing = CpuSharing(neighbours, run.messages.warn)
+    run.agents = [run.control, Asked(run.asked), run.output, sharing]
     run.progress, run.live = LAUNCHED, LastLive(math.inf)
     return run
 
@@ -291,7 +294,7 @@ def test_before_it_trains_and_once_ranks_have_ended_less_is_asked(run, monkeypat
 def test_a_target_may_be_taken_back_until_the_ranks_are_ended_for_it(run, monkeypatch, level):
     run.progress = reached = after(report(106.0, 2, 0.9), start=TRAINS)
     if level is not None:
-        run.stopping.order = StopOrder(ReasonCode.TARGET_REACHED, "", level)
+        run.control.stopping.order = StopOrder(ReasonCode.TARGET_REACHED, "", level)
     found = look(run, monkeypatch, TRAINS)
     assert found.reached == (reached.reached if level is StopLevel.TERMINATE else None)
     assert found.ending is (level is not None)
@@ -313,14 +316,14 @@ def test_the_state_is_written_each_second_and_at_what_matters_with_the_price_so_
     assert write_live_file(run, later, final=True).price == 0.5
     epoch = replace(later, curve=after(report(107.0, 2, 0.2), start=TRAINS).curve)
     assert write_live_file(run, epoch, final=False).price == 0.5
-    run.stopping.order = HOPELESS
+    run.control.stopping.order = HOPELESS
     assert write_live_file(run, later, final=False).price == 0.5
     assert write_live_file(run, later, final=False).price is None
 
 
 def test_the_state_on_disk_is_that_of_a_run_which_goes_on(run):
-    run.stalls.found = (Stall(2.0, 1.0, "", "in s3cret.py"),)
-    run.stopping.preempted = True
+    run.control.stalls.found = (Stall(2.0, 1.0, "", "in s3cret.py"),)
+    run.control.stopping.preempted = True
     write_live_file(run, replace(TRAINS, now_t=110.0, energy_j=70.0, power_w=7.0), final=True)
     live = read_live(run.begun.paths)
     assert (live.pid, live.power_w, live.preempted) == (os.getpid(), 7.0, True)

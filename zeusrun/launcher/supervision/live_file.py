@@ -26,11 +26,11 @@ def write_live_file(run: Supervised, progress: Progress, *, final: bool) -> Prog
 
     It is due about once a second, after an epoch, once a stop is ordered, and at the end.
     """
-    stopped = run.stopping.order is not run.live.order
+    stopped = run.control.stopping.order is not run.live.order
     due = progress.now_t >= run.live.due_at_t or progress.curve != run.progress.curve
     if not (due or stopped or final):
         return progress
-    run.live = LastLive(progress.now_t + _LIVE_PERIOD_S, run.stopping.order)
+    run.live = LastLive(progress.now_t + _LIVE_PERIOD_S, run.control.stopping.order)
     live = _describe_live(run, progress)
     write_live(run.begun.paths, live)
     return replace(progress, price=live.trial.price, currency=live.trial.currency)
@@ -56,6 +56,6 @@ def _describe_live(run: Supervised, progress: Progress) -> Live:
         trial.host or platform.node(),
         outcome.finished_at,
         progress.power_w,
-        run.stopping.preempted,
+        run.control.stopping.preempted,
         replace(summary, metrics=named),
     )
