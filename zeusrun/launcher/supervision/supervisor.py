@@ -81,7 +81,10 @@ def _observe(run: Supervised, *, final: bool = False) -> None:
         control.ask_policy(progress, epoch=reported)
     run.progress = progress = write_live_file(run, progress, final=final)
     for agent in run.agents:
-        (agent.conclude if final else agent.advance)(progress)
+        if final:
+            agent.conclude(progress)
+        else:
+            agent.advance(progress)
     run.messages.emit(Advanced(progress))
 
 
