@@ -9,7 +9,7 @@ from __future__ import annotations
 LAYERS = (
     ("__main__",),
     ("cli",),
-    ("run_on/kubernetes", "run_on/slurm"),
+    ("elastic/verb", "run_on/kubernetes", "run_on/slurm"),
     ("run_on/batch",),
     ("commands",),
     ("server",),

@@ -39,7 +39,7 @@ OWNERS = {
     "uvicorn": "server/",
     "cronsim": "schedule/due.py",
     "torch": ("worker/", *(f"{part}/rank/" for part in PART_ROOMS), "launcher/processes/agent.py"),
-    "typer": ("cli.py", "commands/", "run_on/"),
+    "typer": ("cli.py", "commands/", "run_on/", "elastic/verb.py"),
     "matplotlib": "view/report/",
     "mlflow": "export/mlflow.py",
     "sqlalchemy": "history/sql/",
@@ -156,7 +156,8 @@ def test_a_library_has_one_owner():
 def test_only_cli_and_view_print():
     printing = where(lambda tree: {"print", "typer.echo"} & calls(tree))
     others = {package_of(name) for name in printing if name != "launcher/processes/agent.py"}
-    assert others <= {"cli", "commands", "view", "worker", "run_on/kubernetes"}
+    verbs = {"elastic/verb", "run_on/hosts", "run_on/kubernetes"}
+    assert others <= {"cli", "commands", "view", "worker", *verbs}
 
 
 def test_the_worker_prints_to_its_own_stderr_only():

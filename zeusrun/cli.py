@@ -43,11 +43,11 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         "gc": ("upkeep.prune", "Remove the files of old runs; the history stays."),
         "status": ("current.status", "Show what runs, what waits, and what starts later."),
         "cancel": ("current.cancel", "Stop a run, or give up a preempted one."),
-        "resize": ("elastic.resize", "Change the number of ranks of an elastic training."),
+        "resize": ("elastic.verb.resize", "Change the number of ranks of an elastic training."),
         "logs": ("runs.logs", "Print the output of the ranks of a run."),
-        "join": ("node.join", "Give this host to a job that waits for it."),
+        "join": ("run_on.hosts.verbs.join", "Give this host to a job that waits for it."),
         "connect": ("connect.connect", "Let this machine use the history of a server."),
-        "node": ("node.node", ""),
+        "node": ("run_on.hosts.verbs.node", ""),
         "inside": ("follow.inside", ""),
         "serve": ("server.serve", "Serve one history to many machines, with a page to look at it."),
     },
@@ -75,8 +75,9 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         "fire": ("fire.fire", ""),
     },
 }
-"""Where in ``zeusrun.commands`` the verbs of each group are, and what ``--help`` says of them.
+"""Where the verbs of each group are, and what ``--help`` says of them.
 
+A module without a dot is one of ``zeusrun.commands``.
 A verb without a help text is hidden.
 """
 
@@ -133,8 +134,9 @@ class LazyGroup(TyperGroup):
 
 
 def _import_verb(place: str) -> typer.Typer:
-    module, name = place.split(".")
-    verb = getattr(importlib.import_module(f"zeusrun.commands.{module}"), name)
+    module, _, name = place.rpartition(".")
+    package = "zeusrun" if "." in module else "zeusrun.commands"
+    verb = getattr(importlib.import_module(f"{package}.{module}"), name)
     single = _new_app()
     # Options after the name of a command belong to that command.
     takes_a_command = name in {"init", "measure"}

@@ -14,7 +14,6 @@ from zeusrun.analysis.savings import find_savings
 from zeusrun.clock import read_clock, timestamp
 from zeusrun.commands import options
 from zeusrun.commands.follow import Order, Shown, Submitter
-from zeusrun.commands.node import join_head
 from zeusrun.commands.recurrence import run_recurrence
 from zeusrun.errors import BusyError, ExitCode, HistoryError, LaunchError, UsageError, ZeusrunError
 from zeusrun.files.home import trusted_home
@@ -25,6 +24,7 @@ from zeusrun.jobfile.yaml_reader import write_job_yaml
 from zeusrun.launcher.queue.admission import Queue, check_not_ended
 from zeusrun.launcher.recurrence import SubmitResult, exit_code
 from zeusrun.maintenance.recover import cancel_preempted
+from zeusrun.run_on.hosts.verbs import join_head
 from zeusrun.run_on.kubernetes import pod as pods
 from zeusrun.run_on.kubernetes.client import (
     ApiError,
