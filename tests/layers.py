@@ -65,8 +65,6 @@ BOTH_WAYS = {
     ("history", "history/http"),
     ("history", "history/shared"),
     ("history", "history/tinydb"),
-    ("launcher", "launcher/queue"),
-    ("launcher", "launcher/supervision"),
     ("server", "server/pages"),
     ("server", "server/zeus"),
     ("worker", "worker/hooks"),

@@ -5,7 +5,7 @@ and manifests are a part of their own. Each part of the
 package has a budget, which ``test_size.py`` asserts: whoever needs more lines changes the number in
 the same commit.
 
-The walk follows the calls of ``launcher.recurrence.submit`` in the order of the source, into each
+The walk follows the calls of ``launcher.attempts.recurrence.submit`` in the order of the source, into each
 function once, as a reader does who wants to understand one submit, through all packages. A stop is
 a change of the file; a return is a stop at a file that was visited before. A call is followed if
 its target can be told from names, annotations and constructors. A call of each object of a list is
@@ -70,7 +70,7 @@ BUDGETS: Mapping[str, int] = {
     "adapt": 638,
     "analysis": 999,
     "backends": 694,
-    "commands": 2_819,
+    "commands": 2_821,
     "elastic": 1_688,
     "export": 336,
     "gpu and energy": 2_316,
@@ -111,7 +111,7 @@ class Place(NamedTuple):
     name: str
 
 
-START = Place("zeusrun.launcher.recurrence", "submit")
+START = Place("zeusrun.launcher.attempts.recurrence", "submit")
 
 
 class Walk(NamedTuple):
@@ -130,7 +130,7 @@ class Loaded(NamedTuple):
 
 
 WALK_BUDGET = Walk(files=104, stops=367, returns=263)
-LOADED_BUDGET = Loaded(modules=171, lines=19_783)
+LOADED_BUDGET = Loaded(modules=172, lines=19_785)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

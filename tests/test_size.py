@@ -99,7 +99,7 @@ def help_out():
 def test_a_walk_follows_names_imports_constructors_and_annotations(submit):
     names = "Holder, Owner, find_owner, help_out"
     modules = {
-        "launcher/recurrence.py": "from zeusrun.view import other\n"
+        "launcher/attempts/recurrence.py": "from zeusrun.view import other\n"
         f"from zeusrun.view.other import {names}\n{submit}",
         "view/other.py": OTHER,
         "view/third.py": "def end(): pass",
@@ -111,6 +111,6 @@ def test_a_walk_follows_names_imports_constructors_and_annotations(submit):
 def test_a_walk_counts_who_is_visited_again():
     text = "from zeusrun.view.other import help_out\n"
     text += "def submit(): help_out(); inside()\ndef inside(): pass"
-    modules = {"launcher/recurrence.py": text, "view/other.py": "def help_out(): pass"}
+    modules = {"launcher/attempts/recurrence.py": text, "view/other.py": "def help_out(): pass"}
     walked = walk({name: ast.parse(text) for name, text in modules.items()})
     assert walked == Walk(files=2, stops=3, returns=1)

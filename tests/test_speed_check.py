@@ -17,10 +17,10 @@ from zeusrun.choice.problem import Forced
 from zeusrun.gpu.registry import job_devices
 from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.jobfile.spec import load_spec
+from zeusrun.launcher.attempts.recurrence import submit
 from zeusrun.launcher.context import Submission
 from zeusrun.launcher.events import Advanced, BoundChanged, Noted, TrialEnded, TrialStarts, Warned
 from zeusrun.launcher.processes.command import find_torchrun
-from zeusrun.launcher.recurrence import submit
 from zeusrun.launcher.supervision import speed_check
 from zeusrun.trial import Bound, CurvePoint, Decision, EnergySource, Outcome, Stage, TrialStatus
 

@@ -18,7 +18,7 @@ import pytest
 from tests.factories import build_trial, load_job
 from tests.runs import start_and_wait, wait_for
 from zeusrun.errors import LaunchError
-from zeusrun.launcher.recurrence import SubmitResult
+from zeusrun.launcher.attempts.recurrence import SubmitResult
 from zeusrun.notify.notices import (
     _letter,
     _log,

@@ -20,10 +20,10 @@ from zeusrun.errors import BusyError, ExitCode, HistoryError, ZeusrunError
 from zeusrun.history.base import NEWEST, UnavailableError
 from zeusrun.jobfile.fingerprint import take_fingerprint
 from zeusrun.jobfile.secrets import find_exposed
+from zeusrun.launcher.attempts.recurrence import submit as run_submit
 from zeusrun.launcher.events import FoundLost, Noted, TrialEnded, Warned
 from zeusrun.launcher.processes.signals import CaughtSignals
 from zeusrun.launcher.queue.admission import admitted, check_not_ended
-from zeusrun.launcher.recurrence import submit as run_submit
 from zeusrun.launcher.redact import restore_secrets
 from zeusrun.launcher.script_warnings import find_script_warnings
 from zeusrun.maintenance.recover import clean_up
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from zeusrun.jobfile.spec import JobSpec
     from zeusrun.launcher.context import Submission
     from zeusrun.launcher.events import Emit, SubmitEvent
+    from zeusrun.launcher.queue.request import Request
     from zeusrun.launcher.queue.tickets import HeldTicket
-    from zeusrun.launcher.request import Request
     from zeusrun.notify.notices import Notice
     from zeusrun.run_on.registry import Allocation
     from zeusrun.trial import Trial

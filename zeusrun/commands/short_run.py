@@ -18,10 +18,10 @@ from zeusrun.commands.options import open_home
 from zeusrun.errors import ExitCode
 from zeusrun.files.tail import LineTail
 from zeusrun.history.registry import open_history
+from zeusrun.launcher.attempts.recurrence import submit
 from zeusrun.launcher.events import Advanced, Noted, Printed, TrialStarts
 from zeusrun.launcher.processes.signals import CaughtSignals
 from zeusrun.launcher.queue.admission import admitted, check_not_ended
-from zeusrun.launcher.recurrence import submit
 from zeusrun.launcher.redact import mask_job
 from zeusrun.metrics.printed import shows_evaluation
 from zeusrun.metrics.progress import Progress

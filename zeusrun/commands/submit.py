@@ -23,7 +23,7 @@ from zeusrun.jobfile.hosts import parse_hostfile
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.jobfile.validators import Overlap
 from zeusrun.launcher.begin import plan
-from zeusrun.launcher.request import Request
+from zeusrun.launcher.queue.request import Request
 from zeusrun.launcher.rundir.ownership import files_of
 from zeusrun.reasons import ReasonCode
 from zeusrun.run_on.registry import BACKENDS

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from zeusrun.errors import ZeusrunError
     from zeusrun.jobfile.spec import JobSpec
-    from zeusrun.launcher.recurrence import SubmitResult
+    from zeusrun.launcher.attempts.recurrence import SubmitResult
     from zeusrun.trial import Trial
 
 _NOT_AN_ENDING = {TrialStatus.CANCELLED, TrialStatus.PREEMPTED, TrialStatus.DISPATCHED}

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from zeusrun.analysis.amounts import Savings
-    from zeusrun.launcher.recurrence import SubmitResult
+    from zeusrun.launcher.attempts.recurrence import SubmitResult
     from zeusrun.metrics.progress import TrainingSummary
 
 

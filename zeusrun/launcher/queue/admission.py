@@ -14,8 +14,8 @@ from zeusrun.clock import read_clock
 from zeusrun.errors import BusyError, ExitCode, ZeusrunError
 from zeusrun.gpu.nvml import gpus_of_job
 from zeusrun.launcher.processes.signals import PREEMPTING
+from zeusrun.launcher.queue.request import Request
 from zeusrun.launcher.queue.tickets import Tickets
-from zeusrun.launcher.request import Request
 from zeusrun.launcher.rundir.layout import ask_to_cancel
 from zeusrun.launcher.rundir.ownership import find_own
 from zeusrun.launcher.rundir.record import read_live

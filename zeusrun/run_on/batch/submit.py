@@ -21,10 +21,10 @@ from zeusrun.errors import BusyError, ExitCode, JobFileError, LaunchError, Usage
 from zeusrun.files.home import trusted_home
 from zeusrun.files.tail import LineTail
 from zeusrun.jobfile.spec import load_spec
+from zeusrun.launcher.attempts.recurrence import exit_code
 from zeusrun.launcher.processes.signals import PREEMPTING
 from zeusrun.launcher.queue.admission import Queue, end_allocated
 from zeusrun.launcher.queue.tickets import Tickets
-from zeusrun.launcher.recurrence import exit_code
 from zeusrun.maintenance.recover import recover_lost
 from zeusrun.reasons import ReasonCode
 from zeusrun.run_on.batch.files import QueuedFiles, find_files, new_files
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from zeusrun.jobfile.spec import JobSpec
-    from zeusrun.launcher.request import Request
+    from zeusrun.launcher.queue.request import Request
 
 _ASK_S = 3.0  # between two questions to the scheduler
 _WRITTEN_S = 10.0  # a shared file system shows what the batch step wrote last

@@ -21,8 +21,8 @@ from zeusrun.history.base import NEWEST, UnavailableError
 from zeusrun.history.http.client import TOKEN_VARIABLE, read_token
 from zeusrun.history.registry import find_default, remember_choice
 from zeusrun.jobfile.yaml_reader import write_job_yaml
+from zeusrun.launcher.attempts.recurrence import SubmitResult, exit_code
 from zeusrun.launcher.queue.admission import Queue, check_not_ended
-from zeusrun.launcher.recurrence import SubmitResult, exit_code
 from zeusrun.maintenance.recover import cancel_preempted
 from zeusrun.run_on.hosts.verbs import join_head
 from zeusrun.run_on.kubernetes import pod as pods
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from zeusrun.jobfile.spec import JobSpec
-    from zeusrun.launcher.request import Request
+    from zeusrun.launcher.queue.request import Request
     from zeusrun.schedule.store import Schedule
     from zeusrun.trial import Trial
 

@@ -11,8 +11,9 @@ from tests.factories import PREEMPTED, REACHED, begin, build_trial, load_job
 from tests.history.memory import MemoryHistory
 from zeusrun.choice.choose import Attempt
 from zeusrun.errors import HistoryError, LaunchError
-from zeusrun.launcher import attempt, heartbeat
-from zeusrun.launcher.attempt import (
+from zeusrun.launcher import heartbeat
+from zeusrun.launcher.attempts import attempt
+from zeusrun.launcher.attempts.attempt import (
     AttemptResult,
     _announce,
     _announce_end,

@@ -11,7 +11,7 @@ from zeusrun.choice.choose import Attempt, NothingLeft
 from zeusrun.energy.device import LimitableDevice
 from zeusrun.errors import DeviceError, ExitCode
 from zeusrun.history.base import NEWEST
-from zeusrun.launcher import attempt
+from zeusrun.launcher.attempts import attempt
 from zeusrun.launcher.events import Noted, Warned
 from zeusrun.launcher.processes.signals import PREEMPTING, CaughtSignals
 from zeusrun.lever import POWER, Lever

@@ -14,12 +14,17 @@ from tests.history.memory import MemoryHistory
 from zeusrun.choice.choose import Attempt, NothingLeft
 from zeusrun.choice.problem import Forced
 from zeusrun.errors import DeviceError, ExitCode
-from zeusrun.launcher import recurrence
-from zeusrun.launcher.attempt import AttemptResult
+from zeusrun.launcher.attempts import recurrence
+from zeusrun.launcher.attempts.attempt import AttemptResult
+from zeusrun.launcher.attempts.recurrence import (
+    SubmitResult,
+    _attempts_before,
+    _may_go_on,
+    exit_code,
+)
 from zeusrun.launcher.context import Submission
 from zeusrun.launcher.events import Noted, Warned
-from zeusrun.launcher.recurrence import SubmitResult, _attempts_before, _may_go_on, exit_code
-from zeusrun.launcher.request import Request
+from zeusrun.launcher.queue.request import Request
 from zeusrun.launcher.supervision.stopping import StopOrder
 from zeusrun.reasons import ReasonCode
 from zeusrun.trial import TrialStatus

@@ -1,0 +1,1 @@
+"""The attempts of a recurrence, one after the other."""
