@@ -13,7 +13,7 @@ from zeusrun.errors import HistoryError, UsageError, ZeusrunError
 from zeusrun.files import private
 from zeusrun.history.http.client import HttpHistory
 from zeusrun.history.registry import (
-    RoutedHistory,
+    JobHistories,
     chosen_histories,
     find_default,
     known_servers,
@@ -146,14 +146,14 @@ def test_a_job_file_that_was_named_wins(tmp_path):
     assert history.address("job") == "https://b.example.org"
 
 
-class TestRoutedHistory:
+class TestJobHistories:
     @pytest.fixture
     def stores(self):
         return {"all": MemoryHistory(), "own": MemoryHistory()}
 
     @pytest.fixture
     def history(self, stores):
-        return RoutedHistory(stores.__getitem__, "all", {"job": "own"})
+        return JobHistories(stores.__getitem__, "all", {"job": "own"})
 
     def test_each_job_is_asked_for_in_its_own_history(self, history, stores):
         first, second = begin(history, build_trial(1)), begin(history, build_trial(1, job="other"))
@@ -168,14 +168,13 @@ class TestRoutedHistory:
     def test_each_job_gets_the_answers_of_its_own_history(self, tmp_path, sql_history):
         shared = SharedHistory(sql_history, tmp_path, "the database")
         stores = {"all": MemoryHistory(), "own": shared}
-        history = RoutedHistory(stores.__getitem__, "all", {"job": "own"})
+        history = JobHistories(stores.__getitem__, "all", {"job": "own"})
         for job, address in (("job", "the database"), ("other", None)):
             trial = begin(history, build_trial(1, job=job, uuid=f"{len(job):032x}"))
             assert history.address(job) == address
-            history.renew(trial.trial, {"epoch": 1})
-            history.keep_trace(trial.trial, {})
-            history.keep_settings(job, "")
-            history.deliver()
+            if job == "job":
+                shared.renew(trial.trial, {"epoch": 1})
+            assert history.keeps_leases(job) == history.ask_to_cancel(trial.trial) == bool(address)
             assert history.live(trial.trial) == (None if address is None else {"epoch": 1})
             assert history.add([trial]) == [trial]
         assert history.add([]) == []
@@ -190,7 +189,7 @@ class TestRoutedHistory:
             opened.append(name)
             return stores[name]
 
-        history = RoutedHistory(open_, "all", {"job": "own"})
+        history = JobHistories(open_, "all", {"job": "own"})
         assert history.trials("job") == []
         assert opened == ["own"]
         history.trials("job")

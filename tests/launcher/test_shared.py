@@ -139,14 +139,13 @@ def test_a_training_goes_on_while_the_server_is_away(zeusrun, job, server):
     (shown,) = zeusrun.history()
     assert shown["status"] == "REACHED"
     remember_choice(zeusrun.home, "job", None)  # as if the job file named another history now
-    assert "wait for" in zeusrun("doctor").stdout
+    assert "1 write waits for" in " ".join(zeusrun("doctor").stdout.split())
     server.start()
     assert server.history.find("job-1-1").status is TrialStatus.DISPATCHED
     code, trial, _ = submit(zeusrun, job())
     assert (code, trial["trial"]) == (0, "job-2-1")
     first, second = server.history.trials("job")
     assert (first.status, second.status) == (TrialStatus.REACHED, TrialStatus.REACHED)
-    assert server.history.trace("job-1-1") is not None
 
 
 @pytest.mark.long

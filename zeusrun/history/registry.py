@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import inspect
 import re
 from typing import TYPE_CHECKING, Any, TypedDict
 from uuid import uuid4
@@ -28,9 +27,10 @@ if TYPE_CHECKING:
 
     from typing_extensions import Unpack
 
+    from zeusrun.history.base import Restoration, Snapshot
     from zeusrun.history.shared.spool import Spool
     from zeusrun.history.shared.store import Offline, SharedHistory
-    from zeusrun.trial import Trial
+    from zeusrun.trial import Outcome, Trial
 
 HISTORY_VARIABLE = "ZEUSRUN_HISTORY"
 HISTORIES: dict[str, Callable[[Path], History]] = {
@@ -73,8 +73,7 @@ def open_history(
             kind = UsageError if job is None else HistoryError
             raise kind(f"{error}{source}") from None
 
-    # The loop below the class adds its other methods.
-    return RoutedHistory(open_, name, chosen) if chosen else open_(name)  # type: ignore[abstract]
+    return JobHistories(open_, name, chosen) if chosen else open_(name)
 
 
 def find_default(home: Path, environment: Mapping[str, str]) -> tuple[str, str]:
@@ -232,8 +231,11 @@ def _read_note(path: Path) -> str | None:
     return None
 
 
-class RoutedHistory(History):
-    """A ``History`` that asks the history of each job; each is opened when it is first needed."""
+class JobHistories(History):
+    """The history of each job, for verbs that read and repair; opened when it is first needed.
+
+    A launcher opens the history of its job alone: what only a launcher needs is not here.
+    """
 
     def __init__(
         self, open_: Callable[[str], History], name: str, chosen: Mapping[str, str]
@@ -248,37 +250,72 @@ class RoutedHistory(History):
         self._open, self._name, self._chosen = open_, name, chosen
         self._opened: dict[str, History] = {}
 
-    def of(self, job: str | None) -> History:
+    def _of(self, job: str | None) -> History:
         """Return the history of a job; ``None``: of what can be no job's."""
         name = self._chosen.get(job or "", self._name)
         if name not in self._opened:
             self._opened[name] = self._open(name)
         return self._opened[name]
 
+    def _of_trial(self, trial: str) -> History:
+        return self._of(rules.job_of(trial) or rules.offline_job(trial))
+
     def jobs(self) -> list[str]:
         """See ``History.jobs``. Jobs with a history of their own count without asking it."""
-        return sorted({*self.of(None).jobs(), *self._chosen})
+        return sorted({*self._of(None).jobs(), *self._chosen})
+
+    def trials(self, job: str, last: int | None = None) -> list[Trial]:
+        """See ``History.trials``."""
+        return self._of(job).trials(job, last)
+
+    def count(self, job: str) -> int:
+        """See ``History.count``."""
+        return self._of(job).count(job)
+
+    def unfinished(self, job: str) -> list[Trial]:
+        """See ``History.unfinished``."""
+        return self._of(job).unfinished(job)
+
+    def find(self, trial: str) -> Trial | None:
+        """See ``History.find``."""
+        return self._of_trial(trial).find(trial)
+
+    def snapshot(self, job: str, last: int | None = None) -> Snapshot:
+        """See ``History.snapshot``."""
+        return self._of(job).snapshot(job, last)
 
     def begin(self, trial: Trial, *, after: str, turn: int = 0) -> Trial:
         """See ``History.begin``."""
-        return self.of(trial.job).begin(trial, after=after, turn=turn)
+        return self._of(trial.job).begin(trial, after=after, turn=turn)
+
+    def finish(self, trial: str, outcome: Outcome) -> Trial:
+        """See ``History.finish``."""
+        return self._of_trial(trial).finish(trial, outcome)
+
+    def forget(self, trial: str, *, forgotten: bool) -> Trial:
+        """See ``History.forget``."""
+        return self._of_trial(trial).forget(trial, forgotten=forgotten)
 
     def add(self, trials: Sequence[Trial]) -> list[Trial]:
         """See ``History.add``; ``trials`` are of one job."""
-        return self.of(trials[0].job).add(trials) if trials else []
+        return self._of(trials[0].job).add(trials) if trials else []
 
+    def address(self, job: str) -> str | None:
+        """See ``History.address``."""
+        return self._of(job).address(job)
 
-def _routed(name: str, *, takes_trial: bool) -> Callable[..., Any]:
-    """Return a method that calls that of the history of the job or trial that it is given."""
+    def ask_to_cancel(self, trial: str) -> bool:
+        """See ``History.ask_to_cancel``."""
+        return self._of_trial(trial).ask_to_cancel(trial)
 
-    def call(self: RoutedHistory, named: str, *args: Any, **options: Any) -> Any:  # noqa: ANN401 - what the method takes and returns
-        job = rules.job_of(named) or rules.offline_job(named) if takes_trial else named
-        return getattr(self.of(job), name)(named, *args, **options)
+    def live(self, trial: str) -> dict[str, Any] | None:
+        """See ``History.live``."""
+        return self._of_trial(trial).live(trial)
 
-    return call
+    def restore(self, job: str, found: Sequence[Trial]) -> Restoration:
+        """See ``History.restore``."""
+        return self._of(job).restore(job, found)
 
-
-for _name, _method in vars(History).items():
-    _takes = list(inspect.signature(_method).parameters)[1:2] if inspect.isfunction(_method) else []
-    if _takes in (["job"], ["trial"]) and _name not in vars(RoutedHistory):
-        setattr(RoutedHistory, _name, _routed(_name, takes_trial=_takes == ["trial"]))
+    def rename(self, job: str, name: str, move: Callable[[Trial], Trial]) -> int:
+        """See ``History.rename``."""
+        return self._of(job).rename(job, name, move)

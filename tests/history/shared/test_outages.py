@@ -369,15 +369,16 @@ def test_a_token_that_has_expired_loses_no_result(history, monkeypatch, told):
     assert history.find(trial.trial) == trial.finish(REACHED)
 
 
-def test_a_trace_waits_behind_its_result(history, proxy, database):
-    trial = begin(history, with_uuid())
+def test_a_trace_is_sent_at_once_or_not_at_all(history, proxy, database):
+    first, second = begin(history, with_uuid(1)), begin(history, with_uuid(2))
+    history.finish(first.trial, REACHED)
+    history.keep_trace(first.uuid, {"spans": [1]})
+    assert database.trace(first.trial) == {"spans": [1]}
     proxy.mode = "refuse"
-    history.finish(trial.trial, REACHED)
-    history.keep_trace(trial.uuid, {"spans": [1]})
-    assert [each.kind for each in history.spool.entries()] == ["finish", "trace"]
-    proxy.mode = "pass"
-    history.deliver()
-    assert database.trace(trial.trial) == {"spans": [1]}
+    history.finish(second.trial, REACHED)
+    with pytest.raises(UnavailableError):
+        history.keep_trace(second.uuid, {"spans": [1]})
+    assert [each.kind for each in history.spool.entries()] == ["finish"]
 
 
 def test_a_heartbeat_delivers_what_waits(history, proxy, database):

@@ -11,13 +11,13 @@ import random
 import re
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from zeusrun.errors import HistoryError, writes_to
 from zeusrun.files.lock import FileLock, SafeLock
 from zeusrun.files.private import check_version, make_folder, read_file, replace_file
 from zeusrun.history import rules
-from zeusrun.history.base import UnavailableError, UnknownTrialError
+from zeusrun.history.base import UnavailableError
 from zeusrun.trial import Trial, TrialStatus
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from zeusrun.history.base import Shared
 
-Kind = Literal["begin", "finish", "withdraw", "trace"]
-"""A trial that began offline; its end; the end of one that may never have begun; its power."""
+Kind = Literal["begin", "finish", "withdraw"]
+"""A trial that began offline; the end of a trial; the end of one that may never have begun."""
 
 _NAME = re.compile(r"\d{8,12}\.json")
 _MAX_BYTES = 256 << 20
@@ -42,7 +42,6 @@ class Entry:
     path: Path
     kind: Kind
     trial: Trial  # as it was then
-    trace: dict[str, Any] | None = None
 
 
 class Spool:
@@ -52,9 +51,9 @@ class Spool:
         self.folder = folder
         self.refused = folder / "refused"
 
-    def put(self, kind: Kind, trial: Trial, trace: dict[str, Any] | None = None) -> Path:
+    def put(self, kind: Kind, trial: Trial) -> Path:
         """Store a write durably, behind those that wait; raises ``HistoryError``."""
-        record = {"version": _VERSION, "kind": kind, "trial": trial.to_json(), "trace": trace}
+        record = {"version": _VERSION, "kind": kind, "trial": trial.to_json()}
         with self._locked():
             # A refused number is not used again.
             used = [*_list_entries(self.folder), *self.list_refused()]
@@ -79,7 +78,7 @@ class Spool:
                 record = json.loads(read_file(path, _MAX_BYTES))
                 check_version(record, _VERSION, path)
                 trial = Trial.from_json(record["trial"])
-                found.append(Entry(path, record["kind"], trial, record["trace"]))
+                found.append(Entry(path, record["kind"], trial))
             except FileNotFoundError:
                 continue  # delivered just now
             except (ValueError, LookupError, TypeError, AttributeError) as error:
@@ -204,10 +203,6 @@ def _send(entry: Entry, remote: Shared, tell: Callable[[str], None]) -> None:
     trial, kind = entry.trial, entry.kind
     if kind == "begin":
         remote.add([trial])
-        return
-    if kind == "trace":
-        with contextlib.suppress(UnknownTrialError):
-            remote.keep_trace(trial.uuid, entry.trace or {})
         return
     known = remote.find(trial.uuid)
     if known is None:

@@ -274,17 +274,9 @@ class SharedHistory(History):
         self.remote.report_host(host, facts)
 
     def keep_trace(self, trial: str, trace: dict[str, Any]) -> None:
-        """See ``History.keep_trace``. If that fails for now, the trace waits in the spool."""
-        known = self._own.get(trial)
-        if known is not None and self._waiting_trial(trial) is not None:
-            self.spool.put("trace", known, trace)
-            return
-        try:
-            self.remote.keep_trace(self._key(trial), trace)
-        except UnavailableError:
-            if known is None:
-                raise
-            self.spool.put("trace", known, trace)
+        """See ``History.keep_trace``; tried once, and not soon after a failure."""
+        self._patience.check()
+        self.remote.keep_trace(self._key(trial), trace)
 
     def keep_settings(self, job: str, settings: str) -> None:
         """See ``History.keep_settings``; tried once, and not soon after a failure."""
