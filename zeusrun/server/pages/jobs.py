@@ -264,8 +264,7 @@ def job_page(content: JobContent, version: str | None) -> document.Page:
         for place, title, body in job_sections(view.report, frame):
             parts.append((place, title, body))
     if content.schedules:
-        now = {view.job} if content.running_count else set()
-        parts.append(("schedule", "Schedule", schedules_table(content.schedules, _JOB_LINKS, now)))
+        parts.append(("schedule", "Schedule", schedules_table(content.schedules, _JOB_LINKS)))
     parts.append(("runs", "All runs", _all_runs(content)))
     sections = (section(title, body, id=place, data_key=place) for place, title, body in parts)
     return document.Page(
