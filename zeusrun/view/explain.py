@@ -75,7 +75,7 @@ def describe_choice(
     if crashed:
         sentences.insert(2, _describe_crashes(chooser.spec.name, crashed))
     if problem.control is not None:
-        sentences.append(_sentence(_describe_control(chooser.policy, problem, runs, beliefs)))
+        sentences.append(units.sentence(_describe_control(chooser.policy, problem, runs, beliefs)))
     return sentences
 
 
@@ -103,7 +103,7 @@ def compare_with_history(policy: str, savings: Savings, beliefs: Sequence[ArmBel
     expects += "" if saved > 0 else " more"
     why = _OTHERWISE.get(policy, "it judges by its own rule")
     claim = claim_against(share, f"batch size {in_use}", str(default))
-    return _sentence(f"by `zeusrun history`, {claim}; the policy {expects}, because {why}")
+    return units.sentence(f"by `zeusrun history`, {claim}; the policy {expects}, because {why}")
 
 
 def _describe_crashes(job: str, arms: Sequence[int]) -> str:
@@ -185,13 +185,13 @@ def lead(
     if continued is not None:
         size, name = continued.global_batch_size, continued.trial
         why = f"it continues {name}, which was preempted. Without that: {decision.why}"
-        return [f"the next submit continues {name} with batch size {size}", _sentence(why)]
+        return [f"the next submit continues {name} with batch size {size}", units.sentence(why)]
     uses = "adapts its batch size, from" if adapts else "uses batch size"
     headline = f"the next run {uses} {decision.global_batch_size}"
     by_arm = {belief.global_batch_size: belief for belief in beliefs}
     own, why = by_arm.get(decision.global_batch_size), decision.why
     if own is None:  # a plugin need not describe every candidate
-        return [headline, _sentence(why)]
+        return [headline, units.sentence(why)]
     control = decision.stage is Stage.CONTROL
     if own.chance < _CERTAIN and not control:
         why += f" (the policy draws at random; the probability of this was {own.chance:.0%})"
@@ -201,7 +201,7 @@ def lead(
     last = f"If the next run misses the target, {then}"
     if not control:
         last = f"{_change(policy, decision, own, others, ignored=problem.ignored)}. {last}"
-    return [headline, *map(_sentence, (why, cost, last))]
+    return [headline, *map(units.sentence, (why, cost, last))]
 
 
 def fold(beliefs: Sequence[ArmBelief]) -> tuple[list[ArmBelief], str | None]:
@@ -226,10 +226,6 @@ def fold(beliefs: Sequence[ArmBelief]) -> tuple[list[ArmBelief], str | None]:
         saves = "more than these" if more else "anything"
         text = f"{len(folded)} others: none is expected to save {saves}"
     return [each for each in beliefs if each not in folded], text
-
-
-def _sentence(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}."
 
 
 def _cost(decision: Decision, own: ArmBelief, default: ArmBelief | None, problem: Problem) -> str:

@@ -17,7 +17,6 @@ from zeusrun.view.claims import cell_share, is_good, money_saved, net_text
 from zeusrun.view.columns import Column
 from zeusrun.view.report.headline import (
     all_runs,
-    capitalized,
     carbon_saved,
     energy_saved,
     folding,
@@ -141,9 +140,8 @@ def _head(view: Overview, running: int) -> Html:
         ("machines", tag("a", str(view.hosts), href=_LINKS.to("machines"))),
     ]
     key = pairs(values, class_="key", data_unknown=unknown)
-    title = tag(
-        "h1", coloured(capitalized(unbroken(text)), good), class_="headline", data_unknown=unknown
-    )
+    saved = coloured(units.capitalized(unbroken(text)), good)
+    title = tag("h1", saved, class_="headline", data_unknown=unknown)
     search = view.listing.search
     about = f"Jobs with {search} in their name" if search else "All jobs"
     return join((tag("p", about, class_="job"), title, tag("p", lead, class_="lead"), key))

@@ -13,7 +13,7 @@ from zeusrun.server.pages.document import Links, Page
 from zeusrun.view import units
 from zeusrun.view.columns import HOST, LIMIT, Column
 from zeusrun.view.gpu import throttle_word
-from zeusrun.view.report.markup import Html, join, moment, section, table, tag
+from zeusrun.view.report.markup import Html, join, moment, page_head, section, table, tag
 from zeusrun.view.units import UNKNOWN, plural
 
 if TYPE_CHECKING:
@@ -53,12 +53,8 @@ def machines_page(
     schedules = [each for host in hosts for each in host.schedules]
     listed = schedules_table(schedules, _LINKS) or tag("p", "No job has a schedule.")
     timed = section("Schedules", listed, id="schedules")
-    head = (
-        tag("p", "Machines", class_="job"),
-        tag("h1", title, class_="headline"),
-        tag("p", lead, class_="lead"),
-    )
-    return Page("Machines", join((*head, *sections, timed)), "Machines", version=version)
+    head = page_head("Machines", title, tag("p", lead, class_="lead"))
+    return Page("Machines", join((head, *sections, timed)), "Machines", version=version)
 
 
 def _host(host: HostFacts, runs: Sequence[Live], may_read: Callable[[str], bool]) -> Html:
