@@ -17,13 +17,12 @@ from zeusrun.history.sql.survey import add_up, list_traces
 from zeusrun.jobfile.settings import read_settings
 from zeusrun.server.refusals import LOG
 from zeusrun.trial import EnergySource, TrialStatus
+from zeusrun.view.belief import Belief, unknown_belief
 from zeusrun.view.report.facts import (
-    Belief,
     JobReport,
     build_belief,
     build_facts,
     build_power,
-    unknown_belief,
 )
 from zeusrun.view.report.headline import headline
 

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zeusrun.view import units
+from zeusrun.view.belief import fold
 from zeusrun.view.claims import claim_cost, short_share
 from zeusrun.view.columns import CARBON, COST, ENERGY, LIMIT, PRICE, TIME, Column
-from zeusrun.view.explain import belief_columns, fold
+from zeusrun.view.explain import belief_columns
 from zeusrun.view.report.figures import DRAWN_RUNS, DRAWN_TRACES
 from zeusrun.view.report.headline import folding, target, unbroken
 from zeusrun.view.report.markup import Html, details, figure, join, table, tag
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from zeusrun.analysis.recurrences import RecurrenceFacts
-    from zeusrun.view.report.facts import Belief, JobFacts, JobReport, OverheadFacts, PowerFacts
+    from zeusrun.view.belief import Belief
+    from zeusrun.view.report.facts import JobFacts, JobReport, OverheadFacts, PowerFacts
 
 _ROWS = 100  # of a table: the newest ones
 _SHOWN_FAILURES = 12  # more are folded
