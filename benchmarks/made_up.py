@@ -300,7 +300,7 @@ def _make_facts(job: str, now: datetime, rng: random.Random, *, busy: bool) -> d
         "words": "every day at 01:00",
         "tz": "Europe/Berlin",
         "next": [tomorrow.isoformat()],
-        "firings": [{"occurrence": now.isoformat(), "result": "ended", "exit_code": 0}],
+        "last_run": "the target was reached",
         "paused": not busy,
     }
     return {"version": __version__, "gpus": gpus, "schedules": [schedule]}

@@ -26,7 +26,7 @@ from zeusrun.choice.choose import (
 from zeusrun.choice.problem import Chooser, Forced, Machine, Moment, build_problem, next_recurrence
 from zeusrun.errors import UsageError
 from zeusrun.trial import CurvePoint, Hardware, Interruption, SizeChange, Stage, TrialStatus
-from zeusrun.view.explain import describe_choice
+from zeusrun.view.belief import describe_choice
 
 ROOT = Path(__file__).parents[2]
 MISSED, LOOKED = TrialStatus.MISSED, TrialStatus.CANCELLED

@@ -8,7 +8,6 @@ import shutil
 import socket
 import threading
 import time
-from concurrent.futures import wait
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from typing import ClassVar
@@ -105,22 +104,16 @@ class Server:
 
 
 class ListedReports(Reports):
-    """Reports that tests find; their thread runs from the start."""
+    """Reports that tests find."""
 
     running: ClassVar[list[Reports]] = []
 
     def __init__(self, store):
         super().__init__(store)
-        self._worker.submit(int).result()
         self.running.append(self)
 
-    def close(self):
-        self.running.remove(self)
-        super().close()
-
     def rest(self):
-        """Wait for what is being computed, and close the connections to the database."""
-        wait(list(self._pending.values()))
+        """Close the connections to the database."""
         self._store.engine.dispose()
 
 
@@ -154,10 +147,12 @@ def serving(**values):
             assert thread.is_alive()
             time.sleep(0.005)
     _running.append(server)
+    reports = ListedReports.running[-1]
     try:
         yield Server(listening.listener.getsockname()[1], settings)
     finally:
         _running.remove(server)
+        ListedReports.running.remove(reports)
         server.should_exit = True
         thread.join(300)
         assert not thread.is_alive()

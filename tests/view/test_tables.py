@@ -26,8 +26,9 @@ from zeusrun.trial import (
     TrialStatus,
 )
 from zeusrun.trial.values import NoisePoint, WorldChange
+from zeusrun.view.belief import Belief, fold
 from zeusrun.view.console import PlainConsole
-from zeusrun.view.explain import explain_table, fold
+from zeusrun.view.explain import explain_table
 from zeusrun.view.sheets import limit_text, trial_sheet
 from zeusrun.view.tables import history_table, net_lines, plan_sheet, status_table
 from zeusrun.view.units import UNKNOWN
@@ -408,10 +409,9 @@ def test_what_runs_fits_the_screen_with_names_and_numbers_of_any_length(width):
     assert render(status_table([], [ticket]), 200).startswith("  1. ")
 
 
-def explained(*arguments, **options):
-    return explain_table(
-        *arguments, lead=["the next run uses 32", "It is the cheapest."], **options
-    )
+def explained(title, arms, *arguments, **options):
+    believed = Belief(tuple(arms), ("the next run uses 32", "It is the cheapest."))
+    return explain_table(title, believed, *arguments, **options)
 
 
 def belief(size, **changes):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
 from rich.text import Text
 from typer import Argument, Option
 
@@ -17,7 +17,7 @@ from zeusrun.bandit.auto.policy import Auto
 from zeusrun.bandit.differences import describe_kept
 from zeusrun.bandit.eras import compare_training, describe_eras
 from zeusrun.bandit.power import best_limits
-from zeusrun.bandit.registry import create_policy, explain_next
+from zeusrun.bandit.registry import create_policy
 from zeusrun.bandit.reinterpret import read_history
 from zeusrun.choice.attempts import why_not_continued
 from zeusrun.choice.problem import build_problem, next_recurrence
@@ -29,12 +29,8 @@ from zeusrun.jobfile.spec import load_spec
 from zeusrun.simulate.own_job import learn
 from zeusrun.simulate.replay import forecast
 from zeusrun.target import describe_target
-from zeusrun.view.explain import (
-    compare_with_history,
-    describe_choice,
-    explain_table,
-    in_samples,
-)
+from zeusrun.view.belief import believe, compare_with_history
+from zeusrun.view.explain import explain_table
 from zeusrun.view.export import print_json
 from zeusrun.view.simulate import forecast_json, forecast_sheet, progress
 
@@ -131,37 +127,26 @@ def explain(
     problem, runs = read_history(problem, trials)
     if isinstance(policy, Auto):
         remarks += describe_edited(runs)
-    rng = np.random.default_rng(spec.policy.seed)
-    beliefs = explain_next(policy, problem, runs, rng)
-    unit = problem.unit
-    rows = in_samples(beliefs, unit)
+    continued, has_files = moment.preempted, moment.has_files
+    chooser = submission.chooser
+    if continued and why_not_continued(chooser, machine, continued, has_files=has_files):
+        continued = None
+    belief = believe(chooser, problem, runs, continued)
     if as_json:
-        print_json([{**vars(each), "unit": "samples" if unit else "epochs"} for each in rows])
+        print_json([{**vars(each), "unit": belief.unit} for each in belief.arms])
     else:
         objective = spec.objective
-        continued = moment.preempted
-        chooser, has_files = submission.chooser, moment.has_files
-        if continued and why_not_continued(chooser, machine, continued, has_files=has_files):
-            continued = None
         goal = f"{objective.metric} {describe_target(objective.target, objective.mode)}"
         title = f"what policy {policy.name} expects, {goal}, eta_knob {objective.eta_knob:g}"
-        headline, *texts = describe_choice(chooser, problem, runs, beliefs, continued)
-        other = compare_with_history(policy.name, find_savings(trials), beliefs)
-        first = [f"{spec.name}: {headline}", *texts, *([other] if other else [])]
+        headline, *texts = belief.sentences
+        other = compare_with_history(policy.name, find_savings(trials), belief.arms)
+        first = (f"{spec.name}: {headline}", *texts, *([other] if other else []))
         limits = best_limits(problem, runs)
         # A batch size that adapts is none of the law.
         critical = None if spec.adapts else fit_critical(gather(problem, runs))
         shown = console()
-        table = explain_table(
-            title,
-            rows,
-            remarks,
-            limits,
-            critical,
-            lead=first,
-            width=shown.width,
-            by_samples=unit is not None,
-        )
+        belief = replace(belief, sentences=first)
+        table = explain_table(title, belief, remarks, limits, critical, width=shown.width)
         shown.print(table)
         if settings:
             shown.print(Text(f"  {settings}", style="dim"))

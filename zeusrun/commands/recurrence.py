@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from zeusrun.run_on.registry import Allocation
     from zeusrun.trial import Trial
 
-_FIRINGS = 5  # of a schedule, that a machine reports
+_REPORTED = ("job", "words", "next", "paused", "last_run")  # what a server learns of a schedule
 _POLL_S = 0.2  # a wait for the history ends so soon after a signal
 
 
@@ -255,7 +255,5 @@ def _describe_machine(home: Path) -> dict[str, Any]:
         for job in schedules.jobs():
             with contextlib.suppress(ZeusrunError):  # `schedule list` says what is wrong with it
                 record = schedule_json(schedules.read(job), read_clock())
-                for private in ("environment", "job_file", "python"):
-                    record.pop(private, None)
-                facts["schedules"].append({**record, "firings": record["firings"][-_FIRINGS:]})
+                facts["schedules"].append({name: record[name] for name in _REPORTED})
     return facts

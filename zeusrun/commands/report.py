@@ -19,6 +19,7 @@ from zeusrun.jobfile.spec import load_spec
 from zeusrun.launcher.rundir.layout import RunPaths
 from zeusrun.launcher.rundir.ownership import files_of, newest_here
 from zeusrun.plugins import check_extra
+from zeusrun.view.belief import Belief, unknown_belief
 from zeusrun.view.report import facts, page
 from zeusrun.view.report.canvas import FORMATS, LIGHT, drawing, figure_bytes
 from zeusrun.view.report.figures import DRAWN_TRACES, FIGURES, draw
@@ -151,7 +152,7 @@ def _read_traces(home: Path, trials: Sequence[Trial]) -> tuple[facts.PowerFacts,
     return tuple(found[::-1])
 
 
-def _read_belief(home: Path, given: str, trials: Sequence[Trial]) -> facts.Belief:
+def _read_belief(home: Path, given: str, trials: Sequence[Trial]) -> Belief:
     """Return what the policy believes of the hardware of the newest run, wherever this runs."""
     newest = trials[-NEWEST:]
     last = newest_here(home, newest) or newest[-1]
@@ -163,7 +164,7 @@ def _read_belief(home: Path, given: str, trials: Sequence[Trial]) -> facts.Belie
             raise UsageError(f"there is no job file {path}; name your own: zeusrun report JOB.yaml")
         spec = load_spec(path)
     except ZeusrunError as error:
-        return facts.unknown_belief(error)
+        return unknown_belief(error)
     return facts.build_belief(spec, newest)
 
 

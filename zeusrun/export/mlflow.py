@@ -21,7 +21,7 @@ from zeusrun.analysis.curves import amount_in, curve_in, curve_unit
 from zeusrun.clock import unix_seconds
 from zeusrun.errors import ExportError, UsageError, ZeusrunError
 from zeusrun.plain_text import storable_text
-from zeusrun.plugins import check_extra, how_to_add
+from zeusrun.plugins import check_extra
 from zeusrun.target import describe_target
 from zeusrun.trial import TrialStatus
 
@@ -55,13 +55,6 @@ _TIMEOUT_S = 10.0
 _LOGIN = "//[^/]*@"  # user name and password in a URI
 _FORBIDDEN = re.compile(r"[^\w\-. /]")
 _SQLITE = b"SQLite format 3\0"  # how a database begins: https://sqlite.org/fileformat.html
-_INSTEAD = "sqlite:///mlflow.db or http://HOST:PORT, for example"
-# What MLflow says, by a part of it, and what that means to a user.
-_MEANINGS = {
-    "unsupported URI": f"MLflow does not know this kind of store; write {_INSTEAD}",
-    "filesystem tracking backend": "MLflow takes this for a folder of files, and no longer "
-    "writes such folders; write sqlite:///mlflow.db, for example",
-}
 
 
 class RunValues(NamedTuple):
@@ -128,14 +121,14 @@ def export_runs(uri: str, job: str, trials: Sequence[Trial]) -> Counter[str]:
         How many runs are ``new`` in MLflow, were ``changed`` there, and were ``already there``.
 
     Raises:
-        UsageError: If MLflow is not installed, or the URI names no store that can be written.
+        UsageError: If MLflow is not installed, or the URI names no file that can be written.
         ExportError: If the server cannot be reached, or MLflow refuses the runs.
     """
     check_extra("--format mlflow", "mlflow", "mlflow")
     _check_store(uri)
     counts: Counter[str] = Counter()
     # MLflow prints a link to each run.
-    with _as_one_sentence(uri, counts), contextlib.redirect_stdout(io.StringIO()):
+    with _as_one_sentence(uri), contextlib.redirect_stdout(io.StringIO()):
         from mlflow import MlflowClient  # noqa: PLC0415 - optional, and takes seconds
 
         for noisy in ("alembic", "mlflow.store.db.utils"):  # about tables that they create
@@ -232,36 +225,17 @@ def _is_database(path: Path) -> bool:
 
 
 @contextlib.contextmanager
-def _as_one_sentence(uri: str, counts: Counter[str]) -> Iterator[None]:
-    """Turn an error of MLflow, of whatever class, into one sentence.
-
-    ``counts`` is empty as long as no run has been written.
-    """
+def _as_one_sentence(uri: str) -> Iterator[None]:
+    """Turn an error of MLflow, of whatever class, into one sentence."""
     try:
         yield
     except ZeusrunError:
         raise
-    except ImportError as error:
-        raise UsageError(
-            f"--format mlflow cannot use {masked(uri)}: {error}; install that package; "
-            f"for sqlite, {how_to_add('mlflow')}"
-        ) from error
     except Exception as error:
-        text = " ".join(str(error).split()).replace(uri, masked(uri)) or type(error).__name__
-        for part, meaning in _MEANINGS.items():
-            if part in text:
-                raise UsageError(f"--uri {masked(uri)}: {meaning}") from error
-        text = re.split(r" \[SQL:| \(Background ", text)[0]
-        why = ". ".join(text.split(". ")[:2])[:_LONGEST].rstrip(".;")
-        if re.search(r"<!doctype|<html|<body|<head", text, re.IGNORECASE):
-            why = "the server answered with a web page, as no MLflow server does"
-        if not counts:
-            raise ExportError(
-                f"the export to {masked(uri)} failed: {why}. No run was written; check --uri"
-            ) from error
+        why = " ".join(str(error).split()).replace(uri, masked(uri)) or type(error).__name__
         raise ExportError(
-            f"the export to {masked(uri)} ended early: {why}. Runs that are there stay, and "
-            "another export adds the rest"
+            f"the export to {masked(uri)} failed: {_tag(why)}; check --uri. Runs that are there "
+            "stay, and another export adds the rest"
         ) from error
 
 

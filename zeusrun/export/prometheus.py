@@ -15,17 +15,25 @@ from zeusrun.plain_text import storable_text
 from zeusrun.trial import EnergySource, TrialStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from zeusrun.analysis.amounts import Total
     from zeusrun.launcher.rundir.record import Live
     from zeusrun.trial import Trial
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-_WHOLE = (
-    *(("time", "_seconds", "whole_time_s"), ("energy", "_joules", "whole_energy_j")),
-    *((name, "", f"whole_{name}") for name in ("epochs", "steps", "samples")),
-)
+_COUNTED = (
+    ("time_seconds", "training time to the target, else to its end", "time_s"),
+    ("energy_joules", "energy", "energy_j"),
+    ("cost_joules", "cost in joules, as in `zeusrun history`", "cost_j"),
+    ("steps", "optimizer steps", "steps"),
+    ("samples", "samples that the optimizer consumed", "samples"),
+    ("whole_time_seconds", "time, after the target included", "whole_time_s"),
+    ("whole_energy_joules", "energy, after the target included", "whole_energy_j"),
+    ("whole_epochs", "epochs, after the target included", "whole_epochs"),
+    ("whole_steps", "steps, after the target included", "whole_steps"),
+    ("whole_samples", "samples, after the target included", "whole_samples"),
+)  # while a run goes on, each is a counter
 
 
 class Families:
@@ -119,23 +127,13 @@ def add_last_run(families: Families, trial: Trial) -> None:
 
     names = {"trial": trial.trial, "status": trial.status.value, "gpu_model": trial.gpu_model}
     add("info", "its name; always 1", 1, **names)
-    reached = trial.status is TrialStatus.REACHED
     add("end_time_seconds", "Unix time of its end", unix_seconds(trial.finished_at))
-    add("reached", "1 if it reached the target, else 0", reached)
-    add("time_seconds", "training time to the target, else to its end", trial.time_s)
+    add("reached", "1 if it reached the target, else 0", trial.status is TrialStatus.REACHED)
     add("startup_seconds", "start-up time", trial.startup_s)
-    add("energy_joules", "energy", trial.energy_j)
-    add("cost_joules", "cost in joules, as in `zeusrun history`", trial.cost_j)
-    add("price", "price of its energy", trial.price, currency=trial.currency)
-    add("carbon_grams", "grams of CO2 equivalent", trial.carbon_g)
     add("epochs", "completed epochs", trial.epochs)
-    add("steps", "optimizer steps", trial.steps)
-    add("samples", "samples that the optimizer consumed", trial.samples)
-    for name, unit, field in _WHOLE:
-        add(f"whole_{name}{unit}", f"{name}, after the target included", getattr(trial, field))
-    add("batch_size", "batch size over all ranks, at its end", trial.last_batch_size)
-    add("power_limit_watts", "power limit of each GPU", trial.power_limit_w)
-    add("best_metric", "best value of the metric", trial.best_metric, metric=trial.metric)
+    for name, text, field in _COUNTED:
+        add(name, text, getattr(trial, field))
+    _add_amounts(add, trial)
 
 
 def add_running(families: Families, job: str, runs: int) -> None:
@@ -148,30 +146,28 @@ def add_live(families: Families, live: Live) -> None:
     trial = live.trial
 
     def add(name: str, text: str, value: float | None, **labels: str | None) -> None:
-        families.add(f"run_{name}", text, value, job=trial.job, trial=trial.trial, **labels)
+        labels = {"job": trial.job, "trial": trial.trial, **labels}
+        families.add(f"run_{name}", f"Run that goes on: {text}.", value, **labels)
 
-    names = {"gpu_model": trial.gpu_model, "host": live.host}
-    add("info", "A run that is running now; always 1.", 1, **names)
-    add("start_time_seconds", "Unix time of the start.", unix_seconds(trial.started_at))
-    add("power_watts", "Power now, of all devices of the job.", live.power_w)
-    add("energy_joules_total", "Energy since training began.", trial.energy_j)
-    add("cost_joules_total", "Cost since training began.", trial.cost_j)
-    add("price", "Price of the energy so far.", trial.price, currency=trial.currency)
-    add("carbon_grams", "Carbon so far, in grams of CO2 equivalent.", trial.carbon_g)
-    add("time_seconds_total", "Time since training began.", trial.time_s)
-    add("steps_total", "Optimizer steps.", trial.steps)
-    for name, unit, field in _WHOLE:
-        text = f"{name.capitalize()}, after the target included."
-        add(f"whole_{name}{unit}_total", text, getattr(trial, field))
-    add("epoch", "Completed epochs.", trial.whole_epochs)
-    add("samples_total", "Samples that the optimizer consumed.", trial.samples)
-    add("max_epochs", "Epochs after which the run ends.", trial.max_epochs)
-    add("batch_size", "Batch size over all ranks.", trial.last_batch_size)
-    add("power_limit_watts", "Power limit of each GPU.", trial.power_limit_w)
-    metric = trial.metric
-    add("metric", "The metric as last reported.", live.last_metric, metric=metric)
-    add("best_metric", "The best value of the metric.", trial.best_metric, metric=metric)
-    add("target_metric", "The target of the metric.", trial.target, metric=metric)
+    add("info", "its name; always 1", 1, gpu_model=trial.gpu_model, host=live.host)
+    add("start_time_seconds", "Unix time of the start", unix_seconds(trial.started_at))
+    add("power_watts", "power now, of all devices of the job", live.power_w)
+    add("epoch", "completed epochs", trial.whole_epochs)
+    add("max_epochs", "epochs after which it ends", trial.max_epochs)
+    add("metric", "the metric as last reported", live.last_metric, metric=trial.metric)
+    add("target_metric", "the target of the metric", trial.target, metric=trial.metric)
+    for name, text, field in _COUNTED:
+        add(f"{name}_total", text, getattr(trial, field))
+    _add_amounts(add, trial)
+
+
+def _add_amounts(add: Callable[..., None], trial: Trial) -> None:
+    """Add what a run has, whether it has ended or not; ``add`` names the run."""
+    add("price", "price of its energy", trial.price, currency=trial.currency)
+    add("carbon_grams", "grams of CO2 equivalent", trial.carbon_g)
+    add("batch_size", "batch size over all ranks, as of now or its end", trial.last_batch_size)
+    add("power_limit_watts", "power limit of each GPU", trial.power_limit_w)
+    add("best_metric", "best value of the metric", trial.best_metric, metric=trial.metric)
 
 
 def _escaped(value: str) -> str:

@@ -18,6 +18,7 @@ from zeusrun.server.auth import COOKIE, access_of, check_origin, is_local
 from zeusrun.server.pages.document import HEADERS, Links, Page, build_document, links_of
 from zeusrun.server.refusals import Refusal
 from zeusrun.view.report.markup import Html, join, tag
+from zeusrun.view.units import sentence
 
 if TYPE_CHECKING:
     from zeusrun.server.auth import Authentication
@@ -46,8 +47,7 @@ def build_login_router(authentication: Authentication, settings: ServerSettings)
         except Refusal as refusal:
             if refusal.status not in {401, 403}:
                 raise
-            why = refusal.message
-            content = _form(place, _how(request, settings), f"{why[:1].upper()}{why[1:]}.")
+            content = _form(place, _how(request, settings), sentence(refusal.message))
             return _respond(content, status=refusal.status)
         answer = RedirectResponse(place, 303, _NO_STORE)
         answer.set_cookie(

@@ -1,22 +1,16 @@
-"""What ``explain`` shows: the next choice in sentences, then a table of the batch sizes."""
+"""A belief on a console: its sentences, then a table of the batch sizes."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import takewhile
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from rich.console import Group
 from rich.text import Text
 
-from zeusrun.bandit.registry import choose_control
-from zeusrun.bandit.stopping import amount_text
-from zeusrun.choice.choose import decide, decide_after_miss
-from zeusrun.cost import energy_text
-from zeusrun.trial import Stage, TrialStatus
 from zeusrun.view import units
-from zeusrun.view.claims import claim_against
+from zeusrun.view.belief import fold, is_known
 from zeusrun.view.columns import COST, Column, column_table
 from zeusrun.view.console import Labelled
 from zeusrun.view.tables import remarks
@@ -26,19 +20,11 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from zeusrun.analysis.amounts import Savings
     from zeusrun.analysis.critical import CriticalSize
     from zeusrun.analysis.curves import CurveUnit
-    from zeusrun.bandit.problem import ArmBelief, Observation, Problem
-    from zeusrun.bandit.registry import Policy
-    from zeusrun.choice.problem import Chooser
-    from zeusrun.trial import Decision, Trial
+    from zeusrun.bandit.problem import ArmBelief
+    from zeusrun.view.belief import Belief
 
-_CERTAIN = 0.995
-_TRIES = frozenset({Stage.EXPLORE, Stage.SPEED_CHECK})
-_MANY = 10  # candidates, beyond which those that matter little are not listed
-_APART = 30.0  # times the lower end of a range
-_SAME = 0.01  # of the cost; a smaller difference between two views is none
 _LEGEND = {
     "epochs, cost": "expected of a run with this batch size, until it reaches the target",
     "90 % range": "of the cost of the next run",
@@ -48,272 +34,33 @@ _LEGEND = {
 }
 
 
-def describe_choice(
-    chooser: Chooser,
-    problem: Problem,
-    runs: Sequence[Observation],
-    beliefs: Sequence[ArmBelief],
-    continued: Trial | None = None,
-) -> list[str]:
-    """Return the choice for the next run in sentences, a headline first; see ``lead``."""
-    decision = decide(chooser, problem, runs, 1)
-    epochs_j = {belief.global_batch_size: belief.epoch_cost_j for belief in beliefs}
-    epoch_j = epochs_j.get(decision.global_batch_size)
-    retry = decide_after_miss(chooser, problem, runs, decision, epoch_j)
-    sentences = lead(
-        chooser.policy.name,
-        decision,
-        beliefs,
-        problem,
-        retry=retry,
-        continued=continued,
-        adapts=chooser.spec.adapts,
-    )
-    newest_first = [run for run in reversed(runs) if run.status.finished]
-    failed = takewhile(lambda run: run.status is TrialStatus.FAILED, newest_first)
-    crashed = [run.arm for run in failed]
-    if crashed:
-        sentences.insert(2, _describe_crashes(chooser.spec.name, crashed))
-    if problem.control is not None:
-        sentences.append(_sentence(_describe_control(chooser.policy, problem, runs, beliefs)))
-    return sentences
-
-
-_OTHERWISE = {
-    "auto": "it also counts failed tries, and takes a difference between few runs for smaller than "
-    "it looks",
-    **dict.fromkeys(("zeus", "grid", "fixed"), "it takes the mean of the runs"),
-}
-
-
-def compare_with_history(policy: str, savings: Savings, beliefs: Sequence[ArmBelief]) -> str | None:
-    """Say what ``history`` claims, and why the policy expects something else.
-
-    ``None`` if it claims nothing of another batch size than the default, or both say the same.
-    """
-    costs_j = {each.global_batch_size: each.cost_j for each in beliefs}
-    share, in_use, default = savings.share, savings.in_use, savings.default
-    own_j, default_j = costs_j.get(in_use or 0), costs_j.get(default or 0)
-    if share is None or in_use == default or not own_j or not default_j:
-        return None
-    saved = 1 - own_j / default_j
-    if abs(saved - share.value) < _SAME:
-        return None
-    expects = f"expects that it {'saves' if saved > 0 else 'costs'} {abs(saved):.0%}"
-    expects += "" if saved > 0 else " more"
-    why = _OTHERWISE.get(policy, "it judges by its own rule")
-    claim = claim_against(share, f"batch size {in_use}", str(default))
-    return _sentence(f"by `zeusrun history`, {claim}; the policy {expects}, because {why}")
-
-
-def _describe_crashes(job: str, arms: Sequence[int]) -> str:
-    """Say in how many of the newest runs the script crashed, and with what batch sizes."""
-    last = "the last run" if len(arms) == 1 else f"the last {len(arms)} runs"
-    sizes = sorted(set(arms))
-    plural = "s" if len(sizes) > 1 else ""
-    return (
-        f"The script crashed in {last}, with batch size{plural} {', '.join(map(str, sizes))}; "
-        f"`zeusrun show {job}` says why."
-    )
-
-
-def in_samples(beliefs: Sequence[ArmBelief], unit: int | None) -> list[ArmBelief]:
-    """Return beliefs with samples in place of units of so many samples; ``None``: unchanged."""
-    if unit is None:
-        return [*beliefs]
-    return [
-        replace(
-            each,
-            epochs=None if each.epochs is None else each.epochs * unit,
-            epoch_cost_j=None if each.epoch_cost_j is None else each.epoch_cost_j / unit,
-        )
-        for each in beliefs
-    ]
-
-
-def _describe_control(
-    policy: Policy, problem: Problem, runs: Sequence[Observation], beliefs: Sequence[ArmBelief]
-) -> str:
-    """Say what ``policy.control`` costs, and when the next control run is."""
-    every, default, now = problem.control or 1, problem.default, problem.recurrence
-    number = now + -now % every
-    if choose_control(policy, replace(problem, recurrence=number), runs) is None:
-        return (
-            f"there are no control runs (policy.control: {every}), because memory or crashes rule "
-            f"out the default, {default}"
-        )
-    one = f"one recurrence in {every} is a control run of the default, {default} (policy.control)"
-    when = "The next run is one" if number == now else f"The next one is recurrence {number}"
-    costs_j = {each.global_batch_size: each.cost_j for each in beliefs}
-    reached = [each.global_batch_size for each in beliefs if each.reached]
-    known = {arm: cost_j for arm in reached if (cost_j := costs_j[arm])}
-    default_j = costs_j.get(default)
-    if not known or default_j is None:
-        return f"{one}; what that costs is not known yet. {when}"
-    in_use = min(known, key=lambda arm: known[arm])
-    more_j = default_j - known[in_use]
-    if more_j <= 0:
-        return f"{one}; it costs nothing more while the default is the cheapest. {when}"
-    share = more_j / every / known[in_use]
-    return (
-        f"{one}; it costs about {energy_text(more_j)} more than a run of {in_use}, which is "
-        f"{energy_text(more_j / every)} a recurrence ({share:.1%}). {when}"
-    )
-
-
-def lead(
-    policy: str,
-    decision: Decision,
-    beliefs: Sequence[ArmBelief],
-    problem: Problem,
-    *,
-    retry: Decision | None = None,
-    continued: Trial | None = None,
-    adapts: bool = False,
-) -> list[str]:
-    """Return a headline and the sentences, for readers who know nothing of policies.
-
-    Args:
-        policy: Its name.
-        decision: For the next run.
-        beliefs: Of every candidate.
-        problem: The one that was decided.
-        retry: What would run if that run missed the target; ``None``: nothing.
-        continued: A preempted run that the next submit continues instead.
-        adapts: Whether the run changes its batch size.
-    """
-    if continued is not None:
-        size, name = continued.global_batch_size, continued.trial
-        why = f"it continues {name}, which was preempted. Without that: {decision.why}"
-        return [f"the next submit continues {name} with batch size {size}", _sentence(why)]
-    uses = "adapts its batch size, from" if adapts else "uses batch size"
-    headline = f"the next run {uses} {decision.global_batch_size}"
-    by_arm = {belief.global_batch_size: belief for belief in beliefs}
-    own, why = by_arm.get(decision.global_batch_size), decision.why
-    if own is None:  # a plugin need not describe every candidate
-        return [headline, _sentence(why)]
-    control = decision.stage is Stage.CONTROL
-    if own.chance < _CERTAIN and not control:
-        why += f" (the policy draws at random; the probability of this was {own.chance:.0%})"
-    others = [belief for belief in beliefs if belief is not own]
-    cost = _cost(decision, own, by_arm.get(problem.default), problem)
-    then = "no other one follows" if retry is None else f"{retry.global_batch_size} follows at once"
-    last = f"If the next run misses the target, {then}"
-    if not control:
-        last = f"{_change(policy, decision, own, others, ignored=problem.ignored)}. {last}"
-    return [headline, *map(_sentence, (why, cost, last))]
-
-
-def fold(beliefs: Sequence[ArmBelief]) -> tuple[list[ArmBelief], str | None]:
-    """Return the candidates that matter, and a sentence on the others; ``None``: there are none.
-
-    Of many, those matter that have ended, may run next, or are the best to try after these; and,
-    once it is known what a try is worth, those that cannot be tried now.
-    """
-    worth = {each.global_batch_size: each.value_j for each in beliefs if each.value_j is not None}
-    others = [
-        each
-        for each in beliefs
-        if not (each.trials or each.chance) and (not worth or each.global_batch_size in worth)
-    ]
-    others.sort(key=lambda each: each.value_j or 0.0)
-    folded = others[:-2] if worth else others
-    if len(beliefs) <= _MANY or len(folded) < 2:
-        return [*beliefs], None
-    text = f"{len(folded)} others are not listed: what they cost is not known yet"
-    if worth:
-        more = (folded[-1].value_j or 0.0) > 0
-        saves = "more than these" if more else "anything"
-        text = f"{len(folded)} others: none is expected to save {saves}"
-    return [each for each in beliefs if each not in folded], text
-
-
-def _sentence(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}."
-
-
-def _cost(decision: Decision, own: ArmBelief, default: ArmBelief | None, problem: Problem) -> str:
-    if own.cost_j is None:
-        return "what it costs is not known yet"
-    text, stops = f"it is expected to cost {energy_text(own.cost_j)}", decision.bound
-    if stops is not None and decision.stage in _TRIES and own.cost_j > stops.cost_j:
-        text = f"it is expected to need {energy_text(own.cost_j)} to the target"
-        return f"{text}, but is stopped at about {energy_text(stops.cost_j)}"
-    if own.cost_range_j is not None and own.cost_range_j[0] < own.cost_range_j[1]:
-        known = _is_known(own.cost_range_j)
-        often = f"{units.energy_range(own.cost_range_j)} in nine runs of ten"
-        text += f" ({often if known else 'but little is known'})"
-    if default is own:
-        text += ", and is the default"
-    elif default is not None and default.cost_j:
-        size, cost = default.global_batch_size, energy_text(default.cost_j)
-        text += f"; a run of the default, {size}, is expected to cost {cost}"
-    if decision.bound is not None and decision.bound.epochs is not None:
-        if decision.bound.epochs < problem.epoch_limit:
-            limit = amount_text(decision.bound.epochs, problem.unit)
-            text += f". The run is stopped if it needs more than {limit}"
-    elif decision.bound is not None:
-        text += f". The run is stopped if it costs more than {energy_text(decision.bound.cost_j)}"
-    return text
-
-
-def _change(
-    policy: str, decision: Decision, own: ArmBelief, others: Sequence[ArmBelief], *, ignored: bool
-) -> str:
-    """Say which result would change the choice."""
-    never = policy == "fixed" or not others
-    if never or own.chance < _CERTAIN:
-        fixed = "policy fixed never uses another batch size; set policy.name to auto to try others"
-        alone = "it is the only candidate; more of them in batch_size.candidates can be tried"
-        if ignored:
-            alone = "no other candidate is tried before one arrives in the training"
-        return (fixed if others else alone) if never else "every result changes the probabilities"
-    known = [(each.cost_j, each.global_batch_size) for each in others if each.reached]
-    if not known and not own.reached:
-        return "once a run has reached the target, others are tried that may be cheaper"
-    costs = [(cost_j, arm) for cost_j, arm in known if cost_j is not None]
-    if not costs:
-        if known or all(each.cost_j is None for each in others):
-            return "what other batch sizes cost is not known yet"
-        return "no other batch size has reached the target yet, so what they cost is a guess"
-    cost_j, other = min(costs)
-    if decision.stage is Stage.EXPLOIT:
-        runs = f"if runs of {own.global_batch_size} come to cost more than those of {other}"
-        return f"{runs} ({energy_text(cost_j)}), {other} is used"
-    reaches = "once it has reached the target, and is expected to cost less than"
-    return f"{reaches} {other} ({energy_text(cost_j)}), it replaces {other} as the cheapest so far"
-
-
 def explain_table(
     title: str,
-    beliefs: Sequence[ArmBelief],
+    belief: Belief,
     kept: Sequence[str] = (),
     limits: Mapping[int, tuple[float, int]] = MappingProxyType({}),
     critical: CriticalSize | None = None,
     *,
-    lead: Sequence[str],
     width: int = 80,
-    by_samples: bool = False,
 ) -> RenderableType:
     """Return what a policy believes about each batch size: a table, then a verdict on each.
 
     ``kept`` are remarks about past trials that are interpreted differently now. ``limits`` are, by
-    arm, the best power limit in watts and the number of measured ones. ``lead``: a headline,
-    and sentences that come first. ``width``: of the console; columns for which it has no room are
-    not shown. ``by_samples``: what is said of epochs is of samples.
+    arm, the best power limit in watts and the number of measured ones. ``width``: of the console;
+    columns for which it has no room are not shown.
     """
-    unit: CurveUnit = "samples" if by_samples else "epochs"
-    beliefs, rest = fold(beliefs)
-    likely = [belief.chance >= 0.5 for belief in beliefs]
+    beliefs, rest = fold(belief.arms)
+    unit, lead = belief.unit, belief.sentences
+    likely = [each.chance >= 0.5 for each in beliefs]
     bold = {number: "bold" for number, each in enumerate(likely) if each}
     table = column_table(belief_columns(unit), beliefs, width, bold)
     names = {column.header for column in table.columns}
     verdicts = []
-    for belief, bright in zip(beliefs, likely, strict=True):
+    for each, bright in zip(beliefs, likely, strict=True):
         # The lead says why.
-        verdict = "the next run uses it; see above" if belief.is_next else belief.verdict
+        verdict = "the next run uses it; see above" if each.is_next else each.verdict
         style = "" if bright else "dim"
-        verdicts.append((Text(f"{belief.global_batch_size:5}", style), Text(verdict, style)))
+        verdicts.append((Text(f"{each.global_batch_size:5}", style), Text(verdict, style)))
     if rest is not None:
         verdicts.append((Text(), Text(f"{rest} (--json lists them)", "dim")))
     named = {name.replace("epochs", unit): text for name, text in _LEGEND.items()}
@@ -323,7 +70,7 @@ def explain_table(
         legend.append(f"power limit: {' · '.join(best)}")
     if critical is not None and (size := _critical_text(critical, unit)):
         legend.append(size)
-    if any(belief.reached for belief in beliefs):
+    if any(each.reached for each in beliefs):
         legend.append("with other settings: zeusrun simulate JOB --set objective.eta_knob=1")
     notes = Labelled([(Text(), Text(text, style="dim")) for text in legend])
     blank, headline = Text(""), Text(lead[0], style="bold")
@@ -350,14 +97,9 @@ def _expected(epochs: float | None) -> str:
     return units.three_digits(epochs)
 
 
-def _is_known(range_j: tuple[float, float] | None) -> bool:
-    """Whether the ends of a range say something; where little is known, they are far apart."""
-    return range_j is None or range_j[1] <= _APART * range_j[0]
-
-
 def _range(belief: ArmBelief) -> str:
     range_j = belief.cost_range_j
-    return units.energy_range(range_j) if _is_known(range_j) else "hardly known"
+    return units.energy_range(range_j) if is_known(range_j) else "hardly known"
 
 
 def belief_columns(unit: CurveUnit) -> list[Column]:

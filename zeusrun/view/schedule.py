@@ -85,18 +85,20 @@ def _past(schedule: Schedule, now: float) -> list[tuple[str, Text]]:
 
 
 def _outcome(schedule: Schedule, occurrence: Occurrence, now: float) -> Text:
-    job, style = schedule.job, _STYLES.get(occurrence.result, "yellow")
-    why = occurrence.why
-    if occurrence.result != "ended":
-        text = f"{occurrence.result}: {why}" if why else occurrence.result
-    else:
-        text = occurrence.describe()
-        if occurrence.exit_code != 0:
-            style = "red"
-            text += "" if why else f"; see `zeusrun show {job}`"
+    text, style = _describe(occurrence), _STYLES.get(occurrence.result, "yellow")
+    if occurrence.result == "ended" and occurrence.exit_code != 0:
+        style = "red"
+        text += "" if occurrence.why else f"; see `zeusrun show {schedule.job}`"
     started = "" if occurrence.start is None else f"; started {occurrence.start}"
     when = _when(schedule, occurrence.occurrence, now)
     return Text.assemble(f"{when}  ", (text, style), (started, "dim"))
+
+
+def _describe(occurrence: Occurrence) -> str:
+    """Return what an occurrence has come to."""
+    if occurrence.result == "ended":
+        return occurrence.describe()
+    return f"{occurrence.result}: {occurrence.why}" if occurrence.why else occurrence.result
 
 
 def schedule_json(schedule: Schedule, now: float) -> dict[str, Any]:
@@ -104,6 +106,7 @@ def schedule_json(schedule: Schedule, now: float) -> dict[str, Any]:
     record = schedule.to_json()
     rules, timetable = record.pop("rules"), schedule.rules.timetable
     moments = itertools.islice(timetable.following(now), 0 if schedule.paused else _NEXT)
+    ended = [each for each in schedule.firings if each.result not in UNDERWAY]
     del record["version"], record["cursor"], rules["timetable"]
     return {
         **record,
@@ -114,6 +117,7 @@ def schedule_json(schedule: Schedule, now: float) -> dict[str, Any]:
         "deferred": schedule.planned_json() or None,
         "environment": sorted(schedule.environment),
         "next": [timetable.local(moment).isoformat() for moment in moments],
+        "last_run": _describe(ended[-1]) if ended else None,
         "firings": [
             {**each, "occurrence": timetable.local(each["occurrence"]).isoformat()}
             for each in record["firings"]

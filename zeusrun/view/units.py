@@ -194,6 +194,16 @@ def shortened(text: str, width: int = 20) -> str:
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
+def capitalized(text: str) -> str:
+    """Return a text with a capital letter; the rest stays as it is."""
+    return text[:1].upper() + text[1:]
+
+
+def sentence(text: str) -> str:
+    """Return a text as a sentence, with a capital letter and a point."""
+    return f"{capitalized(text)}."
+
+
 def sparkline(values: Sequence[float | None], width: int = 40) -> str:
     """Return a curve as one line of bars, at most ``width`` wide; gaps are spaces."""
     kept = values[:: max(1, math.ceil(len(values) / width))]

@@ -26,8 +26,6 @@ from zeusrun.history.sql.schema import HOSTS
 from zeusrun.history.sql.store import SqlHistory
 from zeusrun.history.sql.tokens import create_token
 from zeusrun.server.pages import document, jobs, reports
-from zeusrun.server.pages.document import Links
-from zeusrun.server.pages.machines import ScheduleFacts, schedules_table
 from zeusrun.trial import TrialStatus
 from zeusrun.view.report import page
 
@@ -132,7 +130,7 @@ def test_a_job_has_its_report_its_belief_its_schedule_and_all_runs(port):
     assert "no difference in cost can be shown yet (" in text
     assert "The next run uses batch size" in text
     assert "every day at 01:00" in text
-    assert "ended with exit code 4" in text
+    assert "the target was missed (exit code 4)" in text
     assert text.count('data-key="job-') == 5 + 1  # the rows, and the card
     assert 'href="../run/job-3-1"' in text
     assert "too few epochs" in text
@@ -175,26 +173,6 @@ def test_the_machines_have_gpus_runs_and_schedules(port):
     assert "450 W" in text
     assert 'href="run/job-4-1">job-4-1</a> · batch size 64 · 321 W' in text
     assert "every day at 01:00" in text
-
-
-@pytest.mark.parametrize(
-    ("results", "running", "shown"),
-    [
-        (["ended", "running"], {"job"}, "running"),
-        (["ended", "running"], {"other"}, "reached its target"),
-        (["ended", "waiting"], (), "reached its target"),
-        (["running"], (), None),  # unknown
-        ([], (), "it has not run yet"),
-    ],
-)
-def test_an_occurrence_does_not_run_longer_than_its_run(results, running, shown):
-    firings = [
-        {"occurrence": f"2026-03-0{day}", "result": result, "exit_code": 0}
-        for day, result in enumerate(results, 1)
-    ]
-    schedule = ScheduleFacts.model_validate({"job": "job", "firings": firings})
-    table = schedules_table([schedule], Links(), running)
-    assert re.findall("<td[^>]*>([^<]*)</td>", table) == ([] if shown is None else [shown])
 
 
 @pytest.mark.parametrize(
@@ -287,7 +265,7 @@ def test_whatever_a_script_a_host_or_a_client_says_is_text(store):
     store.renew("job-3-1", {**LIVE, "trial": "job-3-1", "host": EVIL, "updated_at": EVIL})
     facts = host("job", model=EVIL, held_by=EVIL, error=EVIL, energy_source=EVIL)
     facts["gpus"][0]["throttle_reasons"] = [EVIL]
-    facts["schedules"][0] |= {"words": EVIL, "next": [EVIL], "firings": [{"why": EVIL}]}
+    facts["schedules"][0] |= {"words": EVIL, "next": [EVIL], "last_run": EVIL}
     store.report_host("</script><script>alert(1)</script>", {**facts, "version": EVIL})
     with serve(store) as port:
         paths = ("/", "/job/job", "/run/job-2-1", "/run/job-3-1", "/machines", "/?q=%3Cscript%3E")
@@ -308,7 +286,7 @@ def test_a_machine_may_report_anything(store):
             {"gpus": [None, 3, {}], "schedules": [{}, {"job": 3}, {"job": "x", "next": [3]}]},
             {"gpus": [{"power_w": "x", "utilization": 1e300, "throttle_reasons": {}, "model": []}]},
             {"gpus": [{"power_w": 10**400, "cuda_index": 10**400, "temperature_c": True}]},
-            {"schedules": [{"job": "../x", "next": {}, "firings": [{"occurrence": 3}, 4]}]},
+            {"schedules": [{"job": "../x", "next": {}, "last_run": 4}]},
         ):
             store.report_host("node", facts)
             for path in ("/machines", "/job/job"):

@@ -39,9 +39,7 @@ TRIALS = [
 
 @pytest.fixture
 def reports(store):
-    opened = Reports(store)
-    yield opened
-    opened.close()
+    return Reports(store)
 
 
 def test_the_database_adds_up_what_the_report_adds_up(store):

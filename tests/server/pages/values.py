@@ -68,5 +68,5 @@ def host(job, **gpu):
     about = {"cuda_index": 0, "model": "NVIDIA H100", "power_w": 450.0, "power_limit_w": 500.0}
     about |= {"utilization": 0.97, "temperature_c": 66.0, "energy_source": "counter"}
     schedule = {"job": job, "words": "every day at 01:00", "next": ["2026-03-06T01:00:00+01:00"]}
-    schedule["firings"] = [{"occurrence": "2026-03-05", "result": "ended", "exit_code": 4}]
+    schedule["last_run"] = "the target was missed (exit code 4)"
     return {"version": "0.1.0", "gpus": [{**about, **gpu}], "schedules": [schedule]}

@@ -16,6 +16,7 @@ from zeusrun.bandit.problem import ArmBelief
 from zeusrun.energy.power_trace import PowerSpan, PowerTrace
 from zeusrun.reasons import Stall
 from zeusrun.trial import EnergySource, TrialStatus
+from zeusrun.view.belief import Belief
 from zeusrun.view.columns import Column
 from zeusrun.view.report.canvas import (
     DARK,
@@ -26,7 +27,7 @@ from zeusrun.view.report.canvas import (
     inline_svg,
     shift,
 )
-from zeusrun.view.report.facts import Belief, JobReport, build_facts, build_power
+from zeusrun.view.report.facts import JobReport, build_facts, build_power
 from zeusrun.view.report.figures import (
     DRAWN_RUNS,
     FIGURES,

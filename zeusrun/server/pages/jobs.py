@@ -17,7 +17,6 @@ from zeusrun.view.claims import cell_share, is_good, money_saved, net_text
 from zeusrun.view.columns import Column
 from zeusrun.view.report.headline import (
     all_runs,
-    capitalized,
     carbon_saved,
     energy_saved,
     folding,
@@ -141,9 +140,8 @@ def _head(view: Overview, running: int) -> Html:
         ("machines", tag("a", str(view.hosts), href=_LINKS.to("machines"))),
     ]
     key = pairs(values, class_="key", data_unknown=unknown)
-    title = tag(
-        "h1", coloured(capitalized(unbroken(text)), good), class_="headline", data_unknown=unknown
-    )
+    saved = coloured(units.capitalized(unbroken(text)), good)
+    title = tag("h1", saved, class_="headline", data_unknown=unknown)
     search = view.listing.search
     about = f"Jobs with {search} in their name" if search else "All jobs"
     return join((tag("p", about, class_="job"), title, tag("p", lead, class_="lead"), key))
@@ -264,8 +262,7 @@ def job_page(content: JobContent, version: str | None) -> document.Page:
         for place, title, body in job_sections(view.report, frame):
             parts.append((place, title, body))
     if content.schedules:
-        now = {view.job} if content.running_count else set()
-        parts.append(("schedule", "Schedule", schedules_table(content.schedules, _JOB_LINKS, now)))
+        parts.append(("schedule", "Schedule", schedules_table(content.schedules, _JOB_LINKS)))
     parts.append(("runs", "All runs", _all_runs(content)))
     sections = (section(title, body, id=place, data_key=place) for place, title, body in parts)
     return document.Page(

@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WrapValidator
 
-from zeusrun.schedule.store import UNDERWAY
 from zeusrun.server.pages.document import Links, Page
 from zeusrun.view import units
 from zeusrun.view.columns import HOST, LIMIT, Column
 from zeusrun.view.gpu import throttle_word
-from zeusrun.view.report.markup import Html, join, moment, section, table, tag
+from zeusrun.view.report.markup import Html, join, moment, page_head, section, table, tag
 from zeusrun.view.units import UNKNOWN, plural
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pydantic import ValidatorFunctionWrapHandler
 
@@ -52,17 +51,10 @@ def machines_page(
         for n, name in enumerate(silent, len(sections))
     ]
     schedules = [each for host in hosts for each in host.schedules]
-    now = {run.trial.job for each in running.values() for run in each}
-    listed = (
-        schedules_table(schedules, _LINKS, now) if schedules else tag("p", "No job has a schedule.")
-    )
+    listed = schedules_table(schedules, _LINKS) or tag("p", "No job has a schedule.")
     timed = section("Schedules", listed, id="schedules")
-    head = (
-        tag("p", "Machines", class_="job"),
-        tag("h1", title, class_="headline"),
-        tag("p", lead, class_="lead"),
-    )
-    return Page("Machines", join((*head, *sections, timed)), "Machines", version=version)
+    head = page_head("Machines", title, tag("p", lead, class_="lead"))
+    return Page("Machines", join((head, *sections, timed)), "Machines", version=version)
 
 
 def _host(host: HostFacts, runs: Sequence[Live], may_read: Callable[[str], bool]) -> Html:
@@ -130,17 +122,15 @@ _GPU_COLUMNS = (
 )
 
 
-def schedules_table(
-    schedules: Sequence[ScheduleFacts], links: Links, running: Collection[str]
-) -> Html:
-    """Return when jobs run by themselves, the next one first; ``running`` are the jobs that do."""
+def schedules_table(schedules: Sequence[ScheduleFacts], links: Links) -> Html:
+    """Return when jobs run by themselves, the next one first."""
     ordered = sorted(schedules, key=lambda each: (each.next[:1] or ["~"], each.job))
     columns = [
         Column("job", lambda each: links.link_job(each.job)),
-        Column("when", lambda each: each.words or each.cron or UNKNOWN),
+        Column("when", lambda each: each.words or UNKNOWN),
         Column("next run", _next_run, left=True),
         HOST,
-        Column("last run", lambda each: _last_run(each, is_running=each.job in running), left=True),
+        Column("last run", lambda each: each.last_run or UNKNOWN, left=True),
     ]
     title = "Schedules, the next one first"
     return table(title, columns, ordered, lambda each: f"{each.host}/{each.job}")
@@ -148,13 +138,6 @@ def schedules_table(
 
 def _next_run(schedule: ScheduleFacts) -> str:
     return "paused" if schedule.paused is True else moment(*schedule.next[:1])
-
-
-def _last_run(schedule: ScheduleFacts, *, is_running: bool) -> str:
-    """Describe the last occurrence that is known: a machine reports only when a run begins."""
-    known = [each for each in schedule.firings if is_running or each.result not in UNDERWAY]
-    none = UNKNOWN if schedule.firings else "it has not run yet"
-    return str(max(known, key=lambda each: each.occurrence or "", default=none))
 
 
 _MOST = 256  # GPUs or schedules of a machine
@@ -203,34 +186,15 @@ class GpuFacts(_Facts):
     error: _Text = None
 
 
-class Firing(_Facts):
-    """One occurrence of a schedule, and what it came to."""
-
-    occurrence: _Text = None
-    result: _Text = None
-    exit_code: _Integer = None
-    why: _Text = None
-
-    def __str__(self) -> str:
-        """Describe what it came to."""
-        text = self.result or "unknown"
-        if text == "ended" and self.exit_code is not None:
-            text = (
-                f"ended with exit code {self.exit_code}" if self.exit_code else "reached its target"
-            )
-        return f"{text}: {self.why}" if self.why else text
-
-
 class ScheduleFacts(_Facts):
     """One schedule of a machine."""
 
     job: str
     host: _Text = None
     words: _Text = None
-    cron: _Text = None
     next: _Texts = []  # RFC 3339
     paused: object = None
-    firings: Annotated[list[Firing], WrapValidator(_read_each)] = []
+    last_run: _Text = None  # what it came to, when the machine reported
 
 
 class HostFacts(_Facts):

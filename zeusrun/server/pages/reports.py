@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import threading
+import time
 from collections import OrderedDict
-from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,20 +15,19 @@ from zeusrun.history.base import NEWEST, UnavailableError
 from zeusrun.history.rules import place_of
 from zeusrun.history.sql.survey import add_up, list_traces
 from zeusrun.jobfile.settings import read_settings
+from zeusrun.server.refusals import LOG
 from zeusrun.trial import EnergySource, TrialStatus
+from zeusrun.view.belief import Belief, unknown_belief
 from zeusrun.view.report.facts import (
-    Belief,
     JobReport,
     build_belief,
     build_facts,
     build_power,
-    unknown_belief,
 )
 from zeusrun.view.report.headline import headline
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from concurrent.futures import Future
 
     from zeusrun.history.sql.store import SqlHistory
     from zeusrun.history.sql.survey import JobHead, Part
@@ -39,10 +37,8 @@ if TYPE_CHECKING:
 
 UNREADABLE = (HistoryError, ValueError, ArithmeticError)
 """What a damaged record raises, such as one with -1 epochs; or the database."""
-_LOG = logging.getLogger("zeusrun.server")
 _KEPT_JOBS = 6  # with up to ``NEWEST`` trials each, 10 MB
 _TRACES = 12  # of a job
-_PAUSE_S = 0.02  # before each digest: one of 100 trials takes as long, and requests come first
 _NO_SETTINGS = (
     "What the policy believes is unknown: the job file is not known here, as for runs of Zeus's "
     "own client. The next submit of this job by zeusrun sends it."
@@ -84,21 +80,13 @@ class _Kept:
 
 
 class Reports:
-    """Reads and keeps what pages show of jobs; safe for threads. ``close`` it at the end."""
+    """Reads and keeps what pages show of jobs; safe for threads."""
 
     def __init__(self, store: SqlHistory) -> None:
         self._store = store
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
         self._digests: dict[str, Digest] = {}
-        self._pending: dict[str, Future[Digest]] = {}
-        self._lock = threading.Lock()
-        self._closing = threading.Event()
-        self._worker = ThreadPoolExecutor(1, "zeusrun-digests")
-
-    def close(self) -> None:
-        """Wait for the job that is being computed; drop the others."""
-        self._closing.set()
-        self._worker.shutdown(cancel_futures=True)
+        self._lock, self._computing = threading.Lock(), threading.Lock()
 
     def view(self, job: str) -> JobView | None:
         """Return what a job's page shows; ``None`` if there is no such job."""
@@ -117,41 +105,33 @@ class Reports:
             newest, whole = kept.trials[max(kept.trials)], kept.runs <= len(kept.trials)
             return JobView(job, kept.runs, newest, report, whole, kept.pictures)
 
-    def digests(self, heads: Iterable[JobHead], wait_s: float) -> dict[str, Digest]:
-        """Return what is known of some jobs; wait so long at most for what is being computed.
+    def digests(self, heads: Iterable[JobHead], compute_s: float) -> dict[str, Digest]:
+        """Return what is known of some jobs; compute what is not, for so long and at least one.
 
-        A job that is computed anew keeps its last digest until then.
+        One request computes at a time. A job keeps its last digest until it has another one.
         """
-        heads = list(heads)
-        with self._lock:
-            for head in heads:
-                known = self._digests.get(head.job)
-                if (known is None or known.changes != head.changes) and (
-                    head.job not in self._pending
-                ):
-                    self._pending[head.job] = self._worker.submit(self._digest, head)
-            pending = {
-                head.job: self._pending[head.job] for head in heads if head.job in self._pending
-            }
-        wait(pending.values(), wait_s)
-        with self._lock:
-            for job, future in pending.items():
-                if future.done() and self._pending.get(job) is future:
-                    del self._pending[job]
-                    if error := future.exception():  # the next request tries again
-                        _LOG.warning("what %s has taken is not known yet: %s", job, error)
-                    else:
-                        self._digests[job] = future.result()
-            return {head.job: known for head in heads if (known := self._digests.get(head.job))}
+        heads, until_t = list(heads), time.monotonic() + compute_s
+        known = {job: digest.changes for job, digest in self._digests.items()}
+        stale = [head for head in heads if known.get(head.job) != head.changes]
+        if stale and self._computing.acquire(blocking=False):
+            try:
+                for head in stale:
+                    self._digests[head.job] = self._digest(head)
+                    if time.monotonic() > until_t:
+                        break
+            except UnavailableError as error:  # the next request tries again
+                LOG.warning("what jobs have taken is not known yet: %s", error)
+            finally:
+                self._computing.release()
+        return {head.job: self._digests[head.job] for head in heads if head.job in self._digests}
 
     def _digest(self, head: JobHead) -> Digest:
-        self._closing.wait(_PAUSE_S)
         try:
             return self._build_digest(head)
         except UnavailableError:
             raise
         except UNREADABLE as error:
-            _LOG.warning("what %s has taken is unknown: %s", head.job, error)
+            LOG.warning("what %s has taken is unknown: %s", head.job, error)
             return Digest(head.changes, ())
 
     def _build_digest(self, head: JobHead) -> Digest:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
 import logging
@@ -46,7 +45,7 @@ from zeusrun.server.pages.runs import (
 from zeusrun.view.report.markup import tag
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+    from collections.abc import Awaitable, Callable, Collection
 
     from zeusrun.history.sql.store import SqlHistory
     from zeusrun.history.sql.survey import JobHead
@@ -55,7 +54,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger("zeusrun.server")
 _CARDS = 24  # runs that are shown as cards on a page
-_WAIT_S = 0.15  # for what is being computed; the rest of a page does not wait longer
+_COMPUTE_S = 0.4  # what jobs have saved; the first page shows the rest a little later
 _FOREVER = "private, max-age=31536000, immutable"
 _DEMO = tag("strong", "Demo: nothing here was measured", class_="demo")
 _THREADS = 4
@@ -67,13 +66,7 @@ def build_router(store: SqlHistory, *, demo: bool = False) -> APIRouter:
     ``demo``: each page says that its history is made up.
     """
     pages = _Pages(store)
-
-    @contextlib.asynccontextmanager
-    async def lifespan(_app: object) -> AsyncIterator[None]:
-        with contextlib.closing(pages.reports):
-            yield
-
-    router = APIRouter(include_in_schema=False, lifespan=lifespan)
+    router = APIRouter(include_in_schema=False)
     threads = CapacityLimiter(_THREADS)  # launchers do not wait for pages
     as_document = functools.partial(_as_document, demo=demo)
     for path, endpoint in (
@@ -160,7 +153,7 @@ class _Pages:
         listing = read_listing(request.query_params, "./", "jobs", jobs.JOB_SORTS)
         search = listing.search.casefold()
         heads = [head for head in seen if search in head.job.casefold()]
-        digests = self.reports.digests(heads, _WAIT_S)
+        digests = self.reports.digests(heads, _COMPUTE_S)
         heads = jobs.sort_heads(heads, digests, listing)
         number = min(listing.page, max(1, -(-len(heads) // jobs.JOBS_SHOWN)))
         shown = heads[(number - 1) * jobs.JOBS_SHOWN : number * jobs.JOBS_SHOWN]

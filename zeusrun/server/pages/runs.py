@@ -24,6 +24,7 @@ from zeusrun.view.report.markup import (
     figure,
     join,
     moment,
+    page_head,
     pairs,
     section,
     table,
@@ -165,9 +166,8 @@ def runs_page(
 ) -> document.Page:
     """Return the page of the runs of all jobs."""
     listed = runs_list(listing, trials, total, document.Links())
-    title = tag("h1", units.plural(total, "run"), class_="headline")
-    head = tag("p", "All jobs", class_="job")
-    content = join((head, title, tag("section", listed, id="runs")))
+    place = tag("section", listed, id="runs")
+    content = page_head("All jobs", units.plural(total, "run"), place)
     return document.Page("Runs", content, "Runs", version=version)
 
 
@@ -239,7 +239,7 @@ def _cancelling(running: RunningTrial, address: str, *, may_cancel: bool) -> Htm
         return Html()
     button = tag("button", f"Cancel {running.trial.trial}", type="submit")
     form = tag("form", button, method="post", action=f"{address}/cancel", class_="find")
-    effect = tag("p", f"{within[:1].upper()}{within[1:]}.", class_="note")
+    effect = tag("p", units.sentence(within), class_="note")
     return details("Cancel this run", effect, form)
 
 
@@ -258,14 +258,11 @@ def _head(trial: Trial) -> Html:
     if trial.attempt > 1:
         before = f"{trial.job}-{trial.recurrence}-{trial.attempt - 1}"
         where += [" · ", tag("a", "the attempt before", href=_LINKS.run(before))]
-    title = tag("h1", trial.trial, class_="headline")
     status = tag("p", status_text(trial), f" {trial.reason or ''}", class_="lead")
     warnings = [tag("p", text, class_="caution") for text in trial.warnings]
     why = tag("p", tag("strong", "Why this batch size: "), trial.why, class_="why")
     drawn = [] if document.can_draw() else [tag("p", document.NO_FIGURES, class_="note")]
-    return join(
-        (tag("p", *where, class_="job"), title, status, why, *warnings, _facts(trial), *drawn)
-    )
+    return page_head(join(where), trial.trial, status, why, *warnings, _facts(trial), *drawn)
 
 
 def _curve(trial: Trial, unit: CurveUnit, frame: Frame) -> Html:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from zeusrun.analysis.amounts import Total, add_up, size_label, sum_known, time_after_target
 from zeusrun.analysis.curves import (
     build_curves,
@@ -19,12 +17,12 @@ from zeusrun.analysis.recurrences import build_recurrences, build_sizes
 from zeusrun.analysis.savings import find_net_amounts, find_savings
 from zeusrun.analysis.usual import describe_shifts, has_cost
 from zeusrun.bandit.problem import OUTDONE
-from zeusrun.bandit.registry import create_policy, explain_next
+from zeusrun.bandit.registry import create_policy
 from zeusrun.bandit.reinterpret import read_history
 from zeusrun.choice.problem import Chooser, Machine, build_problem, next_recurrence
 from zeusrun.errors import ZeusrunError
 from zeusrun.trial import EnergySource, Stage, TrialStatus
-from zeusrun.view.explain import describe_choice, in_samples
+from zeusrun.view.belief import Belief, believe, unknown_belief
 from zeusrun.view.gpu import throttle_word
 from zeusrun.view.units import plural, ranks_text, shortened
 
@@ -34,7 +32,6 @@ if TYPE_CHECKING:
     from zeusrun.analysis.amounts import NetAmounts, Savings
     from zeusrun.analysis.curves import CurveFacts, CurveUnit, NoiseFacts
     from zeusrun.analysis.recurrences import RecurrenceFacts, SizeFacts
-    from zeusrun.bandit.problem import ArmBelief
     from zeusrun.energy.power_trace import PowerTrace
     from zeusrun.jobfile.spec import JobSpec
     from zeusrun.trial import Trial
@@ -116,17 +113,6 @@ class JobFacts:
         """The batch size that it is compared with."""
         default = self.savings.default or self.default
         return "the default batch size" if default is None else f"batch size {default}"
-
-
-@dataclass(frozen=True)
-class Belief:
-    """What the policy expects of each batch size, and its choice in sentences, a headline first."""
-
-    arms: tuple[ArmBelief, ...] = ()
-    sentences: tuple[str, ...] = ()
-    policy: str = ""
-    unit: CurveUnit = "epochs"  # of what is said of epochs
-    missing: str | None = None  # why nothing is known: a sentence
 
 
 @dataclass(frozen=True)
@@ -281,16 +267,6 @@ def build_belief(spec: JobSpec, trials: Sequence[Trial]) -> Belief:
         policy = create_policy(spec.policy.name)
         problem = build_problem(spec, machine, trials, next_recurrence(trials))
         problem, runs = read_history(problem, trials)
-        rng = np.random.default_rng(spec.policy.seed)
-        arms = explain_next(policy, problem, runs, rng)
-        sentences = describe_choice(Chooser(spec, policy), problem, runs, arms)
+        return believe(Chooser(spec, policy), problem, runs)
     except ZeusrunError as error:
         return unknown_belief(error)
-    shown = tuple(in_samples(arms, problem.unit))
-    unit: CurveUnit = "samples" if problem.unit else "epochs"
-    return Belief(shown, tuple(sentences), policy.name, unit)
-
-
-def unknown_belief(error: ZeusrunError) -> Belief:
-    """Return a belief that says why it is unknown."""
-    return Belief(missing=f"What the policy believes is unknown: {error}")

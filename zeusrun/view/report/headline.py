@@ -55,11 +55,6 @@ def folding(text: str) -> str:
     return tag("span", whole.replace(f",{_NO_BREAK}", ", "), class_="folds")
 
 
-def capitalized(text: str) -> str:
-    """Return a sentence with a capital letter; the rest stays as it is."""
-    return text[:1].upper() + text[1:]
-
-
 def headline(facts: JobFacts) -> tuple[str, bool | None]:
     """Return what a job saves, in a few words, and whether that is good; ``None``: neither is sure.
 
@@ -94,7 +89,7 @@ def basis(facts: JobFacts) -> str:
         if facts.reached and facts.total.cost_j is None:
             return "The energy of its runs is unknown, and so is what they cost."
         if savings.note is not None:
-            return f"{capitalized(savings.note)}."
+            return units.sentence(savings.note)
         so_far = plural(len(facts.recurrences), "recurrence")
         return f"{so_far} so far; target {target(facts)}."
     count = len(savings.by_trial)
@@ -196,7 +191,7 @@ def job_head(
     """
     text, good = headline(facts)
     job = tag("p", facts.job, class_="job", id=place)
-    title = tag("h1" if alone else "h2", coloured(capitalized(text), good), class_="headline")
+    title = tag("h1" if alone else "h2", coloured(units.capitalized(text), good), class_="headline")
     form = "%Y-%m-%d"
     ends = {units.moment(at, form): moment(at, form) for at in (facts.first_at, facts.last_at)}
     days = [tag("span", day, class_="date") for day in ends.values()]
@@ -208,7 +203,7 @@ def job_head(
         ("hardware", facts.hardware),
         ("weight of energy", f"eta_knob {facts.eta_knob:g}"),
     ]
-    remarks = [tag("p", f"{capitalized(text)}.", class_="note") for text in facts.remarks]
+    remarks = [tag("p", units.sentence(text), class_="note") for text in facts.remarks]
     lead = tag("p", basis(facts), class_="lead")
     return join((job, title, lead, pairs(values, class_="key"), *remarks))
 

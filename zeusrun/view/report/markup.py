@@ -50,6 +50,12 @@ def section(title: str, *content: str, **attributes: str | int | None) -> Html:
     return tag("section", tag("h2", title), *content, **attributes)
 
 
+def page_head(above: str, title: str, *below: str) -> Html:
+    """Return what stands first on a page: a line, the title below it, and what follows."""
+    line = tag("p", above, class_="job")
+    return join((line, tag("h1", title, class_="headline"), *below))
+
+
 def coloured(text: str, good: bool | None) -> Html:
     """Return a text in the colour of what is good or bad; ``None``: neither."""
     return tag("span", text, class_=None if good is None else "good" if good else "bad")

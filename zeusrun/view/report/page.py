@@ -27,7 +27,6 @@ from zeusrun.view.report.figures import draw
 from zeusrun.view.report.headline import (
     all_runs,
     basis,
-    capitalized,
     detailed,
     estimated_part,
     headline,
@@ -194,7 +193,7 @@ def job_snippet(facts: JobFacts) -> str:
         ("Energy of a run (median)", _energy(usual)),
         ("Time of a run (median)", units.duration(usual.time_s)),
         *((name.capitalize(), amount) for name, amount in all_runs(facts.total)),
-        ("Batch sizes chosen by zeusrun", f"{capitalized(text)}. {basis(facts)}"),
+        ("Batch sizes chosen by zeusrun", f"{units.sentence(text)} {basis(facts)}"),
     ]
     body = [f"| {_escaped(name)} | {_escaped(text)} |" for name, text in rows]
     part = estimated_part(facts.total)

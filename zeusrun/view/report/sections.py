@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zeusrun.view import units
+from zeusrun.view.belief import fold
 from zeusrun.view.claims import claim_cost, short_share
 from zeusrun.view.columns import CARBON, COST, ENERGY, LIMIT, PRICE, TIME, Column
-from zeusrun.view.explain import belief_columns, fold
+from zeusrun.view.explain import belief_columns
 from zeusrun.view.report.figures import DRAWN_RUNS, DRAWN_TRACES
-from zeusrun.view.report.headline import capitalized, folding, target, unbroken
+from zeusrun.view.report.headline import folding, target, unbroken
 from zeusrun.view.report.markup import Html, details, figure, join, table, tag
 from zeusrun.view.units import UNKNOWN, noise_text, plural
 
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from zeusrun.analysis.recurrences import RecurrenceFacts
-    from zeusrun.view.report.facts import Belief, JobFacts, JobReport, OverheadFacts, PowerFacts
+    from zeusrun.view.belief import Belief
+    from zeusrun.view.report.facts import JobFacts, JobReport, OverheadFacts, PowerFacts
 
 _ROWS = 100  # of a table: the newest ones
 _SHOWN_FAILURES = 12  # more are folded
@@ -133,7 +135,7 @@ def _curves(report: JobReport, frame: Frame) -> Html:
         f"The newest runs of each batch size, at most eight. Dashed: the target, {target(facts)}."
     )
     if facts.curves_left_out:
-        caption += f" {capitalized(facts.curves_left_out)}."
+        caption += f" {units.sentence(facts.curves_left_out)}"
     listed = table("Runs whose curves are drawn", columns, facts.curves[::-1])
     return figure(frame.picture("curves", label), caption, details("Table of the curves", listed))
 
@@ -191,7 +193,7 @@ def _belief(belief: Belief) -> Html:
     if not belief.sentences:
         return listed
     first, *others = belief.sentences
-    text = tag("p", tag("strong", f"{first[:1].upper()}{first[1:]}. "), " ".join(others))
+    text = tag("p", tag("strong", f"{units.sentence(first)} "), " ".join(others))
     verdicts = [
         tag("li", tag("strong", f"{arm.global_batch_size}: "), arm.verdict)
         for arm in arms

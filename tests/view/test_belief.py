@@ -15,7 +15,7 @@ from zeusrun.bandit.problem import ArmBelief
 from zeusrun.choice.problem import build_problem
 from zeusrun.commands.compose import compose
 from zeusrun.trial import Bound, Decision, Stage, TrialStatus
-from zeusrun.view.explain import compare_with_history, describe_choice, lead
+from zeusrun.view.belief import compare_with_history, describe_choice, lead
 
 
 def belief(size, cost_j=None, *, reached=0, chance=0.0, range_j=None):
