@@ -119,45 +119,12 @@ def test_an_option_is_found_in_the_command_or_by_its_default(words, text, expect
     assert found is ("!" in expected)
 
 
-PARAMETERS = "epochs: int = 9, batch_size: int = 8, *, lr: float = 0.5"
-FIELDS = "    epochs: int = 9\n    batch_size: int = field(default=8)\n    lr: float = 0.5\n"
-SIGNATURES = {
-    "fire": (f"def main(data, {PARAMETERS}): pass\nfire.Fire(main)", "d", "_"),
-    "fire, with all arguments": (f"def main({PARAMETERS}): pass\nFire(main)", "3 4", "lr"),
-    "fire, by name": (f"def net({PARAMETERS}): pass\nfire.Fire({{'net': net}})", "net", ""),
-    "typer": (f"def main(data, {PARAMETERS}): pass\ntyper.run(main)", "d", "-"),
-    "positional only": (f"def main(lr=3, /, {PARAMETERS}): pass\nfire.Fire(main)", "d", "_"),
-    "a function that is not run": (f"def main({PARAMETERS}): pass\nmain()", "", ""),
-    "tyro": (f"@dataclass\nclass A:\n{FIELDS}args = tyro.cli(A)", "", "-"),
-    "simple-parsing": (f"@dataclass\nclass A:\n{FIELDS}parser.add_arguments(A, dest='a')", "", "_"),
-    "HfArgumentParser": (
-        f"@dataclasses.dataclass\nclass A:\n{FIELDS}p = transformers.HfArgumentParser((A,))", "", "_",
-    ),
-    "a base class": (
-        f"@dataclass\nclass A:\n{FIELDS}@dataclass\nclass B(A):\n    n: int = 1\ntyro.cli(B)", "", "-",
-    ),
-    "a class that is not read": (f"@dataclass\nclass A:\n{FIELDS}", "", ""),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", SIGNATURES)
-def test_parameters_and_fields_are_options_where_a_tool_reads_them(case):
-    text, words, spelled = SIGNATURES[case]
-    guess = guess_of(words, f"from dataclasses import dataclass, field\n{text}")
-    size = f"--batch{spelled}size=8"
-    options = {"": [], "lr": ["--lr=0.5"]}.get(spelled, [size, "--lr=0.5", "--epochs=9"])
-    assert arrived(guess) == [*words.split(), *options]
-
-
-def test_the_spellings_that_typer_is_told_count():
-    text = """
-        def main(epochs: int = typer.Option(9, "--rounds", "-e"),
-                 lr: Annotated[float, typer.Option("-l", "--lr")] = 0.5,
-                 batch_size: int = typer.Argument(8)): pass
-        typer.run(main)
-    """
-    assert arrived(guess_of("-l 0.1 4", text)) == ["-l", "0.1", "4"]
-    assert guess_of("-l 0.1 4", text).learning_rate.value == 0.1
+@pytest.mark.parametrize("parser", ["transformers.HfArgumentParser", "TrlParser"])
+def test_the_options_of_transformers_have_the_defaults_of_its_arguments(parser):
+    text = f"args = {parser}(TrainingArguments).parse()"
+    assert arrived(guess_of("--learning-rate 0.1", text)) == [
+        "--learning-rate", "0.1", "--per_device_train_batch_size=8", "--num_train_epochs=3",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -169,7 +136,7 @@ def test_a_script_that_is_nested_deep_is_no_error(text):
 
 def test_the_beginning_of_two_options_is_neither():
     text = 'a.add_argument("--epochs", default=9)\na.add_argument("--epoch-size", default=9)'
-    options = read_options(ast.parse(text), text, ())
+    options = read_options(ast.parse(text), text)
     assert match_option("--epoch", options) is None
     assert match_option("--epochs", options) == (options[0], "--epochs", None)
 

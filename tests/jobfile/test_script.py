@@ -81,19 +81,6 @@ LATE = {
                     score = evaluate(model, val_loader)
             torch.save(model.state_dict(), f"{epoch}.pt")  # here
     """,
-    "within the loop only with a field that is false": """
-        @dataclass
-        class Args:
-            save_model: bool = False
-            export: bool = True
-        args = tyro.cli(Args)
-        for epoch in range(9):
-            train()
-            if args.save_model:
-                torch.save(model, "model.pt")
-        if args.export:
-            model.save_pretrained("out")  # here
-    """,
 }
 NOT_LATE = {
     "the best within the loop": """
@@ -131,16 +118,6 @@ NOT_LATE = {
         for epoch in range(9):
             train()
         if args.export:
-            torch.save(model, "model.pt")
-    """,
-    "with a field that is false": """
-        @dataclass
-        class Args:
-            save_model: bool = False
-        args = tyro.cli(Args)
-        for step in range(9):
-            optimizer.step()
-        if args.save_model:
             torch.save(model, "model.pt")
     """,
     "of Lightning, whose hook lets the script go on": """

@@ -79,8 +79,6 @@ def run_recurrence(
         messages = _HistoryMessages(spec.name, view, signals)
         home, history = options.open_own(spec, show=messages.append, pause=messages.pause)
         notify = functools.partial(send_notices, spec, home, lambda text: view.show(Warned(text)))
-        if request.warning is not None:
-            view.show(Warned(request.warning))
 
         def consume(event: SubmitEvent) -> None:
             messages.show()

@@ -25,7 +25,6 @@ from zeusrun.jobfile.validators import Overlap
 from zeusrun.launcher.begin import plan
 from zeusrun.launcher.queue.request import Request
 from zeusrun.launcher.rundir.ownership import files_of
-from zeusrun.reasons import ReasonCode
 from zeusrun.run_on.registry import BACKENDS
 from zeusrun.view.export import print_json
 from zeusrun.view.tables import plan_sheet
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
     from zeusrun.commands.follow import Submitter
     from zeusrun.jobfile.spec import JobSpec
     from zeusrun.launcher.context import Submission
-    from zeusrun.trial import Trial
 
 
 OverlapRule = Annotated[
@@ -173,17 +171,6 @@ def _repeat(name: str, request: Request) -> tuple[JobSpec, Request]:
         request,
         batch_size=found.global_batch_size,
         why=f"as in {found.trial}, by --like",
-        warning=_warn_of_timeout(found, spec),
-    )
-
-
-def _warn_of_timeout(stopped: Trial, spec: JobSpec) -> str | None:
-    """Return a warning if the time limit that stopped a trial will probably stop it again."""
-    if stopped.reason_code is not ReasonCode.TIMEOUT or spec.timeout_s is None:
-        return None
-    return (
-        f"{stopped.trial} was stopped by its timeout_s, which still applies, and will probably "
-        "stop this run, too. To let it finish, add --set timeout_s=null"
     )
 
 

@@ -1,7 +1,7 @@
 """The options that a script declares, and their values in a command.
 
-A script declares options by calls of argparse and click, in signatures, and in classes. Only what
-its own text shows for certain counts: a default that is computed is not known.
+A script declares options by calls of argparse and click. Only what its own text shows for certain
+counts: a default that is computed is not known.
 """
 
 from __future__ import annotations
@@ -20,16 +20,10 @@ if TYPE_CHECKING:
 
 _CHOICES = {"local_batch_size", "global_batch_size", "learning_rate", "epochs"}  # of zeusrun
 _FLAG = re.compile(r"--?[A-Za-z][\w-]*")
-# What makes options of the parameters of a function, or of the fields of a dataclass.
-_READERS = re.compile(
-    r"(?P<fire>(?:fire\.)?Fire)|(?P<hyphens>(?P<typer>typer\.run)|tyro\.cli)"
-    r"|simple_parsing\.parse|[\w.]+\.add_arguments|(?:[\w.]+\.)?(?:HfArgumentParser|TrlParser)"
-)
 # Of a script that declares it elsewhere: --lr 0.1, data.batch_size=64, ++model.lr=0.1.
 _OPTION = re.compile(r"(?P<name>(?:--?|\+{1,2})?[A-Za-z_][\w.-]*)(?:=(?P<value>.*))?", re.DOTALL)
 _CONFIG = re.compile(r"-c|--?(?:[\w-]+[_.-])?(?:config|cfg|conf)(?:[_-](?:path|file))?")
 _FILE = re.compile(r"[^-\s]\S*\.(?:json|ya?ml|toml)")
-_NAMED = (ast.FunctionDef, ast.ClassDef)
 _VALUED = {"store", "append", "extend"}  # actions of argparse that take a value
 # Of transformers' TrainingArguments, which HfArgumentParser makes options of.
 _OF_TRAINER = {"per_device_train_batch_size": 8.0, "learning_rate": 5e-5, "num_train_epochs": 3.0}
@@ -95,21 +89,18 @@ def parse(text: str) -> ast.Module:
         return ast.Module([], [])
 
 
-def read_options(tree: ast.Module, text: str, words: Sequence[str]) -> tuple[Option, ...]:
+def read_options(tree: ast.Module, text: str) -> tuple[Option, ...]:
     """Return the options of a script; of two with the same flag, the last one counts.
 
-    Args:
-        tree: Of its text; empty if it is no Python.
-        text: Of the script.
-        words: Its arguments: they say which function ``fire`` calls.
+    ``tree``: of its text; empty if it is no Python.
     """
     try:
-        return tuple(_read(tree, text, words))
+        return tuple(_read(tree, text))
     except RecursionError:  # nested too deep
         return ()
 
 
-def _read(tree: ast.Module, text: str, words: Sequence[str]) -> Iterator[Option]:
+def _read(tree: ast.Module, text: str) -> Iterator[Option]:
     if "configurator.py" in text:  # nanoGPT's sets variables by --name=value
         for name, value in _find_constants(tree, once=False).items():
             yield Option((f"--{name}",), name, value)
@@ -118,21 +109,12 @@ def _read(tree: ast.Module, text: str, words: Sequence[str]) -> Iterator[Option]
     if re.search(r"HfArgumentParser|TrlParser", text) and re.search(r"TrainingArg|Config\b", text):
         # Each …Config of TRL has a learning rate of its own.
         names = _OF_TRAINER if "TrainingArg" in text else _OF_TRAINER.keys() - {"learning_rate"}
-        yield from (_spell(name, _OF_TRAINER[name]) for name in sorted(names))
-    known = {each.name: each for each in tree.body if isinstance(each, _NAMED)}
+        for name in sorted(names):
+            flags = f"--{name}", f"--{name.replace('_', '-')}"
+            yield Option(flags, name, _OF_TRAINER[name], abbreviated=True)
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             yield from _of_call(node, constants, zeusrun="zeusrun" in text)
-            yield from _of_tool(node, known, constants, words)
-
-
-def _spell(
-    name: str, default: object, more: Iterable[str] = (), *, hyphens: bool = False
-) -> Option:
-    """Return the option of a parameter for a tool that takes hyphens and underscores."""
-    both = f"--{name}", f"--{name.replace('_', '-')}"
-    flags = both[::-1] if hyphens else both
-    return Option((*flags, *more), name, default, not hyphens, isinstance(default, bool))
 
 
 def _of_call(call: ast.Call, constants: Mapping[str, float], *, zeusrun: bool) -> Iterator[Option]:
@@ -156,72 +138,6 @@ def _of_call(call: ast.Call, constants: Mapping[str, float], *, zeusrun: bool) -
         longest = next((flag for flag in flags if flag.startswith("--")), flags[0])
         dest = keys.get("dest") or (own[0] if own else longest.lstrip("-").replace("-", "_"))
         yield Option(flags, str(dest), default, name == "add_argument", switch)
-
-
-def _of_tool(
-    call: ast.Call,
-    known: Mapping[str, ast.AST],
-    constants: Mapping[str, float],
-    words: Sequence[str],
-) -> Iterator[Option]:
-    """Yield the options that fire, typer, tyro and the like make of functions and dataclasses.
-
-    ``known``: the functions and classes of the script by their names.
-    """
-    tool = _READERS.fullmatch(dotted(call.func))
-    if tool is None or (tool["fire"] and not all(isinstance(each, ast.Name) for each in call.args)):
-        return  # of a fire with several commands, only what the command gives is known
-    plain = itertools.takewhile(lambda word: not word.startswith("-"), words)
-    taken = sum(1 for _ in plain) if tool["fire"] else 0  # arguments without a name come first
-    for part in ast.walk(call):
-        if isinstance(part, ast.Name) and part.id in known:
-            for parameter in _parameters(known[part.id], known, taken):
-                yield from _of_parameter(*parameter, tool, constants)
-
-
-def _parameters(
-    node: ast.AST, known: Mapping[str, ast.AST], taken: int = 0
-) -> Iterator[tuple[str, ast.AST | None, ast.AST]]:
-    """Yield name, annotation and default of what a function or a dataclass takes."""
-    if isinstance(node, ast.FunctionDef):
-        own = node.args
-        args = [*own.posonlyargs, *own.args]
-        defaults = [None] * (len(args) - len(own.defaults)) + [*own.defaults, *own.kw_defaults]
-        pairs = zip([*args, *own.kwonlyargs], defaults, strict=True)
-        for each, default in itertools.islice(pairs, taken, None):
-            if default is not None:
-                yield each.arg, each.annotation, default
-    elif isinstance(node, ast.ClassDef) and any(
-        dotted(getattr(each, "func", each)).endswith("dataclass") for each in node.decorator_list
-    ):
-        for base in node.bases:
-            yield from _parameters(known.get(getattr(base, "id", ""), base), known)
-        for field in node.body:
-            if isinstance(field, ast.AnnAssign) and field.value:
-                yield getattr(field.target, "id", ""), field.annotation, field.value
-
-
-def _of_parameter(
-    name: str,
-    annotation: ast.AST | None,
-    default: ast.AST,
-    tool: re.Match[str],
-    constants: Mapping[str, float],
-) -> Iterator[Option]:
-    nodes = [part for node in (annotation, default) if node for part in ast.walk(node)]
-    if any(dotted(part).endswith("Argument") for part in nodes):
-        return  # typer.Argument: it has no name in the command
-    flags = [
-        text for text in map(_constant, nodes) if isinstance(text, str) and _FLAG.fullmatch(text)
-    ]
-    if isinstance(default, ast.Call):  # typer.Option(64, ...), field(default=64)
-        keys = {word.arg: word.value for word in default.keywords}
-        default = keys.get("default", default.args[0] if default.args else default)
-    value = _value(default, constants)
-    if tool["typer"] and flags:
-        yield Option(tuple(flags), name, value, switch=isinstance(value, bool))
-    else:
-        yield _spell(name, value, flags, hyphens=tool["hyphens"] is not None)
 
 
 def dotted(node: ast.AST) -> str:

@@ -70,7 +70,7 @@ class Script:
     @cached_property
     def options(self) -> tuple[Option, ...]:
         """The options that it declares."""
-        return read_options(self._tree, self.text, self.words)
+        return read_options(self._tree, self.text)
 
     @property
     def divides(self) -> bool:

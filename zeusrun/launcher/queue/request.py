@@ -22,7 +22,6 @@ class Request:
     until: float | None = None  # Unix seconds: it gives up if it cannot begin by then
     wait: bool = False  # for GPUs of other jobs
     quiet: bool = False
-    warning: str | None = None  # to show first
     job_file: str = ""  # of a queued one, as the next two
     ticket: int = 0  # its number
     allocation: str = ""  # its job, such as slurm:1234, once it is known
