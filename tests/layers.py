@@ -64,7 +64,6 @@ BOTH_WAYS = {
     ("bandit", "bandit/auto"),
     ("history", "history/http"),
     ("history", "history/shared"),
-    ("history", "history/tinydb"),
     ("server", "server/pages"),
     ("server", "server/zeus"),
     ("worker", "worker/hooks"),

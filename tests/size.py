@@ -70,29 +70,29 @@ BUDGETS: Mapping[str, int] = {
     "adapt": 638,
     "analysis": 999,
     "backends": 694,
-    "commands": 2_821,
+    "commands": 2_793,
     "elastic": 1_688,
-    "export": 336,
+    "export": 307,
     "gpu and energy": 2_316,
-    "history": 1_081,
+    "history": 1_096,
     "hooks": 1_489,
     "hosts": 1_612,
-    "jobfile": 3_252,
+    "jobfile": 3_179,
     "kubernetes": 918,
-    "launcher": 5_942,
+    "launcher": 5_941,
     "maintenance": 1_089,
-    "metrics": 2_098,
+    "metrics": 2_097,
     "other files": 350,
-    "policies": 3_253,
-    "report": 1_362,
+    "policies": 3_245,
+    "report": 1_348,
     "schedule": 1_055,
-    "server": 3_858,
-    "shared histories": 1_863,
+    "server": 3_802,
+    "shared histories": 1_850,
     "simulate": 705,
     "slurm": 482,
     "sync": 1_104,
-    "values": 1_658,
-    "view": 2_068,
+    "values": 1_679,
+    "view": 2_097,
     "watch": 997,
     "worker": 1_641,
 }
@@ -130,7 +130,7 @@ class Loaded(NamedTuple):
 
 
 WALK_BUDGET = Walk(files=104, stops=367, returns=263)
-LOADED_BUDGET = Loaded(modules=172, lines=19_785)
+LOADED_BUDGET = Loaded(modules=172, lines=19_728)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

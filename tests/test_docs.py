@@ -19,8 +19,7 @@ from zeusrun.jobfile.metrics_section import READY, find_metrics
 from zeusrun.jobfile.placeholders import PLACEHOLDERS
 from zeusrun.jobfile.schema import spec_json_schema
 from zeusrun.jobfile.spec import load_spec
-from zeusrun.jobfile.values import SOURCE_NAMES
-from zeusrun.plugins import Group
+from zeusrun.plugins import BUILT_IN, Group
 from zeusrun.trial import TrialStatus
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -256,7 +255,7 @@ def test_the_sections_of_the_page_on_metrics_are_well_formed(tmp_path, text):
 
 def test_the_page_on_metrics_lists_every_source_and_every_ready_pattern():
     page = DOCS["metrics.md"]
-    assert set(SOURCE_NAMES) == set(
+    assert set(BUILT_IN["zeusrun.metric_sources"]) == set(
         re.findall(r"^\| `(\w+)` \|", page.split("## Order")[0], re.MULTILINE)
     )
     rows = re.findall(

@@ -1,7 +1,8 @@
-"""Finds what other installed packages add to zeusrun, by entry points."""
+"""What a job file names, of zeusrun's own (``BUILT_IN``) and of other packages (entry points)."""
 
 from __future__ import annotations
 
+import importlib
 import re
 import traceback
 import warnings
@@ -18,12 +19,35 @@ Group = Literal[
     "zeusrun.policies", "zeusrun.devices", "zeusrun.metric_sources", "zeusrun.histories"
 ]
 
+BUILT_IN: dict[Group, dict[str, str]] = {
+    "zeusrun.policies": {
+        "auto": "zeusrun.bandit.auto.policy:Auto",
+        "zeus": "zeusrun.bandit.zeus.policy:Zeus",
+        "fixed": "zeusrun.bandit.baselines:Fixed",
+        "grid": "zeusrun.bandit.baselines:Grid",
+    },
+    "zeusrun.metric_sources": {
+        "auto": "zeusrun.metrics.stdout:open_source",
+        "sidecar": "zeusrun.metrics.base:open_sidecar",
+        "stdout": "zeusrun.metrics.stdout:open_source",
+        "csv": "zeusrun.metrics.lines:open_source",
+        "jsonl": "zeusrun.metrics.lines:open_source",
+    },
+    "zeusrun.histories": {"tinydb": "zeusrun.history.tinydb.store:open_in"},
+}
+"""By the name in a job file: what is called, from a module that is imported for it alone."""
 
 _used: dict[str, tuple[str, str]] = {}  # entry point and package of each plugin by name
 
 
 class PackageWarning(UserWarning):
     """An installed package is damaged, and zeusrun does not use it."""
+
+
+def load_built_in(group: Group, name: str) -> Any:  # noqa: ANN401 - as in the table
+    """Return what the table has under a name."""
+    module, _, attribute = BUILT_IN[group][name].partition(":")
+    return getattr(importlib.import_module(module), attribute)
 
 
 def plugin_names(group: Group) -> list[str]:

@@ -6,7 +6,6 @@ what other batch sizes save stays known.
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -14,11 +13,11 @@ from zeusrun.bandit.auto.evidence import gather
 from zeusrun.bandit.power import first_lever
 from zeusrun.bandit.problem import ArmBelief, merged_profile
 from zeusrun.errors import UsageError, did_you_mean
-from zeusrun.plugins import blame, create_plugin, plugin_names
+from zeusrun.plugins import BUILT_IN, blame, create_plugin, load_built_in, plugin_names
 from zeusrun.trial import Decision, Stage
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from numpy.random import Generator
 
@@ -60,14 +59,8 @@ class Policy(Protocol):
         """Return what the policy believes of every candidate, ascending."""
 
 
-POLICIES: Mapping[str, tuple[str, str]] = {
-    "auto": ("auto.policy", "Auto"),
-    "zeus": ("zeus.policy", "Zeus"),
-    "fixed": ("baselines", "Fixed"),
-    "grid": ("baselines", "Grid"),
-}
-"""By name: the module of ``zeusrun.bandit``, which is imported for a job that names it; the class.
-"""
+POLICIES = BUILT_IN["zeusrun.policies"]
+"""By name: what makes a policy of zeusrun's own."""
 
 
 class _PluginPolicy:
@@ -103,8 +96,7 @@ def create_policy(name: str) -> Policy:
         UsageError: If there is none of that name, or the plugin does not make a policy.
     """
     if name in POLICIES:
-        module, kind = POLICIES[name]
-        made: Policy = getattr(importlib.import_module(f"zeusrun.bandit.{module}"), kind)()
+        made: Policy = load_built_in("zeusrun.policies", name)()
         return made
     policy = create_plugin("zeusrun.policies", name, Policy)
     if policy is None:

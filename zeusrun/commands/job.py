@@ -28,9 +28,9 @@ from zeusrun.jobfile.schema import spec_json_schema
 from zeusrun.jobfile.secrets import find_exposed
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.jobfile.tariffs import find_expired, load_tariffs
-from zeusrun.jobfile.values import POLICY_NAMES
 from zeusrun.launcher.script_warnings import find_script_warnings
 from zeusrun.plain_text import plain_text
+from zeusrun.plugins import BUILT_IN
 from zeusrun.schedule.build import build_schedule
 from zeusrun.view.export import print_json
 
@@ -54,7 +54,7 @@ def validate(job: JobFile, *, overrides: Overrides = None) -> None:
             from zeusrun.schedule.deferral import check_outlook  # noqa: PLC0415 - imports numpy
 
             warnings += check_outlook(spec, schedule.rules, home)
-    if spec.policy.name not in POLICY_NAMES:
+    if spec.policy.name not in BUILT_IN["zeusrun.policies"]:
         from zeusrun.bandit.registry import create_policy  # noqa: PLC0415 - imports numpy
 
         create_policy(spec.policy.name)

@@ -17,9 +17,8 @@ from zeusrun.files.home import ADDRESS_FILE, shared_directory
 from zeusrun.files.private import make_folder, read_file, replace_file
 from zeusrun.history import rules
 from zeusrun.history.base import History
-from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.job_name import is_job_name
-from zeusrun.plugins import create_plugin
+from zeusrun.plugins import BUILT_IN, create_plugin, load_built_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -33,10 +32,6 @@ if TYPE_CHECKING:
     from zeusrun.trial import Outcome, Trial
 
 HISTORY_VARIABLE = "ZEUSRUN_HISTORY"
-HISTORIES: dict[str, Callable[[Path], History]] = {
-    "tinydb": lambda home: TinyDBHistory(home / "history")
-}
-"""By name: how to open the history of a home directory."""
 _DATABASE = re.compile(r"(sqlite|postgres|postgresql)(\+\w+)?://")
 _MAX_BYTES = 4096
 
@@ -124,8 +119,9 @@ def open_named(
 
     ``source`` is what messages add to the address of a server, such as who has named it.
     """
-    if name in HISTORIES:
-        return HISTORIES[name](home)
+    if name in BUILT_IN["zeusrun.histories"]:
+        own: History = load_built_in("zeusrun.histories", name)(home)
+        return own
     if "://" in name:
         return open_shared(home, environment, name, source=source, **options)
     history: History | None = create_plugin("zeusrun.histories", name, History, home)

@@ -10,10 +10,10 @@ import re
 from typing import TYPE_CHECKING, Literal
 
 from zeusrun.errors import did_you_mean
-from zeusrun.plugins import plugin_names
+from zeusrun.plugins import BUILT_IN, plugin_names
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from pydantic import ValidationInfo
 
@@ -92,7 +92,7 @@ def check_history(text: str) -> str:
             raise ValueError(
                 f"must begin with https:// or http:// if it is a server, such as http://{text}"
             )
-        return check_name(text, ["tinydb"], "zeusrun.histories")
+        return check_name(text, "zeusrun.histories")
     if not re.fullmatch(r"https?://\S+", text):
         raise ValueError(
             "must be the address of a server (https://...); one with a database is started with "
@@ -117,8 +117,9 @@ def check_env_name(name: str) -> str:
     return name
 
 
-def check_name(name: str, known: Sequence[str], group: Group) -> str:
+def check_name(name: str, group: Group) -> str:
     """Return ``name`` if zeusrun knows it or an installed plugin of the group has it."""
+    known = [*BUILT_IN[group]]
     if name in known or name in (plugins := plugin_names(group)):
         return name
     hint = did_you_mean(name, [*known, *plugins]) or ", and no plugin has that name"

@@ -16,16 +16,12 @@ from zeusrun.jobfile.validators import (
     size_bytes,
     time_of_day,
 )
-from zeusrun.plugins import plugin_names
+from zeusrun.plugins import BUILT_IN, plugin_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-POLICY_NAMES = ("auto", "zeus", "fixed", "grid")
-"""The policies that zeusrun has; ``bandit.registry`` makes them."""
-
-SOURCE_NAMES = ("auto", "sidecar", "stdout", "csv", "jsonl")
-"""The metric sources that zeusrun has; ``metrics.base`` opens them."""
+    from zeusrun.plugins import Group
 
 
 def check_text(text: str, info: ValidationInfo) -> str:
@@ -98,19 +94,18 @@ _MARKED = {
 }
 _COUNTS = ({"type": "integer", "minimum": 1}, {"enum": ["gpu", "cpu", "auto"]}, _TEXT)
 
+
+def _named(group: Group) -> Any:  # noqa: ANN401 - the type of a field
+    """Return the type of a name of zeusrun's own or a plugin's."""
+    rule = AfterValidator(lambda name: check_name(name, group))
+    return Annotated[str, rule, _any_of({"enum": [*BUILT_IN[group]]}, _TEXT)]
+
+
 Template = Annotated[str, AfterValidator(check_text)]
 PassedText = Annotated[Template, _any_of(_ANY_TEXT, _MARKED)]
 EnvName = Annotated[str, AfterValidator(check_env_name)]
-PolicyName = Annotated[
-    str,
-    AfterValidator(lambda name: check_name(name, POLICY_NAMES, "zeusrun.policies")),
-    _any_of({"enum": list(POLICY_NAMES)}, _TEXT),
-]
-SourceName = Annotated[
-    str,
-    AfterValidator(lambda name: check_name(name, SOURCE_NAMES, "zeusrun.metric_sources")),
-    _any_of({"enum": list(SOURCE_NAMES)}, _TEXT),
-]
+PolicyName = _named("zeusrun.policies")
+SourceName = _named("zeusrun.metric_sources")
 Processes = Annotated[int | str, BeforeValidator(_check_process_count), _any_of(*_COUNTS)]
 Event = Literal["reached", "missed", "failed", "lost", "regression", "recovered"]
 Size = Annotated[str, read_by(size_bytes)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
 from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING, Any, Protocol, get_args, runtime_checkable
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, get_args, runtime_checkable
 from zeusrun.clock import is_moment
 from zeusrun.errors import UsageError
 from zeusrun.files.tail import LineTail
-from zeusrun.plugins import blame, create_plugin
+from zeusrun.plugins import BUILT_IN, blame, create_plugin, load_built_in
 from zeusrun.sidecar.events import REPORT, SIDECAR_NAME, Asked, Ended, Event, Reported, Started
 
 if TYPE_CHECKING:
@@ -35,10 +34,6 @@ class MetricSource(Protocol):
         ``final``: all writers have ended, so an incomplete last record counts, too. Raises
         ``OSError`` if the source exists and cannot be read; the next call may succeed.
         """
-
-
-SOURCES = {"auto": "stdout", "stdout": "stdout", "csv": "lines", "jsonl": "lines"}
-"""By ``metrics.source`` of the job file: the module that reads it; loaded only where it is used."""
 
 
 class PluginSource:
@@ -69,6 +64,11 @@ def _plain_event(event: Event, name: str) -> Event:
     return event
 
 
+def open_sidecar(run: SourceContext) -> SidecarReader:
+    """Open the sidecar of a run."""
+    return SidecarReader(run.run_dir / SIDECAR_NAME)
+
+
 def open_sources(run: SourceContext) -> Mapping[str, MetricSource]:
     """Open the sidecar, which every run has, and the source that the job file names.
 
@@ -80,9 +80,9 @@ def open_sources(run: SourceContext) -> Mapping[str, MetricSource]:
     if name == "sidecar":
         return {str(sidecar): SidecarReader(sidecar)}
     key = f"the metric source {name!r}"
-    if name in SOURCES:
-        module = importlib.import_module(f"zeusrun.metrics.{SOURCES[name]}")
-        return {str(sidecar): SidecarReader(sidecar), key: module.open_source(run)}
+    if name in BUILT_IN["zeusrun.metric_sources"]:
+        source = load_built_in("zeusrun.metric_sources", name)(run)
+        return {str(sidecar): SidecarReader(sidecar), key: source}
     source = create_plugin("zeusrun.metric_sources", name, MetricSource, run.run_dir)
     if source is None:
         raise UsageError(

@@ -39,6 +39,11 @@ _FILE = re.compile(r"(?P<job>.+)(\.json(\.bak)?|\.volumes)")
 Cache: TypeAlias = dict[str | tuple[storage.Volume, int], dict[int, Trial]]
 
 
+def open_in(home: Path) -> TinyDBHistory:
+    """Open the history of a home."""
+    return TinyDBHistory(home / "history")
+
+
 class TinyDBHistory(History):
     """A ``History`` as ``<directory>/<job>.json``, shared by any number of processes.
 

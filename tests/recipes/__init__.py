@@ -1,0 +1,1 @@
+"""What the recipes of docs/architecture.md ask for, one file each."""
