@@ -33,10 +33,6 @@ if TYPE_CHECKING:
     from zeusrun.trial import Outcome, Trial
 
 HISTORY_VARIABLE = "ZEUSRUN_HISTORY"
-HISTORIES: dict[str, Callable[[Path], History]] = {
-    "tinydb": lambda home: TinyDBHistory(home / "history")
-}
-"""By name: how to open the history of a home directory."""
 _DATABASE = re.compile(r"(sqlite|postgres|postgresql)(\+\w+)?://")
 _MAX_BYTES = 4096
 
@@ -124,8 +120,8 @@ def open_named(
 
     ``source`` is what messages add to the address of a server, such as who has named it.
     """
-    if name in HISTORIES:
-        return HISTORIES[name](home)
+    if name == "tinydb":
+        return TinyDBHistory(home / "history")
     if "://" in name:
         return open_shared(home, environment, name, source=source, **options)
     history: History | None = create_plugin("zeusrun.histories", name, History, home)
@@ -179,8 +175,6 @@ def waiting_spools(home: Path, besides: Collection[str] = ()) -> dict[str, Spool
     """
     used = {_folder_name(name) for name in besides}
     folders = {url: each for url, each in known_servers(home).items() if each.name not in used}
-    if not folders:
-        return {}
     from zeusrun.history.shared.spool import Spool  # noqa: PLC0415 - as above
 
     spools = {url: Spool(folder / "spool") for url, folder in folders.items()}

@@ -125,7 +125,7 @@ class LockedJob:
         self._recurrences = max(self._recurrences, trial.recurrence)
         values = column_values(trial) | {
             "changed": self._changes,
-            "trained": trial.trained,
+            "trained": trial.time_s is not None or bool(trial.whole_steps),
             "record": json.dumps(record),
         }
         if known is None:
