@@ -14,7 +14,7 @@ from tests.history.memory import MemoryHistory
 from zeusrun.errors import HistoryError
 from zeusrun.files.tail import LineTail
 from zeusrun.history.tinydb.store import TinyDBHistory
-from zeusrun.launcher.rundir.layout import RunPaths, create_run, find_run
+from zeusrun.launcher.rundir.layout import RunPaths, create_run
 from zeusrun.launcher.rundir.ownership import RunLock, find_own
 from zeusrun.launcher.rundir.record import write_record
 from zeusrun.maintenance.recover import recover_lost
@@ -134,9 +134,11 @@ def test_a_run_is_found_under_its_home_whichever_way_leads_there(tmp_path):
     home = tmp_path / "home"
     paths = create_run(home, "job", "job-1-1")
     (tmp_path / "alias").symlink_to(home)
-    assert find_run(home, dispatched(home)) == paths
-    assert find_run(tmp_path / "alias", dispatched(home)) == paths
-    assert find_run(home, dispatched(tmp_path / "alias")) is not None
+    assert find_own(home, dispatched(home)) == paths
+    assert find_own(tmp_path / "alias", dispatched(home)) == paths
+    assert find_own(home, dispatched(tmp_path / "alias")) is not None
+    write_record(paths, dispatched(home))  # processes are found by the path that they got
+    assert find_own(tmp_path / "alias", dispatched(home)) == paths
 
 
 @pytest.mark.parametrize(
@@ -161,13 +163,13 @@ def test_a_run_is_found_under_its_home_whichever_way_leads_there(tmp_path):
 def test_a_record_cannot_name_a_run_directory_elsewhere(tmp_path, changes):
     create_run(tmp_path, "job", "job-1-1")
     changes = {key: value.format(home=tmp_path) for key, value in changes.items()}
-    assert find_run(tmp_path, dispatched(tmp_path, **changes)) is None
+    assert find_own(tmp_path, dispatched(tmp_path, **changes)) is None
 
 
 def test_a_run_directory_that_is_a_link_is_none_of_ours(tmp_path):
     (tmp_path / "runs" / "job").mkdir(parents=True)
     (tmp_path / "runs" / "job" / "job-1-1").symlink_to(tmp_path)
-    assert find_run(tmp_path, dispatched(tmp_path)) is None
+    assert find_own(tmp_path, dispatched(tmp_path)) is None
 
 
 def test_the_record_in_a_run_directory_says_whose_it_is(tmp_path):

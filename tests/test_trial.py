@@ -173,6 +173,12 @@ def test_finishing_takes_every_field_of_the_outcome_and_no_other():
         assert getattr(finished, field.name) == getattr(source, field.name)
 
 
+def test_every_field_of_an_outcome_says_how_it_is_joined_or_is_that_of_the_last_part():
+    fields = dataclasses.fields(Outcome)
+    plain = {field.name for field in fields if "joiner" not in field.metadata}
+    assert plain == {"status", "reason", "finished_at", "cause", "reason_code"}
+
+
 @pytest.mark.parametrize("status", [status for status in TrialStatus if status.finished])
 def test_a_finished_trial_never_changes_unless_it_was_lost(status):
     finished = trial().finish(dataclasses.replace(DONE, status=status))

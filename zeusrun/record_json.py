@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_Record = TypeVar("_Record")
+    from _typeshed import DataclassInstance
+
+_Record = TypeVar("_Record", bound="DataclassInstance")
 _Reader: typing.TypeAlias = "Callable[[Any], Any]"
 
 MAX_COUNT = 1 << 53
@@ -39,11 +41,8 @@ def read_fields(kind: type[_Record], record: dict[str, Any], what: str) -> _Reco
     readers = _READERS.get(kind)
     if readers is None:
         hints = typing.get_type_hints(kind)
-        declared: Any = kind
-        readers = {
-            each.name: _build_reader(each, hints[each.name], what)
-            for each in dataclasses.fields(declared)
-        }
+        fields = dataclasses.fields(kind)
+        readers = {each.name: _build_reader(each, hints[each.name], what) for each in fields}
         _READERS[kind] = readers
     try:
         return kind(**{n: readers[n](value) for n, value in record.items() if n in readers})

@@ -21,7 +21,8 @@ from zeusrun.history.registry import open_named
 from zeusrun.history.shared.store import SharedHistory
 from zeusrun.history.sql.store import SqlHistory
 from zeusrun.history.tinydb.store import TinyDBHistory
-from zeusrun.launcher.rundir.layout import RunPaths, create_run, find_run
+from zeusrun.launcher.rundir.layout import RunPaths, create_run
+from zeusrun.launcher.rundir.ownership import find_own
 from zeusrun.maintenance.transfer import rename_job, transfer
 from zeusrun.trial import TrialStatus
 
@@ -253,7 +254,7 @@ def test_a_renamed_job_has_its_runs_and_their_files_under_the_new_name(local, ho
     for old, new in zip(before, after, strict=True):
         number = old.recurrence
         assert new == replace(old, job="nightly", trial=f"nightly-{number}-1", run_dir=new.run_dir)
-        paths = find_run(home, new)
+        paths = find_own(home, new)
         assert (paths.logs / "rank0.log").read_text() == f"run {number}"
         assert json.loads(paths.trial.read_text())["trial"] == new.trial
     local.add([build_trial(9, job="nightly").finish(REACHED)])
@@ -274,7 +275,7 @@ def test_a_rename_that_was_cut_short_can_be_repeated(local, home, monkeypatch):
         rename_job(local, home, "job", "nightly")
     assert len(local.trials("job")) == 8
     assert rename_job(local, home, "job", "nightly") == 8
-    assert find_run(home, local.trials("nightly")[0]).logs.is_dir()
+    assert find_own(home, local.trials("nightly")[0]).logs.is_dir()
 
 
 def test_a_rename_joins_no_histories_and_moves_nothing_that_runs(local, home):
@@ -286,7 +287,7 @@ def test_a_rename_joins_no_histories_and_moves_nothing_that_runs(local, home):
     with pytest.raises(UsageError, match="job-2-1 has not ended; rename job after its end"):
         rename_job(local, home, "job", "nightly")
     assert local.find("job-1-1") == run
-    assert find_run(home, run) == RunPaths(home / "runs" / "job" / "job-1-1")
+    assert find_own(home, run) == RunPaths(home / "runs" / "job" / "job-1-1")
     assert local.jobs() == ["job", "other"]
 
 

@@ -175,8 +175,6 @@ def waiting_spools(home: Path, besides: Collection[str] = ()) -> dict[str, Spool
     """
     used = {_folder_name(name) for name in besides}
     folders = {url: each for url, each in known_servers(home).items() if each.name not in used}
-    if not folders:
-        return {}
     from zeusrun.history.shared.spool import Spool  # noqa: PLC0415 - as above
 
     spools = {url: Spool(folder / "spool") for url, folder in folders.items()}

@@ -15,8 +15,8 @@ from zeusrun.files.home import runs_directory
 from zeusrun.jobfile.fingerprint import take_fingerprint
 from zeusrun.launcher.processes.command import Place, build_command
 from zeusrun.launcher.queue.tickets import find_waiting
-from zeusrun.launcher.rundir.layout import RunPaths, has_checkpoint, numbered_runs, run_paths
-from zeusrun.launcher.rundir.ownership import find_own
+from zeusrun.launcher.rundir.layout import RunPaths, has_checkpoint, numbered_runs
+from zeusrun.launcher.rundir.ownership import find_own, run_paths
 from zeusrun.launcher.rundir.record import has_begun
 from zeusrun.tariff import Tariffs
 from zeusrun.trial import Hardware, HostShare, TrialStatus

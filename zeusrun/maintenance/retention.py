@@ -17,8 +17,8 @@ from zeusrun.choice.attempts import list_preempted
 from zeusrun.clock import unix_seconds
 from zeusrun.jobfile.validators import size_bytes
 from zeusrun.launcher.queue.tickets import find_waiting
-from zeusrun.launcher.rundir.layout import RunPaths, run_paths
-from zeusrun.launcher.rundir.ownership import RunLock, find_own
+from zeusrun.launcher.rundir.layout import RunPaths
+from zeusrun.launcher.rundir.ownership import RunLock, find_own, run_paths
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:

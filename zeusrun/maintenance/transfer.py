@@ -13,7 +13,8 @@ from zeusrun.history import rules
 from zeusrun.history.registry import HISTORY_VARIABLE
 from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.job_name import check_job_name
-from zeusrun.launcher.rundir.layout import RunPaths, find_run
+from zeusrun.launcher.rundir.layout import RunPaths
+from zeusrun.launcher.rundir.ownership import find_own
 from zeusrun.launcher.rundir.record import write_record
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def rename_job(history: History, home: Path, job: str, name: str) -> int:
 
     def move(trial: Trial) -> Trial:
         named = f"{name}-{trial.recurrence}-{trial.attempt}"
-        moved, paths = replace(trial, job=name, trial=named), find_run(home, trial)
+        moved, paths = replace(trial, job=name, trial=named), find_own(home, trial)
         if paths is None:  # of another machine
             return moved
         target = runs_directory(home, name) / named

@@ -1,8 +1,8 @@
 """The values that travel through one submit: Decision, Outcome, Trial. All frozen."""
 
-from zeusrun.trial.joining import join_parts as join_parts
 from zeusrun.trial.record import Outcome as Outcome
 from zeusrun.trial.record import Trial as Trial
+from zeusrun.trial.record import join_parts as join_parts
 from zeusrun.trial.values import BY_RANKS as BY_RANKS
 from zeusrun.trial.values import MOST_POINTS as MOST_POINTS
 from zeusrun.trial.values import Bound as Bound

@@ -11,18 +11,17 @@ from zeusrun.cost import add, add_known, cost_j
 from zeusrun.trial.values import (
     CurvePoint,
     EnergySource,
+    HostShare,
     Interruption,
     NoisePoint,
     SyncChange,
     WorldChange,
     join_changes,
     join_curves,
-    join_hosts,
     join_syncs,
     join_worlds,
     spread_samples,
     thin_curve,
-    weaker_source,
 )
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ class Parts(NamedTuple):
     trial: Any  # a ``Trial``, whose module imports this one
     last: Any  # an ``Outcome``
 
-    def both(self, name: str) -> Any:  # noqa: ANN401 - two values of any field
+    def both(self, name: str) -> tuple[Any, Any]:
         """Return the values of a field."""
         return getattr(self.trial, name), getattr(self.last, name)
 
@@ -49,9 +48,13 @@ class Parts(NamedTuple):
 
     @property
     def source(self) -> EnergySource | None:
-        """The weaker source of the energy; ``None`` if one is unknown, or not comparable."""
-        first, last = self.both("energy_source")
-        return weaker_source(first, last) if self.trained else first
+        """The weaker source of the energy; ``None`` if one is unknown, or only one is measured."""
+        sources: tuple[EnergySource | None, ...] = self.both("energy_source")
+        if not self.trained:
+            return sources[0]
+        known = [each for each in sources if each is not None]
+        mixed = len({each.measured for each in known}) > 1
+        return None if mixed or len(known) < len(sources) else max(known)  # the later is weaker
 
     def earlier(self) -> list[CurvePoint]:
         """Return the points of the curve that the last part does not report again."""
@@ -60,11 +63,11 @@ class Parts(NamedTuple):
 
     def since(self, points: Sequence[CurvePoint]) -> list[CurvePoint]:
         """Return points of the last part with the time and energy of the whole."""
-        time_s = self.trial.time_s or 0.0
+        time_s = self.trial.time_s
         energy_j = None if metered(self, "energy_j") is None else self.trial.energy_j
         return [
-            point._replace(time_s=time_s + point.time_s, energy_j=add(energy_j, point.energy_j))
-            for point in points
+            each._replace(time_s=time_s + each.time_s, energy_j=add(energy_j, each.energy_j))
+            for each in points
         ]
 
 
@@ -76,9 +79,16 @@ def _of_values(join: Callable[[Any, Any], Any]) -> Joiner:
 total = _of_values(add)
 known_total = _of_values(add_known)
 sizes = _of_values(join_changes)
-shares = _of_values(join_hosts)
 rows = _of_values(lambda before, last: (*before, *last))
 last_known = _of_values(lambda before, last: last or before)
+
+
+def shares(parts: Parts, name: str) -> tuple[HostShare, ...]:
+    """Add what each host used; a host that was not there all the time has no known part."""
+    before, last = parts.both(name)
+    earlier = {share[:2]: share.energy_j for share in before}
+    sums = [add(earlier.get(share[:2]), share.energy_j) for share in last]
+    return tuple(each._replace(energy_j=sum_j) for each, sum_j in zip(last, sums, strict=True))
 
 
 def seen(parts: Parts, name: str) -> bool | None:
@@ -129,9 +139,8 @@ def common(parts: Parts, name: str) -> float | None:
 
 def longer(parts: Parts, name: str) -> float | None:
     """Return that of the longer part."""
-    before: float | None
-    before, last = parts.both(name)
-    return last if (parts.last.time_s or 0.0) > (parts.trial.time_s or 0.0) else before
+    both: tuple[float | None, float | None] = parts.both(name)
+    return both[1] if (parts.last.time_s or 0.0) > parts.trial.time_s else both[0]
 
 
 def counted(parts: Parts, name: str) -> int | None:
@@ -173,8 +182,7 @@ def curve_by_samples(parts: Parts, name: str) -> tuple[CurvePoint, ...]:
 def noise(parts: Parts, name: str) -> tuple[NoisePoint, ...]:
     """Return both noise curves, by the samples of both parts."""
     samples, progress = parts.trial.samples or 0, parts.trial.progress
-    before, last = parts.both(name)
-    return join_curves(before, last, samples, progress if samples else 0.0)
+    return join_curves(*parts.both(name), samples, progress if samples else 0.0)
 
 
 def worlds(parts: Parts, name: str) -> tuple[WorldChange, ...]:
@@ -186,8 +194,7 @@ def worlds(parts: Parts, name: str) -> tuple[WorldChange, ...]:
 
 def syncs(parts: Parts, name: str) -> tuple[SyncChange, ...]:
     """Return the changes of both."""
-    before, last = parts.both(name)
-    return join_syncs(before, last, parts.trial.epochs or 0)
+    return join_syncs(*parts.both(name), parts.trial.epochs or 0)
 
 
 def interrupted(parts: Parts, name: str) -> tuple[Interruption, ...]:

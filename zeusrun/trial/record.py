@@ -1,4 +1,4 @@
-"""A trial and its outcome, as they are stored and compared. Frozen values."""
+"""A trial and its outcome, as they are stored, compared and joined. Frozen values."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import zeusrun.trial.joiners as join
+from zeusrun.cost import cost_j
 from zeusrun.reasons import ReasonCode, Stall  # noqa: TC001 - read_fields needs it
 from zeusrun.record_json import read_fields, write_fields
 from zeusrun.trial.values import (
@@ -22,6 +23,7 @@ from zeusrun.trial.values import (
     SyncChange,
     TrialStatus,
     WorldChange,
+    is_baseline,
 )
 
 STORED = {"stored": True}
@@ -210,11 +212,6 @@ class Trial(_Taken, _Dispatched):
         return Hardware(self.world_size, self.gpu_model, self.gpu_count, self.host_count)
 
     @property
-    def trained(self) -> bool:
-        """Whether it took an optimizer step."""
-        return self.time_s is not None or bool(self.whole_steps)
-
-    @property
     def teaches(self) -> bool:
         """Whether a policy may learn from it about its batch size."""
         arrived = self.observed_batch_size in {None, self.global_batch_size} and not self.unapplied
@@ -228,8 +225,8 @@ class Trial(_Taken, _Dispatched):
         """
         if not outcome.status.finished:
             raise ValueError(f"an outcome of {self.trial} cannot be {outcome.status.value}")
-        values = {f.name: getattr(outcome, f.name) for f in fields(outcome)}
-        values["finished_at"] = max(outcome.finished_at, self.started_at)  # the clock was set back
+        finished_at = max(outcome.finished_at, self.started_at)  # the clock was set back
+        values = {**vars(outcome), "finished_at": finished_at}
         stay = {name for name in ("power_limit_w", "hosts") if not values[name]}
         ended = replace(self, **{name: values[name] for name in values.keys() - stay})
         is_cancelled = (self.status, ended.status) == (TrialStatus.PREEMPTED, TrialStatus.CANCELLED)
@@ -283,3 +280,43 @@ class Trial(_Taken, _Dispatched):
     def from_json(cls, record: dict[str, Any]) -> Trial:
         """Read what ``to_json`` wrote; raises ``ValueError`` as ``Outcome.from_json`` does."""
         return read_fields(cls, record, "a trial")
+
+
+def join_parts(trial: Trial, outcome: Outcome) -> Outcome:
+    """Return the outcome of the last part of a trial with the parts before its preemptions.
+
+    If the last part reports an epoch again, the earlier report no longer counts, because the
+    script continued from an older checkpoint. The time and energy of both count.
+    """
+    if trial.preemptions and trial.time_s is not None:
+        parts = join.Parts(trial, _without_restored(outcome))
+        joiners = {each.name: each.metadata["joiner"] for each in fields(outcome) if each.metadata}
+        joined = {name: joiner(parts, name) for name, joiner in joiners.items()}
+        outcome = replace(outcome, **joined)
+    return _without_empty_estimates(trial, outcome)
+
+
+def _without_restored(outcome: Outcome) -> Outcome:
+    """Remove the restored model, evaluated again."""
+    if not outcome.curve or not is_baseline(outcome.curve[0]):
+        return outcome
+    own = tuple(point for point in outcome.by_samples if not is_baseline(point))
+    return replace(outcome, curve=outcome.curve[1:], by_samples=own)
+
+
+def _without_empty_estimates(trial: Trial, outcome: Outcome) -> Outcome:
+    """Replace estimates of 0 J by unknown: CPU time counts in ticks of 10 ms, and none was seen."""
+    if outcome.energy_source is not EnergySource.ESTIMATED:
+        return outcome
+    curve, by_samples = (
+        tuple(point._replace(energy_j=point.energy_j or None) for point in points)
+        for points in (outcome.curve, outcome.by_samples)
+    )
+    whole_j = outcome.whole_energy_j or None
+    outcome = replace(outcome, curve=curve, by_samples=by_samples, whole_energy_j=whole_j)
+    if outcome.energy_j != 0:
+        return outcome
+    spent_j = cost_j(None, outcome.max_power_w, outcome.time_s, trial.eta_knob)
+    spent = ("energy_j", "energy_source", "price", "currency", "carbon_g")
+    unknown: dict[str, Any] = dict.fromkeys(spent)
+    return replace(outcome, cost_j=spent_j, **unknown)

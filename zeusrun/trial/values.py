@@ -50,14 +50,6 @@ class HostShare(NamedTuple):
     energy_j: float | None = None  # of the span, as that of the run
 
 
-def join_hosts(before: tuple[HostShare, ...], last: tuple[HostShare, ...]) -> tuple[HostShare, ...]:
-    """Add what each host used; a host that was not there all the time has no known part."""
-    earlier = {(share.name, share.ranks): share.energy_j for share in before}
-    both = [(earlier.get(share[:2]), share.energy_j) for share in last]
-    sums = (None if then is None or now is None else then + now for then, now in both)
-    return tuple(share._replace(energy_j=joules) for share, joules in zip(last, sums, strict=True))
-
-
 def host_of(hosts: Sequence[HostShare], rank: int | None) -> str | None:
     """Return the name of the host of a rank; ``None`` if there is only one, or it is unknown."""
     names = [share.name for share in hosts for _ in range(share.ranks)]
@@ -134,13 +126,6 @@ class EnergySource(str, Enum):
     def measured(self) -> bool:
         """Whether a device measured it; ``False`` for a model."""
         return self is not EnergySource.ESTIMATED
-
-
-def weaker_source(first: EnergySource | None, second: EnergySource | None) -> EnergySource | None:
-    """Return the weaker of two sources; ``None`` if one is unknown, or a model beside a meter."""
-    if first is None or second is None or first.measured != second.measured:
-        return None
-    return first if first is second else max(first, second)  # "integrated" after "counter"
 
 
 class Interruption(NamedTuple):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import random
+from dataclasses import replace
+
 import pytest
 
 from tests.contracts.history import HistoryContract
 from tests.contracts.shared import SharedContract
 from tests.databases import clear, opened
-from tests.factories import begin, build_trial
+from tests.factories import REACHED, begin, build_trial
 from zeusrun.clock import read_clock
 
 
@@ -38,6 +41,16 @@ class Over:
     @pytest.fixture
     def database(self, history):
         return history
+
+    def test_the_longest_texts_fit_into_the_index(self, history):
+        """A row of an index of PostgreSQL has at most 2,704 bytes."""
+        drawn = random.Random(7)  # what repeats would be compressed
+        long = ["".join(chr(drawn.randrange(0x20000, 0x2A000)) for _ in range(300)) for _ in "abc"]
+        texts = {"host": long[0], "gpu_model": long[1]}
+        trial = begin(history, build_trial(**texts))
+        ended = replace(REACHED, price=1.0, currency=long[2])
+        assert history.finish(trial.trial, ended) == history.find(trial.trial)
+        assert history.find(trial.trial).host == texts["host"]
 
     def test_it_has_an_identity_and_a_clock(self, history):
         incarnation, now = history.identify()

@@ -14,8 +14,7 @@ from zeusrun.trial import Trial
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-TEXT = 253
-"""Characters of a text: of the name of a machine in DNS, which is the longest."""
+_CHARACTERS = 150  # of a text: an id has 102 at most, and a row of an index 2,704 bytes
 _MAX_AMOUNT = 1e30  # a larger amount is damaged, and sums would overflow
 
 
@@ -26,14 +25,14 @@ class _Kind(NamedTuple):
 
 def _storable(text: str | None) -> str | None:
     """Return a text; ``None`` if it has half a surrogate pair or a NUL, which databases refuse."""
-    return text[:TEXT] if text is not None and text.isprintable() else None
+    return text[:_CHARACTERS] if text is not None and text.isprintable() else None
 
 
 def _addable(amount: float | None) -> float | None:
     return amount if amount is not None and abs(amount) < _MAX_AMOUNT else None
 
 
-_TEXT = _Kind(sa.String(TEXT), _storable)
+_TEXT = _Kind(sa.String(_CHARACTERS), _storable)
 _MOMENT = _Kind(sa.Double(), unix_seconds)  # in Unix seconds
 _AMOUNT = _Kind(sa.Double(), _addable)
 _KINDS = {int: _Kind(sa.BigInteger(), int), float: _AMOUNT}

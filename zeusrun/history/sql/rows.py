@@ -14,9 +14,10 @@ from zeusrun import __version__
 from zeusrun.clock import timestamp
 from zeusrun.history import rules
 from zeusrun.history.base import LEASE_S, UnreadableTrialError
-from zeusrun.history.sql.columns import TEXT, column_values
+from zeusrun.history.sql.columns import column_values
 from zeusrun.history.sql.engine import insert_missing, now_s
 from zeusrun.history.sql.schema import (
+    HOST_NAME,
     HOSTS,
     JOBS,
     LEASES,
@@ -125,7 +126,7 @@ class LockedJob:
         self._recurrences = max(self._recurrences, trial.recurrence)
         values = column_values(trial) | {
             "changed": self._changes,
-            "trained": trial.trained,
+            "trained": trial.time_s is not None or bool(trial.whole_steps),
             "record": json.dumps(record),
         }
         if known is None:
@@ -294,8 +295,8 @@ def is_listed() -> sa.ColumnElement[bool]:
 
 def check_host(host: str) -> None:
     """Raise ``ValueError`` if no machine can have this name."""
-    if not 0 < len(host) <= TEXT or not host.isprintable() or " " in host:
+    if not 0 < len(host) <= HOST_NAME or not host.isprintable() or " " in host:
         raise ValueError(
-            f"{host[:TEXT]!r} is no name of a machine: up to {TEXT} printable characters "
+            f"{host[:HOST_NAME]!r} is no name of a machine: up to {HOST_NAME} printable characters "
             "without spaces"
         )

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from zeusrun.errors import HistoryError, writes_to
 from zeusrun.files.private import make_folder, open_for_writing
-from zeusrun.history.sql.columns import SUMS, TEXT, build_columns
+from zeusrun.history.sql.columns import SUMS, build_columns
 from zeusrun.history.sql.engine import describe, reading, writing
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ REVISION = 3
 # SQLite numbers rows by itself only in a column of the type INTEGER.
 _Number = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 JOB_NAME = 100  # characters
+HOST_NAME = 253  # as in DNS
 
 METADATA = sa.MetaData()
 
@@ -88,7 +89,7 @@ LEASES = sa.Table(
 HOSTS = sa.Table(
     "hosts",
     METADATA,
-    sa.Column("host", sa.String(TEXT), primary_key=True),
+    sa.Column("host", sa.String(HOST_NAME), primary_key=True),
     sa.Column("updated_at", sa.Double, nullable=False),  # Unix seconds by the database's clock
     sa.Column("facts", sa.Text, nullable=False),
 )

@@ -7,7 +7,6 @@ import itertools
 import os
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zeusrun.errors import writes_to
@@ -27,6 +26,7 @@ from zeusrun.sidecar.events import ADAPT_STATE, SIDECAR_NAME, SYNC_STATE
 from zeusrun.sidecar.orders import ENDING
 
 if TYPE_CHECKING:
+    from pathlib import Path
     from typing import BinaryIO
 
     from zeusrun.trial import Trial
@@ -157,32 +157,6 @@ def read_cancel(paths: RunPaths) -> tuple[int, ReasonCode] | None:
         return None
     code = ReasonCode.REPLACED if content == _REPLACED else ReasonCode.CANCELLED
     return 2 if content == _NOW else 1, code
-
-
-def run_paths(home: Path, trial: Trial) -> RunPaths:
-    """Return where the files of a trial are if they are in a home.
-
-    Another trial may be there; see ``find_own``. The directory of a trial that began offline keeps
-    its name when the trial gets a number.
-    """
-    return RunPaths(runs_directory(home, trial.job) / Path(trial.run_dir).name)
-
-
-def find_run(home: Path, trial: Trial) -> RunPaths | None:
-    """Return the files of a trial if its record names its own directory under ``home``.
-
-    Call this before a record decides what is written, deleted or killed: the history may have been
-    tampered with.
-    """
-    own = runs_directory(home, trial.job) / trial.trial
-    named = Path(trial.run_dir)
-    try:
-        if named.name not in run_names(trial) or named.is_symlink():
-            return None
-        same = os.path.realpath(named.parent) == os.path.realpath(own.parent)
-    except ValueError:  # a NUL or a lone surrogate
-        return None
-    return RunPaths(named) if same else None
 
 
 def run_names(trial: Trial) -> set[str]:

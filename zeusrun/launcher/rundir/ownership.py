@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import platform
 import shutil
 from pathlib import Path
@@ -15,10 +16,8 @@ from zeusrun.history.base import NEWEST
 from zeusrun.history.rules import is_same, job_of, offline_job
 from zeusrun.launcher.rundir.layout import (
     RunPaths,
-    find_run,
     numbered_runs,
     run_names,
-    run_paths,
 )
 from zeusrun.launcher.rundir.record import has_begun, read_record
 from zeusrun.run_on.registry import is_remote
@@ -94,20 +93,35 @@ def remove_unbegun(history: History, home: Path, job: str, trials: Sequence[Tria
                 remove_run(paths)
 
 
+def run_paths(home: Path, trial: Trial) -> RunPaths:
+    """Return where the files of a trial are if they are in a home.
+
+    Another trial may be there; see ``find_own``. The directory of a trial that began offline keeps
+    its name when the trial gets a number.
+    """
+    return RunPaths(runs_directory(home, trial.job) / Path(trial.run_dir).name)
+
+
 def find_own(home: Path, trial: Trial) -> RunPaths | None:
     """Return the files of a trial if they are certainly its own; ``None`` if they are not here.
 
     Call this before a record decides what is written, deleted or killed: the history may have been
-    tampered with, and the trials of a shared one may be those of other machines.
+    tampered with, and the trials of a shared one may be those of other machines. The path is as the
+    trial names it if that leads here: processes are found by it.
     """
     paths, name = run_paths(home, trial), Path(trial.run_dir).name
     if trial.job not in {job_of(name), offline_job(name)} or paths.run_dir.is_symlink():
         return None
-    record = read_record(paths)
+    try:
+        leads_here = os.path.realpath(trial.run_dir) == os.path.realpath(paths.run_dir)
+    except ValueError:  # a NUL or a lone surrogate
+        leads_here = False
+    is_named = leads_here and name in run_names(trial)
+    named, record = RunPaths(Path(trial.run_dir)) if is_named else None, read_record(paths)
     if record is not None:
-        return paths if is_same(record, trial) else None
+        return (named or paths) if is_same(record, trial) else None
     # It is damaged, or not yet written: the history alone says whose directory it is.
-    return find_run(home, trial) if trial.host in {None, platform.node()} else None
+    return named if trial.host in {None, platform.node()} else None
 
 
 def is_abandoned(history: History, trial: Trial, paths: RunPaths | None) -> bool:
