@@ -283,7 +283,7 @@ def _make_facts(job: str, now: datetime, rng: random.Random, *, busy: bool) -> d
     """Return what a machine would report."""
     gpus = [
         {
-            "cuda_index": index,
+            "nvml_index": index,
             "model": "NVIDIA H100 80GB HBM3",
             "power_w": rng.gauss(446, 9) if busy else rng.gauss(71, 2),
             "power_limit_w": LIMIT_W if busy else MAX_W,

@@ -19,7 +19,7 @@ gpu_machine, clock = fixtures.gpu_machine, fixtures.clock
 PROGRAM = """
 import json, os
 from zeusrun.gpu.facts import read_gpus
-print(json.dumps(read_gpus(os.environ, lambda uuid: os.environ.get("HELD_BY"))))
+print(json.dumps(read_gpus(lambda uuid: os.environ.get("HELD_BY"))))
 """
 
 
@@ -37,16 +37,12 @@ def look(gpu_machine):
     return run
 
 
-def indices(gpus):
-    return [gpu.get("cuda_index") for gpu in gpus]
-
-
 def test_every_sensor_has_a_stable_name(look, gpu_machine):
     gpu_machine.set("work", 0)
     gpu_machine.set_limit_w(1, 150)
     first, second = look(HELD_BY="nightly-7-1")
     assert first == {
-        "cuda_index": 0,
+        "nvml_index": 0,
         "uuid": gpu_machine.uuid(0),
         "model": "Fake A100",
         "power_w": 250.0,
@@ -58,7 +54,7 @@ def test_every_sensor_has_a_stable_name(look, gpu_machine):
         "held_by": "nightly-7-1",
     }
     assert 0 < first["utilization"] <= 1
-    assert (second["cuda_index"], second["uuid"]) == (1, gpu_machine.uuid(1))
+    assert (second["nvml_index"], second["uuid"]) == (1, gpu_machine.uuid(1))
     assert (second["power_w"], second["power_limit_w"]) == (150.0, 150.0)
     assert second["throttle_reasons"] == ["sw_power_cap"]
 
@@ -66,36 +62,22 @@ def test_every_sensor_has_a_stable_name(look, gpu_machine):
 def test_what_a_gpu_does_not_tell_is_left_out(look, gpu_machine):
     for fact in ("power", "health", "processes", "counter"):
         gpu_machine.set(fact, 0)
-    assert set(look()[0]) == {"cuda_index", "uuid", "model", "energy_source"}
-
-
-def test_gpus_are_numbered_as_cuda_numbers_them(look, gpu_machine):
-    gpu_machine.set("gpus", 3)
-    assert indices(look(CUDA_VISIBLE_DEVICES="2,0")) == [1, None, 0]
-    assert indices(look(CUDA_VISIBLE_DEVICES="")) == [None] * 3
-    assert indices(look(CUDA_VISIBLE_DEVICES="all")) == [None] * 3  # a submit refuses it
-
-
-def test_which_of_different_gpus_comes_first_is_unknown_unless_cuda_is_told(look, gpu_machine):
-    gpu_machine.set("different", 1)
-    assert indices(look()) == [None, None]
-    assert indices(look(CUDA_DEVICE_ORDER="PCI_BUS_ID")) == [0, 1]
-    by_uuid = ",".join(gpu_machine.uuid(index) for index in (1, 0))
-    assert indices(look(CUDA_VISIBLE_DEVICES=by_uuid)) == [1, 0]
+    assert set(look()[0]) == {"nvml_index", "uuid", "model", "energy_source"}
 
 
 def test_a_gpu_that_does_not_answer_says_so_and_hides_no_other(look, gpu_machine):
     gpu_machine.set("lost", 0)
     lost, well = sorted(look(), key=lambda gpu: "error" not in gpu)
     assert (well["uuid"], "error" in well) == (gpu_machine.uuid(1), False)
-    assert indices([well, lost]) == [None, None]
+    assert (well["nvml_index"], "nvml_index" in lost) == (1, False)
     assert "GPU 0 does not answer: NVML says GPU is lost" in lost["error"]
 
 
 def test_a_gpu_lost_after_it_was_opened_says_so(clock):
     device = SimulatedDevice(clock)
     device.fail("GPU is lost")
-    read = read_gpu(device, {device.uuid: 0}, lambda _: None)
+    device.nvml_index = 0
+    read = read_gpu(device, lambda _: None)
     assert (read["uuid"], "power_w" in read) == ("SIM-0", False)
     assert "GPU is lost" in read["error"]
 

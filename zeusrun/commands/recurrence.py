@@ -245,7 +245,7 @@ def _describe_machine(home: Path) -> dict[str, Any]:
 
     facts: dict[str, Any] = {"version": __version__, "gpus": [], "schedules": []}
     with contextlib.suppress(ZeusrunError):
-        facts["gpus"] = read_gpus(os.environ, functools.partial(held_by, home))
+        facts["gpus"] = read_gpus(functools.partial(held_by, home))
     schedules = Schedules(home)
     if schedules.directory.is_dir():
         from zeusrun.view.schedule import schedule_json  # noqa: PLC0415 - few have a schedule

@@ -70,14 +70,14 @@ def gpu_by_uuid(uuid: str, environment: Mapping[str, str]) -> NvmlGpu:
     raise DeviceError(f"{uuid} is not in this machine; `nvidia-smi -L` lists the GPUs")
 
 
-def gpus_of_machine() -> list[Device | DeviceError]:
+def gpus_of_machine() -> list[NvmlGpu | DeviceError]:
     """Open every whole GPU that this process may use, even hidden ones, in NVML's order.
 
     For a GPU that cannot be opened the list contains the error. ``DeviceError`` if NVML fails.
     """
     from zeusrun.gpu.nvml_gpu import NvmlGpu  # noqa: PLC0415 - see _machine
 
-    opened: list[Device | DeviceError] = []
+    opened: list[NvmlGpu | DeviceError] = []
     with _machine() as (nvml, gpus, silent):
         for gpu in gpus:
             try:

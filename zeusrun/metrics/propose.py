@@ -14,7 +14,7 @@ from zeusrun.target import likely_mode
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from zeusrun.metrics.seen import Seen, SeenMetrics
+    from zeusrun.metrics.seen import SeenMetrics
 
 
 # What libraries report beside metrics.
@@ -33,7 +33,7 @@ class Proposal(NamedTuple):
 
     metric: str
     source: str
-    mode: str | None  # ``None``: neither its name nor its values say what is better
+    mode: str | None  # ``None``: its name does not say what is better
     target: float
     last: float
     best: float | None = None  # where the last value is far worse; the target is near it
@@ -84,7 +84,7 @@ def propose(
         if name == metric and precedes(other, source):
             source = other
     values = seen[metric, source]
-    mode, last = modes[metric, source] or _mode_by_values(values, seen), values.last
+    mode, last = modes[metric, source], values.last
     if mode is None:
         return Proposal(metric, source, None, last, last)
     best = values.high if mode == "max" else values.low
@@ -92,22 +92,6 @@ def propose(
     if not far or math.isinf(best):
         return Proposal(metric, source, mode, a_tenth_better(last, mode), last)
     return Proposal(metric, source, mode, a_tenth_better(best, mode), last, best)
-
-
-def _mode_by_values(values: Seen, seen: SeenMetrics) -> str | None:
-    """Return the mode of a metric that moved clearly, while a loss fell if there is one."""
-    losses = [each for (name, _), each in seen.items() if likely_mode(name) == "min"]
-    learns = not losses or any(_moved(each) < 0 for each in losses)
-    moved = _moved(values) if learns else 0
-    return {-1: "min", 1: "max"}.get(moved)
-
-
-def _moved(values: Seen) -> int:
-    """Return 1 if the values have clearly risen, -1 if they have fallen, else 0."""
-    span = values.high - values.low
-    clear = values.times >= 3 and 0.02 * max(abs(values.high), abs(values.low)) < span < math.inf
-    change = values.last - values.first
-    return (change > 0) - (change < 0) if clear and abs(change) >= 0.8 * span else 0
 
 
 def a_little_worse(value: float, mode: str) -> float:

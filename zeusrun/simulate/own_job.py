@@ -1,10 +1,6 @@
-"""Builds a job to simulate from a job's own history: what its runs took, and two laws for the rest.
+"""Builds a job to simulate from a job's own history: what its runs took with each batch size.
 
-A batch size without runs is a guess. Epochs to the target follow ``1 + batch size / critical batch
-size`` (McCandlish et al., "An Empirical Model of Large-Batch Training", 2018), and the time of an
-epoch is a part for its samples and a part for its steps; both are fitted to the batch sizes with
-runs. They extrapolate, so they may be wrong, and then they are wrong for all guesses together: the
-best of several independent guesses would be a saving that nothing shows.
+A batch size without runs on today's devices is left out: nothing shows what it would take.
 """
 
 from __future__ import annotations
@@ -17,12 +13,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from zeusrun.analysis.run_costs import draw_log_epochs
-from zeusrun.bandit.auto.beliefs import newest_paces, way_gone
+from zeusrun.bandit.auto.beliefs import newest_paces
 from zeusrun.bandit.auto.evidence import gather
-from zeusrun.bandit.problem import SDS90, mean_log_epochs, merged_profile
+from zeusrun.bandit.problem import merged_profile
 from zeusrun.bandit.proof import undisturbed, whole_way, with_ranks_of
 from zeusrun.bandit.reinterpret import read_trial, read_trials
-from zeusrun.cost import cost_j
 from zeusrun.errors import UsageError
 from zeusrun.lever import POWER, Lever
 from zeusrun.simulate.engine import SAMPLES_PER_EPOCH, LearningCurve, Rate, SimulatedJob
@@ -30,7 +25,7 @@ from zeusrun.target import meets_target
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from zeusrun.bandit.auto.evidence import Evidence
     from zeusrun.bandit.problem import Array, Observation, Pace, Problem, Runs
@@ -38,27 +33,20 @@ if TYPE_CHECKING:
 
 LEAST_RUNS = 5  # that reached the target; the spread of fewer is unknown
 CURVES = 24  # learning curves of a batch size; a run follows one at random
-# Standard deviation of a guess by either law, in logarithms, for each doubling from a batch size
-# with runs: as wide as the smooth part of what policy ``auto`` believes.
-GUESS_SD = 0.25
 _MAX_EPOCHS = 1e6
-_GOLDEN_RATIO = (math.sqrt(5) - 1) / 2  # its multiples spread evenly (Kronecker sequence)
-_LEAST_LUCK = 1e-9  # as a probability
 
 
 @dataclass(frozen=True)
 class KnownArm:
-    """What the history shows of a batch size, or what is guessed."""
+    """What the history shows of a batch size."""
 
     batch_size: int
-    runs: int  # that reached or missed the target; 0: a guess
+    runs: int  # that reached or missed the target
     log_epochs: float  # mean, to the target
-    sd: float  # of that mean
     missing: float  # share of the runs that miss the target
     paces: Sequence[Pace]  # of runs that reached the target, here or with another batch size
     rates: Mapping[float, Rate]  # by power limit
-    drawn: Array | None = None  # of ``log_epochs``, as the history believes it, jointly for all
-    best: KnownArm | None = None  # of a guess: the cheapest known one, which it is compared with
+    drawn: Array | None  # of ``log_epochs``, as the history believes it; ``None``: none reached it
 
 
 @dataclass(frozen=True)
@@ -72,7 +60,7 @@ class JobModel:
     reached: int  # runs that the epochs are known from
     run_sd: float  # of one run's log epochs
     energy_known: bool
-    left_out: tuple[int, ...]  # candidates that memory or crashes of the script rule out
+    left_out: tuple[int, ...]  # candidates that have no runs here, or that crashes rule out
 
 
 def learn(job: str, problem: Problem, trials: Sequence[Trial]) -> JobModel:
@@ -121,30 +109,24 @@ def learn(job: str, problem: Problem, trials: Sequence[Trial]) -> JobModel:
             f"the maximum power of the devices of {job} is unknown, so only eta_knob 1 can be "
             "simulated"
         )
-    if problem.default not in evidence.fitting:
-        raise UsageError(f"memory or a crash rules out the default batch size, {problem.default}")
     known = sorted(evidence.reached)
     drawn = dict(zip(known, draw_log_epochs(problem.default, known, evidence).T, strict=True))
-    arms = {
-        size: KnownArm(
-            size,
-            *_learn_epochs(size, drawn.get(size), problem.mode, evidence),
-            rates=rates.get(size) or guess_rates(size, rates),
-            drawn=drawn.get(size),
+    arms = [
+        arm
+        for size in evidence.fitting
+        if size in rates
+        and (arm := _learn_arm(size, drawn.get(size), rates[size], evidence)) is not None
+    ]
+    sizes = tuple(arm.batch_size for arm in arms)
+    if problem.default not in sizes:
+        raise UsageError(
+            f"no run of {job} shows what its default batch size, {problem.default}, takes on the "
+            "devices of this machine"
         )
-        for size in {*evidence.fitting, *evidence.reached}
-    }
-    # A single lucky run proves little, so the doubt of each counts against it.
-    timed = [arms[size] for size in known if size in rates] or [arms[size] for size in known]
-    best = min(timed, key=lambda arm: _log_cost(problem, arm) + SDS90 * arm.sd)
-    for size, arm in arms.items():
-        if not arm.runs or size not in rates:
-            away = min(abs(math.log2(other / size)) for other in rates)
-            arms[size] = _doubt(problem, arm, GUESS_SD * away, best, len(known))
     longest = max((run.epochs or 1 for run in runs), default=1)
     asked = replace(
         problem,
-        candidates=evidence.fitting,
+        candidates=sizes,
         max_epochs=problem.max_epochs if problem.unit is None else 2 * longest,
         recurrence=1,
         energy_measured=True,
@@ -153,7 +135,7 @@ def learn(job: str, problem: Problem, trials: Sequence[Trial]) -> JobModel:
         samples_per_epoch=problem.samples_per_epoch or SAMPLES_PER_EPOCH,
         levers=tuple(
             Lever(POWER, limit_w)
-            for limit_w in sorted({limit for arm in arms.values() for limit in arm.rates})
+            for limit_w in sorted({limit for arm in arms for limit in arm.rates})
         ),
         variant=None,
     )
@@ -165,11 +147,11 @@ def learn(job: str, problem: Problem, trials: Sequence[Trial]) -> JobModel:
             for run in runs
             if run.status is not TrialStatus.DISPATCHED
         ],
-        arms=[arms[size] for size in evidence.fitting],
+        arms=arms,
         reached=reached,
         run_sd=evidence.run_sd,
         energy_known=energy_known,
-        left_out=tuple(sorted(set(problem.candidates) - set(evidence.fitting))),
+        left_out=tuple(sorted(set(problem.candidates) - set(sizes))),
     )
 
 
@@ -177,34 +159,6 @@ def _trained_on(trial: Trial) -> bool:
     """Whether a run trained on after it had reached its target, and not only until it noticed."""
     before = [point.value for point in trial.curve[:-2] if point.epoch and point.value is not None]
     return any(meets_target(value, trial.target, trial.mode) for value in before)
-
-
-def _doubt(
-    problem: Problem, guess: KnownArm, speed_sd: float, best: KnownArm, known: int
-) -> KnownArm:
-    """Add the doubt of its speed to a guess, and centre it on what is known.
-
-    A further batch size is cheaper than the cheapest of ``known`` ones with a probability of
-    1 / (``known`` + 1), unless the laws say beyond doubt that it is cheaper: each way of trying
-    more batch sizes would save something otherwise.
-    """
-    sd = math.hypot(guess.sd, speed_sd)
-    less = _log_cost(problem, best) - _log_cost(problem, guess)
-    least = sd * statistics.NormalDist().inv_cdf(known / (known + 1))  # that it costs more
-    more = max(0.0, least + less) if less < SDS90 * sd else 0.0
-    return replace(guess, log_epochs=guess.log_epochs + more, sd=sd, best=best)
-
-
-def _log_cost(problem: Problem, arm: KnownArm) -> float:
-    """Return the log of what a run costs, in joules; infinite if it never reaches the target."""
-    if arm.missing == 1:
-        return math.inf
-    epoch_j = [
-        cost_j(rate.epoch_s * rate.power_w, problem.max_power_w, rate.epoch_s, problem.eta_knob)
-        for rate in arm.rates.values()
-    ]
-    least_j = min(each for each in epoch_j if each is not None)
-    return arm.log_epochs + math.log(least_j / (1 - arm.missing))
 
 
 def draw_job(model: JobModel, seed: int) -> SimulatedJob:
@@ -227,9 +181,8 @@ def _curves(model: JobModel, arm: KnownArm, seed: int) -> list[LearningCurve]:
     # Of successive seeds, as many are good as bad, and so are the runs of each: otherwise the
     # median over the usual seeds would be too low for every job, or too high. A draw and its mirror
     # image are half of all draws apart.
-    guess = statistics.NormalDist().inv_cdf(max(_LEAST_LUCK, (0.5 + seed * _GOLDEN_RATIO) % 1))
     which = (np.random.default_rng(seed // 2).random() + seed % 2) / 2
-    level = _draw_log_epochs(arm, which, guess)
+    level = arm.log_epochs if arm.drawn is None else float(arm.drawn[int(which * len(arm.drawn))])
     curves = []
     lucks = rng.standard_normal(CURVES)
     lucks = (lucks - lucks.mean()) / lucks.std()
@@ -248,74 +201,28 @@ def _curves(model: JobModel, arm: KnownArm, seed: int) -> list[LearningCurve]:
     return curves
 
 
-def _draw_log_epochs(arm: KnownArm, which: float, luck: float) -> float:
-    """Draw the mean log epochs of a batch size.
-
-    ``which``, from 0 to 1, is the draw of all that have runs; ``luck`` is that of all guesses.
-    A guess also varies with the best known batch size.
-    """
-    if arm.best is not None:
-        away = arm.log_epochs - arm.best.log_epochs + arm.sd * luck
-        return away + _draw_log_epochs(arm.best, which, luck)
-    if arm.drawn is None:  # it has never reached the target
-        return arm.log_epochs
-    return float(arm.drawn[int(which * len(arm.drawn))])
-
-
-def _learn_epochs(
-    size: int, drawn: Array | None, mode: str, evidence: Evidence
-) -> tuple[int, float, float, float, Sequence[Pace]]:
-    """Return what ``KnownArm`` says of epochs: known, from a run cut short, or by the law."""
+def _learn_arm(
+    size: int, drawn: Array | None, rates: Mapping[float, Rate], evidence: Evidence
+) -> KnownArm | None:
+    """Return what the runs of a batch size show; ``None`` if none reached or missed the target."""
     results, reached = (each.get(size, ()) for each in (evidence.results, evidence.reached))
     missed = [run for run in results if run.status is TrialStatus.MISSED]
-    newest, sd, count = newest_paces(evidence), evidence.run_sd, len(reached) + len(missed)
-    paces = [run.pace for run in reached if run.pace] or newest
+    paces = [run.pace for run in reached if run.pace] or newest_paces(evidence)
     if drawn is not None:
         lost = _weigh(missed)  # those that are no bad luck
         others = (1 - evidence.luck.missing_of(size)) * _weigh(reached) / (_weigh(reached) + lost)
-        return count, float(np.mean(drawn)), float(np.std(drawn)), 1 - others, paces
-    if missed:  # it has never reached the target
-        return count, math.log(_MAX_EPOCHS), 0.0, 1.0, paces
-    stopped = [run for run in (*results, *evidence.cut.get(size, ())) if run.pace]
-    if stopped and newest:
-        ways = [(run, way_gone(mode, newest, run.pace[-1][1])) for run in stopped]
-        run, way = max(ways, key=lambda each: each[1])
-        return 0, math.log(run.epochs_today / way), sd + GUESS_SD * (1 - way), 0.0, paces
-    return 0, *_guess_log_epochs(size, evidence), 0.0, paces
-
-
-def _guess_log_epochs(size: int, evidence: Evidence) -> tuple[float, float]:
-    """Return the log epochs of a batch size by the law, and their standard deviation."""
-    known = {arm: mean_log_epochs(runs)[0] for arm, runs in evidence.reached.items()}
-    near = min(known, key=lambda other: abs(math.log(other / size)))
-    spread = math.hypot(evidence.run_sd, GUESS_SD * math.log2(near / size))
-    if len(known) > 1:
-        epochs = {float(arm): math.exp(log) for arm, log in known.items()}
-        fixed, growing = fit_line(epochs, [_weigh(evidence.reached[arm]) for arm in known])
-        return math.log(fixed + growing * size), spread
-    raise UsageError(
-        f"only batch size {near} has reached the target, so nothing says how many epochs "
-        f"{size} takes; submit the job once with another --batch-size"
-    )
+        log_epochs, missing = float(np.mean(drawn)), 1 - others
+    elif missed:  # it has never reached the target
+        log_epochs, missing = math.log(_MAX_EPOCHS), 1.0
+    else:
+        return None
+    runs = len(reached) + len(missed)
+    return KnownArm(size, runs, log_epochs, missing, paces, rates, drawn)
 
 
 def _weigh(runs: Runs) -> float:
     """Return how many runs they count as: their training may have changed since."""
     return sum(run.weight for run in runs)
-
-
-def fit_line(values: Mapping[float, float], weights: Iterable[float]) -> tuple[float, float]:
-    """Fit ``a + b x`` with ``a, b >= 0`` to positive values by x; relative errors count."""
-    x, y = np.array(list(values)), np.array(list(values.values()))
-    scale = np.sqrt(np.array(list(weights), dtype=float)) / y
-    columns = np.stack([scale, scale * x], axis=1)
-    goal = scale * y
-    (a, b), *_ = np.linalg.lstsq(columns, goal, rcond=None)
-    if a < 0 or b < 0:  # then one of the two alone fits best
-        alone = [float(columns[:, i] @ goal / (columns[:, i] @ columns[:, i])) for i in (0, 1)]
-        errors = [float(np.sum((columns[:, i] * alone[i] - goal) ** 2)) for i in (0, 1)]
-        return (alone[0], 0.0) if errors[0] <= errors[1] else (0.0, alone[1])
-    return float(a), float(b)
 
 
 def learn_rates(problem: Problem, trials: Sequence[Trial]) -> dict[int, dict[float, Rate]]:
@@ -375,14 +282,3 @@ def _whole_rate(trial: Trial) -> Rate | None:
     if way is None or not way.time_s:
         return None
     return Rate(way.time_s / way.epochs, (way.energy_j or 0.0) / way.time_s)
-
-
-def guess_rates(size: int, rates: Mapping[int, Mapping[float, Rate]]) -> dict[float, Rate]:
-    """Return the rates of a batch size that never ran: those of its neighbour, at another speed."""
-    near = min(rates, key=lambda other: abs(math.log(other / size)))
-    fastest = {arm: min(rate.epoch_s for rate in own.values()) for arm, own in rates.items()}
-    samples_s, steps_s = fit_line({1 / arm: s for arm, s in fastest.items()}, [1] * len(fastest))
-    factor = 1.0
-    if len(fastest) > 1:
-        factor = (samples_s + steps_s / size) / (samples_s + steps_s / near)
-    return {limit: Rate(rate.epoch_s * factor, rate.power_w) for limit, rate in rates[near].items()}

@@ -75,7 +75,7 @@ def _lead(cases: Sequence[Case]) -> str:
     arm, then = (statistics.mode(each.batch_sizes) for each in (after, before))
     run_j, exploring_j = (statistics.median(each) for each in (after.cost_j, after.exploring_j))
     share = after.batch_sizes.count(arm) / len(after.batch_sizes)
-    uses = f"batch size {arm}" + (" (a guess)" if arm in _guesses(model) else "")
+    uses = f"batch size {arm}"
     uses += "" if share == 1 else f" in {share:.0%} of the replays"
     explores = "Exploring costs hardly anything."
     if abs(exploring_j) >= _LITTLE * run_j:
@@ -92,10 +92,6 @@ def _lead(cases: Sequence[Case]) -> str:
         claims = {" and ".join(claims): claims["time"]}
     takes = "; ".join(f"in {what}, {claim}" for what, claim in claims.items())
     return f"Changed: {takes}. In the end it uses {uses}, {today}. {explores}"
-
-
-def _guesses(model: JobModel) -> list[int]:
-    return [arm.batch_size for arm in model.arms if arm.best is not None]
 
 
 def saved_share(before: Sequence[float], after: Sequence[float]) -> Estimate:
@@ -202,36 +198,28 @@ def spread_text(values: Sequence[float], text: Callable[[float], str], between: 
 
 
 def _basis(model: JobModel, width: int) -> Table:
-    """Return what each batch size is simulated with, and where that is from."""
-    rows, styles = [], {}
-    for number, arm in enumerate(model.arms):
+    """Return what each batch size is simulated with."""
+    rows = []
+    for arm in model.arms:
         rate = min(arm.rates.values(), key=lambda rate: rate.epoch_s)
-        source = "has never reached the target" if arm.missing >= 1 else ""
+        never = "has never reached the target" if arm.missing >= 1 else ""
         rows.append(
             (
                 str(arm.batch_size),
-                str(arm.runs or units.UNKNOWN),
-                units.UNKNOWN if source else f"{math.exp(arm.log_epochs):.1f}",
+                str(arm.runs),
+                units.UNKNOWN if never else f"{math.exp(arm.log_epochs):.1f}",
                 _short(rate.epoch_s),
                 units.power(rate.power_w if model.energy_known else None),
-                Text(source if arm.runs else "a guess", style="dim"),
+                Text(never, style="dim"),
             )
         )
-        styles[number] = "" if arm.runs else "dim"
     names = ("batch", "runs", "epochs", "an epoch", "power", "")
-    return column_table(tuple_columns(names), rows, width, styles)
+    return column_table(tuple_columns(names), rows, width)
 
 
 def _legend(cases: Sequence[Case], seeds: int) -> Iterator[str]:
     _, model, forecast = cases[-1]
-    sure = f"It rests on {units.plural(model.reached, 'run')} that reached the target."
-    if guesses := _guesses(model):
-        sizes = ", ".join(map(str, guesses))
-        sure += (
-            f" {sizes}: guessed from stopped runs, or from other batch sizes. Guesses widen the "
-            "range; a saving by them counts only if it is beyond doubt."
-        )
-    yield sure
+    yield f"It rests on {units.plural(model.reached, 'run')} that reached the target."
     yield (
         f"The median of {units.plural(seeds, 'replay')}, and where nine of ten lie: each replay "
         "draws what is uncertain, and the runs, anew. Exploring: what tries of other batch sizes "
@@ -252,7 +240,7 @@ def _warnings(model: JobModel) -> Iterator[str]:
         yield f"only {model.reached} runs: the true spread may be much wider"
     if model.left_out:
         sizes = ", ".join(map(str, model.left_out))
-        yield f"left out, because memory or a crash rules it out: {sizes}"
+        yield f"left out, because no run here shows what they take: {sizes}"
 
 
 def forecast_json(
@@ -297,7 +285,6 @@ def _case_json(case: Case) -> dict[str, Any]:
             {
                 "global_batch_size": arm.batch_size,
                 "runs": arm.runs,
-                "guess": not arm.runs,
                 "epochs": math.exp(arm.log_epochs) if arm.missing < 1 else None,
             }
             for arm in model.arms

@@ -285,7 +285,7 @@ def test_a_machine_may_report_anything(store):
             {"gpus": 3, "schedules": "x", "version": 7},
             {"gpus": [None, 3, {}], "schedules": [{}, {"job": 3}, {"job": "x", "next": [3]}]},
             {"gpus": [{"power_w": "x", "utilization": 1e300, "throttle_reasons": {}, "model": []}]},
-            {"gpus": [{"power_w": 10**400, "cuda_index": 10**400, "temperature_c": True}]},
+            {"gpus": [{"power_w": 10**400, "nvml_index": 10**400, "temperature_c": True}]},
             {"schedules": [{"job": "../x", "next": {}, "last_run": 4}]},
         ):
             store.report_host("node", facts)

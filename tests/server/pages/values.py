@@ -65,7 +65,7 @@ def fill(store):
 
 def host(job, **gpu):
     """Return what a machine reports."""
-    about = {"cuda_index": 0, "model": "NVIDIA H100", "power_w": 450.0, "power_limit_w": 500.0}
+    about = {"nvml_index": 0, "model": "NVIDIA H100", "power_w": 450.0, "power_limit_w": 500.0}
     about |= {"utilization": 0.97, "temperature_c": 66.0, "energy_source": "counter"}
     schedule = {"job": job, "words": "every day at 01:00", "next": ["2026-03-06T01:00:00+01:00"]}
     schedule["last_run"] = "the target was missed (exit code 4)"

@@ -62,7 +62,7 @@ def _host(host: HostFacts, runs: Sequence[Live], may_read: Callable[[str], bool]
     parts.append(f"reported {_ago(host.age_s)}")
     note = tag("p", " · ".join(parts), class_="note")
     errors = [
-        tag("p", f"GPU {units.number(gpu.cuda_index)}: {gpu.error}", class_="note bad")
+        tag("p", f"GPU {units.number(gpu.nvml_index)}: {gpu.error}", class_="note bad")
         for gpu in host.gpus
         if gpu.error
     ]
@@ -111,7 +111,7 @@ def _throttled(reasons: Sequence[str] | None) -> str:
 
 
 _GPU_COLUMNS = (
-    Column("GPU", lambda gpu: units.number(gpu.cuda_index)),
+    Column("GPU", lambda gpu: units.number(gpu.nvml_index)),
     Column("model", lambda gpu: (gpu.model or UNKNOWN).removeprefix("NVIDIA "), left=True),
     Column("power", lambda gpu: units.power(gpu.power_w)),
     LIMIT,
@@ -174,7 +174,7 @@ class _Facts(BaseModel):
 class GpuFacts(_Facts):
     """One GPU when its machine last reported."""
 
-    cuda_index: _Integer = None
+    nvml_index: _Integer = None
     model: _Text = None
     power_w: _Number = None
     power_limit_w: _Number = None
