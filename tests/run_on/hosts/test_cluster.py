@@ -17,13 +17,13 @@ import pytest
 from tests.factories import AS_SSH, load_job
 from tests.run_on.hosts.ends import prepare
 from tests.runs import wait_for
-from zeusrun.commands import node as node_commands
 from zeusrun.errors import BusyError, LaunchError, UsageError
 from zeusrun.jobfile.hosts import Host
 from zeusrun.jobfile.run_on_section import RunOn
 from zeusrun.launcher.processes.fan_out import FanOutProcess
 from zeusrun.run_on.hosts import cluster as module
 from zeusrun.run_on.hosts import remote_node
+from zeusrun.run_on.hosts import verbs as node_commands
 from zeusrun.run_on.hosts.channel import PREAMBLE, Channel, ChannelError, authenticate
 from zeusrun.run_on.hosts.cluster import TOKEN_VARIABLE, Cluster, _number_of, listen, open_cluster
 from zeusrun.run_on.hosts.network import Endpoint, list_interfaces
