@@ -105,7 +105,7 @@ def describe_choice(
     if crashed:
         sentences.insert(2, _describe_crashes(chooser.spec.name, crashed))
     if problem.control is not None:
-        sentences.append(units.sentence(_describe_control(chooser.policy, problem, runs, beliefs)))
+        sentences.append(units.sentence(_describe_control(chooser.policy, problem, runs)))
     return sentences
 
 
@@ -147,10 +147,8 @@ def _describe_crashes(job: str, arms: Sequence[int]) -> str:
     )
 
 
-def _describe_control(
-    policy: Policy, problem: Problem, runs: Sequence[Observation], beliefs: Sequence[ArmBelief]
-) -> str:
-    """Say what ``policy.control`` costs, and when the next control run is."""
+def _describe_control(policy: Policy, problem: Problem, runs: Sequence[Observation]) -> str:
+    """Say when the next control run is."""
     every, default, now = problem.control or 1, problem.default, problem.recurrence
     number = now + -now % every
     if choose_control(policy, replace(problem, recurrence=number), runs) is None:
@@ -158,22 +156,10 @@ def _describe_control(
             f"there are no control runs (policy.control: {every}), because memory or crashes rule "
             f"out the default, {default}"
         )
-    one = f"one recurrence in {every} is a control run of the default, {default} (policy.control)"
     when = "The next run is one" if number == now else f"The next one is recurrence {number}"
-    costs_j = {each.global_batch_size: each.cost_j for each in beliefs}
-    reached = [each.global_batch_size for each in beliefs if each.reached]
-    known = {arm: cost_j for arm in reached if (cost_j := costs_j[arm])}
-    default_j = costs_j.get(default)
-    if not known or default_j is None:
-        return f"{one}; what that costs is not known yet. {when}"
-    in_use = min(known, key=lambda arm: known[arm])
-    more_j = default_j - known[in_use]
-    if more_j <= 0:
-        return f"{one}; it costs nothing more while the default is the cheapest. {when}"
-    share = more_j / every / known[in_use]
     return (
-        f"{one}; it costs about {energy_text(more_j)} more than a run of {in_use}, which is "
-        f"{energy_text(more_j / every)} a recurrence ({share:.1%}). {when}"
+        f"one recurrence in {every} is a control run of the default, {default} (policy.control). "
+        f"{when}"
     )
 
 
