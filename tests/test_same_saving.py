@@ -18,7 +18,7 @@ from tests.factories import DONE
 from tests.server.pages.conftest import fetch, serve
 from zeusrun.analysis.amounts import SAVED
 from zeusrun.analysis.savings import find_net_amounts, find_savings
-from zeusrun.view.claims import claim_cost, claim_share, net_text, short_share
+from zeusrun.view.claims import claim_against, claim_cost, net_text, short_share
 
 
 @pytest.fixture
@@ -37,7 +37,8 @@ def trials(record):
 
 def test_every_place_tells_the_same_saving(trials, cli, zeusrun, sql_history):
     savings = find_savings(trials)
-    share = claim_share(savings.share, "cost")
+    claim = claim_against(savings.share, "batch size 16", "32")
+    share = claim.removeprefix("batch size 16 ").removesuffix(" against 32")
     assert savings.share.is_shown
     net = net_text(find_net_amounts(trials, savings), savings.net)
     history, report = cli("history", "job")[1], zeusrun.folder / "report.html"

@@ -14,12 +14,10 @@ from zeusrun.choice.choose import decide, decide_after_miss
 from zeusrun.cost import energy_text
 from zeusrun.trial import Stage, TrialStatus
 from zeusrun.view import units
-from zeusrun.view.claims import claim_against
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from zeusrun.analysis.amounts import Savings
     from zeusrun.analysis.curves import CurveUnit
     from zeusrun.bandit.problem import ArmBelief, Observation, Problem, Runs
     from zeusrun.bandit.registry import Policy
@@ -31,7 +29,6 @@ _CERTAIN = 0.995
 _TRIES = frozenset({Stage.EXPLORE, Stage.SPEED_CHECK})
 _MANY = 10  # candidates, beyond which those that matter little are not listed
 _APART = 30.0  # times the lower end of a range
-_SAME = 0.01  # of the cost; a smaller difference between two views is none
 
 
 @dataclass(frozen=True)
@@ -107,33 +104,6 @@ def describe_choice(
     if problem.control is not None:
         sentences.append(units.sentence(_describe_control(chooser.policy, problem, runs)))
     return sentences
-
-
-_OTHERWISE = {
-    "auto": "it also counts failed tries, and takes a difference between few runs for smaller than "
-    "it looks",
-    **dict.fromkeys(("zeus", "grid", "fixed"), "it takes the mean of the runs"),
-}
-
-
-def compare_with_history(policy: str, savings: Savings, beliefs: Sequence[ArmBelief]) -> str | None:
-    """Say what ``history`` claims, and why the policy expects something else.
-
-    ``None`` if it claims nothing of another batch size than the default, or both say the same.
-    """
-    costs_j = {each.global_batch_size: each.cost_j for each in beliefs}
-    share, in_use, default = savings.share, savings.in_use, savings.default
-    own_j, default_j = costs_j.get(in_use or 0), costs_j.get(default or 0)
-    if share is None or in_use == default or not own_j or not default_j:
-        return None
-    saved = 1 - own_j / default_j
-    if abs(saved - share.value) < _SAME:
-        return None
-    expects = f"expects that it {'saves' if saved > 0 else 'costs'} {abs(saved):.0%}"
-    expects += "" if saved > 0 else " more"
-    why = _OTHERWISE.get(policy, "it judges by its own rule")
-    claim = claim_against(share, f"batch size {in_use}", str(default))
-    return units.sentence(f"by `zeusrun history`, {claim}; the policy {expects}, because {why}")
 
 
 def _describe_crashes(job: str, arms: Sequence[int]) -> str:

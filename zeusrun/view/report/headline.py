@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,6 @@ from zeusrun.view.claims import (
     claim_against,
     claim_cost,
     is_good,
-    money_saved,
     net_text,
     short_amount,
 )
@@ -136,7 +136,7 @@ def overview(reports: Sequence[JobReport]) -> Html:
         Column("its batch sizes", lambda each: headline(each)[0], left=True),
         *(Column(f"{each.name} of a run", _usual(each)) for each in (COST, ENERGY, TIME)),
         Column("net energy saved", lambda e: energy_saved(e.net)),
-        Column("money", lambda each: folding(money_saved(each.net))),
+        Column("money", lambda each: money_saved(each.net)),
         Column("CO2e", lambda each: carbon_saved(each.net)),
     ]
     runs = sum(report.facts.total.runs for report in reports)
@@ -167,6 +167,15 @@ def _usual(column: Column) -> Callable[[JobFacts], str]:
 def energy_saved(net: NetAmounts) -> str:
     """Return the energy that was saved, with its range, for a cell of a table."""
     return folding(short_amount(net.energy_j, units.electricity))
+
+
+def money_saved(net: NetAmounts) -> str:
+    """Return the money that was saved, likewise."""
+    sums = [
+        short_amount(amount, functools.partial(units.money, currency=currency))
+        for currency, amount in net.money.items()
+    ]
+    return folding(", ".join(sums) or UNKNOWN)
 
 
 def carbon_saved(net: NetAmounts) -> str:
