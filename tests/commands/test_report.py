@@ -116,8 +116,8 @@ def test_several_jobs_share_a_page(cli, runs, record, zeusrun):
     assert cli("report", "-o", "all.html")[0] == 0
     text = (zeusrun.folder / "all.html").read_text()
     assert "2 jobs, 5 runs" in text
-    assert "has not reached its target yet" in text
-    assert '<th scope="col" class="n">cost of a run</th>' in text
+    assert "Has not reached its target yet" in text
+    assert '<th scope="col" class="n">cost</th>' in text
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,11 @@ import pytest
 from tests.bandit.runs import run
 from tests.bandit.scripts import PROBLEM
 from tests.factories import build_trial, load_job
-from zeusrun.analysis.amounts import Estimate, Savings
 from zeusrun.bandit.problem import ArmBelief
 from zeusrun.choice.problem import build_problem
 from zeusrun.commands.compose import compose
 from zeusrun.trial import Bound, Decision, Stage, TrialStatus
-from zeusrun.view.belief import compare_with_history, describe_choice, lead
+from zeusrun.view.belief import describe_choice, lead
 
 
 def belief(size, cost_j=None, *, reached=0, chance=0.0, range_j=None):
@@ -150,39 +149,6 @@ def test_equal_runs_have_no_range_and_an_adaptive_run_only_begins_with_its_batch
     told = lead("auto", chosen(64), [own, belief(128)], PROBLEM, adapts=True)
     assert told[0] == "the next run adapts its batch size, from 64"
     assert told[2] == "It is expected to cost 500 J, and is the default."
-
-
-SAVED = Savings(9, explored=True, in_use=128, default=64, share=Estimate(0.23, 0.04, 0.43))
-
-
-@pytest.mark.parametrize(
-    ("policy", "savings", "told"),
-    [
-        (
-            "auto",
-            SAVED,
-            (
-                "By `zeusrun history`, batch size 128 saves 23 % of the cost of a run (4 to 43 %) "
-                "against 64; the policy expects that it saves 10%, because it also counts failed "
-                "tries, and takes a difference between few runs for smaller than it looks."
-            ),
-        ),
-        ("zeus", SAVED, "saves 10%, because it takes the mean of the runs."),
-        (
-            "auto",
-            replace(SAVED, share=Estimate(0.23, -0.1, 0.43)),
-            "no difference in cost can be shown yet (−10 to 43 %); the policy",  # noqa: RUF001
-        ),
-        ("auto", replace(SAVED, share=Estimate(0.105, 0.04, 0.43)), None),  # the same
-        ("auto", replace(SAVED, in_use=64), None),
-        ("auto", replace(SAVED, in_use=256), None),  # of which it believes nothing
-        ("auto", replace(SAVED, share=None), None),
-    ],
-)
-def test_why_the_policy_expects_another_saving_than_history_is_told(policy, savings, told):
-    found = compare_with_history(policy, savings, [CHEAPEST, DEFAULT, belief(256)])
-    assert (told or "") in (found or "")
-    assert (found is None) is (told is None)
 
 
 def test_a_preempted_run_comes_first():

@@ -10,7 +10,6 @@ from rich.text import Text
 from typer import Argument, Option
 
 from zeusrun.analysis.critical import fit_critical
-from zeusrun.analysis.savings import find_savings
 from zeusrun.bandit.auto.drift import describe_edited
 from zeusrun.bandit.auto.evidence import gather
 from zeusrun.bandit.auto.policy import Auto
@@ -29,7 +28,7 @@ from zeusrun.jobfile.spec import load_spec
 from zeusrun.simulate.own_job import learn
 from zeusrun.simulate.replay import forecast
 from zeusrun.target import describe_target
-from zeusrun.view.belief import believe, compare_with_history
+from zeusrun.view.belief import believe
 from zeusrun.view.explain import explain_table
 from zeusrun.view.export import print_json
 from zeusrun.view.simulate import forecast_json, forecast_sheet, progress
@@ -139,8 +138,7 @@ def explain(
         goal = f"{objective.metric} {describe_target(objective.target, objective.mode)}"
         title = f"what policy {policy.name} expects, {goal}, eta_knob {objective.eta_knob:g}"
         headline, *texts = belief.sentences
-        other = compare_with_history(policy.name, find_savings(trials), belief.arms)
-        first = (f"{spec.name}: {headline}", *texts, *([other] if other else []))
+        first = (f"{spec.name}: {headline}", *texts)
         limits = best_limits(problem, runs)
         # A batch size that adapts is none of the law.
         critical = None if spec.adapts else fit_critical(gather(problem, runs))

@@ -14,12 +14,10 @@ from zeusrun.choice.choose import decide, decide_after_miss
 from zeusrun.cost import energy_text
 from zeusrun.trial import Stage, TrialStatus
 from zeusrun.view import units
-from zeusrun.view.claims import claim_against
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from zeusrun.analysis.amounts import Savings
     from zeusrun.analysis.curves import CurveUnit
     from zeusrun.bandit.problem import ArmBelief, Observation, Problem, Runs
     from zeusrun.bandit.registry import Policy
@@ -31,7 +29,6 @@ _CERTAIN = 0.995
 _TRIES = frozenset({Stage.EXPLORE, Stage.SPEED_CHECK})
 _MANY = 10  # candidates, beyond which those that matter little are not listed
 _APART = 30.0  # times the lower end of a range
-_SAME = 0.01  # of the cost; a smaller difference between two views is none
 
 
 @dataclass(frozen=True)
@@ -105,35 +102,8 @@ def describe_choice(
     if crashed:
         sentences.insert(2, _describe_crashes(chooser.spec.name, crashed))
     if problem.control is not None:
-        sentences.append(units.sentence(_describe_control(chooser.policy, problem, runs, beliefs)))
+        sentences.append(units.sentence(_describe_control(chooser.policy, problem, runs)))
     return sentences
-
-
-_OTHERWISE = {
-    "auto": "it also counts failed tries, and takes a difference between few runs for smaller than "
-    "it looks",
-    **dict.fromkeys(("zeus", "grid", "fixed"), "it takes the mean of the runs"),
-}
-
-
-def compare_with_history(policy: str, savings: Savings, beliefs: Sequence[ArmBelief]) -> str | None:
-    """Say what ``history`` claims, and why the policy expects something else.
-
-    ``None`` if it claims nothing of another batch size than the default, or both say the same.
-    """
-    costs_j = {each.global_batch_size: each.cost_j for each in beliefs}
-    share, in_use, default = savings.share, savings.in_use, savings.default
-    own_j, default_j = costs_j.get(in_use or 0), costs_j.get(default or 0)
-    if share is None or in_use == default or not own_j or not default_j:
-        return None
-    saved = 1 - own_j / default_j
-    if abs(saved - share.value) < _SAME:
-        return None
-    expects = f"expects that it {'saves' if saved > 0 else 'costs'} {abs(saved):.0%}"
-    expects += "" if saved > 0 else " more"
-    why = _OTHERWISE.get(policy, "it judges by its own rule")
-    claim = claim_against(share, f"batch size {in_use}", str(default))
-    return units.sentence(f"by `zeusrun history`, {claim}; the policy {expects}, because {why}")
 
 
 def _describe_crashes(job: str, arms: Sequence[int]) -> str:
@@ -147,10 +117,8 @@ def _describe_crashes(job: str, arms: Sequence[int]) -> str:
     )
 
 
-def _describe_control(
-    policy: Policy, problem: Problem, runs: Sequence[Observation], beliefs: Sequence[ArmBelief]
-) -> str:
-    """Say what ``policy.control`` costs, and when the next control run is."""
+def _describe_control(policy: Policy, problem: Problem, runs: Sequence[Observation]) -> str:
+    """Say when the next control run is."""
     every, default, now = problem.control or 1, problem.default, problem.recurrence
     number = now + -now % every
     if choose_control(policy, replace(problem, recurrence=number), runs) is None:
@@ -158,22 +126,10 @@ def _describe_control(
             f"there are no control runs (policy.control: {every}), because memory or crashes rule "
             f"out the default, {default}"
         )
-    one = f"one recurrence in {every} is a control run of the default, {default} (policy.control)"
     when = "The next run is one" if number == now else f"The next one is recurrence {number}"
-    costs_j = {each.global_batch_size: each.cost_j for each in beliefs}
-    reached = [each.global_batch_size for each in beliefs if each.reached]
-    known = {arm: cost_j for arm in reached if (cost_j := costs_j[arm])}
-    default_j = costs_j.get(default)
-    if not known or default_j is None:
-        return f"{one}; what that costs is not known yet. {when}"
-    in_use = min(known, key=lambda arm: known[arm])
-    more_j = default_j - known[in_use]
-    if more_j <= 0:
-        return f"{one}; it costs nothing more while the default is the cheapest. {when}"
-    share = more_j / every / known[in_use]
     return (
-        f"{one}; it costs about {energy_text(more_j)} more than a run of {in_use}, which is "
-        f"{energy_text(more_j / every)} a recurrence ({share:.1%}). {when}"
+        f"one recurrence in {every} is a control run of the default, {default} (policy.control). "
+        f"{when}"
     )
 
 

@@ -115,12 +115,6 @@ def cell_share(share: Estimate) -> str:
     return short_share(share) if share.is_shown else f"not shown ({_range(share)})"
 
 
-def money_saved(net: NetAmounts) -> str:
-    """Return the money that was saved for a cell of a table."""
-    sums = [short_amount(amount, _money(currency)) for currency, amount in net.money.items()]
-    return ", ".join(sums) or units.UNKNOWN
-
-
 def _money(currency: str) -> Callable[[float], str]:
     return functools.partial(units.money, currency=currency)
 

@@ -164,9 +164,7 @@ def percent(fraction: float | None) -> str:
     """Return a fraction as whole percent: ``18 %``, with a space that does not break."""
     if fraction is None:
         return UNKNOWN
-    # Adding 0.0 turns -0.0, which would be shown with its sign, into 0.0.
-    whole = f"{round(fraction, 2) + 0.0:.0%}".replace("-", MINUS)
-    return whole.replace("%", "\N{NO-BREAK SPACE}%")
+    return f"{round(100 * fraction)}\N{NO-BREAK SPACE}%".replace("-", MINUS)
 
 
 def accounts(counter_j: float | None, integrated_j: float | None) -> str | None:

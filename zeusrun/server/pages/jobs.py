@@ -13,7 +13,7 @@ from zeusrun.server.pages.machines import schedules_table
 from zeusrun.server.pages.reports import Digest, build_total
 from zeusrun.server.pages.runs import cards, runs_list, status_text
 from zeusrun.view import units
-from zeusrun.view.claims import cell_share, is_good, money_saved, net_text
+from zeusrun.view.claims import cell_share, is_good, net_text
 from zeusrun.view.columns import Column
 from zeusrun.view.report.headline import (
     all_runs,
@@ -21,6 +21,7 @@ from zeusrun.view.report.headline import (
     energy_saved,
     folding,
     job_head,
+    money_saved,
     unbroken,
 )
 from zeusrun.view.report.markup import (
@@ -222,7 +223,7 @@ _DIGEST_COLUMNS: dict[str, Callable[[Digest], str]] = {
     "saved a run": _share,
     "energy": lambda each: units.electricity(_energy_j(each)),
     "energy saved": lambda each: energy_saved(each.net),
-    "money saved": lambda each: folding(money_saved(each.net)),
+    "money saved": lambda each: money_saved(each.net),
     "CO2e saved": lambda each: carbon_saved(each.net),
 }
 """What is known of a job, by the name of the column."""

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import TYPE_CHECKING
 
 from zeusrun.target import describe_target
 from zeusrun.view import units
 from zeusrun.view.claims import (
+    cell_share,
     claim_against,
     claim_cost,
     is_good,
-    money_saved,
     net_text,
     short_amount,
 )
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from zeusrun.view.report.facts import JobFacts, JobReport
 
 _DETAILED_JOBS = 10
+_ALL_JOBS = "All jobs; cost, energy and time: medians of the usual batch size"
 _NO_BREAK = "\N{NO-BREAK SPACE}"
 _UNIT = re.compile(r"(?<=\d) (?=%|[A-Z]{3}\b|[kMGT]?(?:Wh|J|g)\b|k?t\b)")
 
@@ -132,12 +134,11 @@ def overview(reports: Sequence[JobReport]) -> Html:
     places = {reports[number].facts.job: f"#j{number}-top" for number in shown}
     columns = [
         Column("job", lambda each: _link(each.job, places.get(each.job))),
-        Column("runs", lambda each: str(each.total.runs)),
-        Column("its batch sizes", lambda each: headline(each)[0], left=True),
-        *(Column(f"{each.name} of a run", _usual(each)) for each in (COST, ENERGY, TIME)),
-        Column("net energy saved", lambda e: energy_saved(e.net)),
-        Column("money", lambda each: folding(money_saved(each.net))),
-        Column("CO2e", lambda each: carbon_saved(each.net)),
+        *(Column(each.name, _usual(each)) for each in (COST, ENERGY, TIME)),
+        Column("saved a run", _share),
+        Column("energy saved", lambda each: energy_saved(each.net)),
+        Column("money saved", lambda each: money_saved(each.net)),
+        Column("CO2e saved", lambda each: carbon_saved(each.net)),
     ]
     runs = sum(report.facts.total.runs for report in reports)
     title = f"{plural(len(reports), 'job')}, {plural(runs, 'run')}"
@@ -150,7 +151,7 @@ def overview(reports: Sequence[JobReport]) -> Html:
             class_="note",
         )
     return join(
-        (tag("h1", title), rest, table("All jobs", columns, [report.facts for report in reports]))
+        (tag("h1", title), rest, table(_ALL_JOBS, columns, [report.facts for report in reports]))
     )
 
 
@@ -164,9 +165,23 @@ def _usual(column: Column) -> Callable[[JobFacts], str]:
     return lambda facts: cell(column.value(usual_size(facts)))
 
 
+def _share(facts: JobFacts) -> str:
+    share = facts.savings.share
+    return UNKNOWN if share is None else coloured(folding(cell_share(share)), headline(facts)[1])
+
+
 def energy_saved(net: NetAmounts) -> str:
     """Return the energy that was saved, with its range, for a cell of a table."""
     return folding(short_amount(net.energy_j, units.electricity))
+
+
+def money_saved(net: NetAmounts) -> str:
+    """Return the money that was saved, likewise."""
+    sums = [
+        short_amount(amount, functools.partial(units.money, currency=currency))
+        for currency, amount in net.money.items()
+    ]
+    return folding(", ".join(sums) or UNKNOWN)
 
 
 def carbon_saved(net: NetAmounts) -> str:
