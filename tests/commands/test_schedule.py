@@ -13,7 +13,7 @@ import pytest
 
 from tests.runs import only_trial, start_and_wait, survivors, wait_for, wait_for_report
 from zeusrun.clock import read_clock, timestamp
-from zeusrun.commands.recurrence import _describe_machine
+from zeusrun.commands.machine import describe_machine
 from zeusrun.schedule.store import Occurrence, Schedules
 
 
@@ -480,6 +480,6 @@ def test_without_a_crontab_entry_add_says_that_nothing_starts_it(cli, zeusrun):
 
 def test_a_server_learns_when_a_job_runs_and_nothing_of_its_environment(zeusrun, schedule):
     assert schedule("add", zeusrun.job(), "0 2 * * *", SECRET="x").returncode == 0
-    (facts,) = _describe_machine(zeusrun.home)["schedules"]
+    (facts,) = describe_machine(zeusrun.home)["schedules"]
     assert facts.keys() == {"job", "words", "next", "paused", "last_run"}
     assert (facts["job"], facts["last_run"]) == ("job", None)

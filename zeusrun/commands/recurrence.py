@@ -11,11 +11,11 @@ from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from zeusrun import __version__
 from zeusrun.analysis.savings import find_savings
 from zeusrun.clock import read_clock
 from zeusrun.commands import options
 from zeusrun.commands.compose import compose
+from zeusrun.commands.machine import describe_machine
 from zeusrun.errors import BusyError, ExitCode, HistoryError, ZeusrunError
 from zeusrun.history.base import NEWEST, UnavailableError
 from zeusrun.jobfile.fingerprint import take_fingerprint
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from zeusrun.run_on.registry import Allocation
     from zeusrun.trial import Trial
 
-_REPORTED = ("job", "words", "next", "paused", "last_run")  # what a server learns of a schedule
 _POLL_S = 0.2  # a wait for the history ends so soon after a signal
 
 
@@ -108,7 +107,7 @@ def run_recurrence(
                         emit=view.show,
                         allocation=allocation,
                     ),
-                    describe_machine=functools.partial(_describe_machine, home),
+                    describe_machine=functools.partial(describe_machine, home),
                 )
                 with contextlib.closing(submission):
                     check_not_ended(spec.name, signals.received)
@@ -235,23 +234,3 @@ def _remove_old_runs(
     for run in old:
         if not signals:
             remove(run)
-
-
-def _describe_machine(home: Path) -> dict[str, Any]:
-    """Return the GPUs and the schedules of this machine, as far as they can be read."""
-    from zeusrun.gpu.facts import read_gpus  # noqa: PLC0415 - few submits report to a server
-    from zeusrun.launcher.power.control import held_by  # noqa: PLC0415 - as above
-    from zeusrun.schedule.store import Schedules  # noqa: PLC0415 - as above
-
-    facts: dict[str, Any] = {"version": __version__, "gpus": [], "schedules": []}
-    with contextlib.suppress(ZeusrunError):
-        facts["gpus"] = read_gpus(functools.partial(held_by, home))
-    schedules = Schedules(home)
-    if schedules.directory.is_dir():
-        from zeusrun.view.schedule import schedule_json  # noqa: PLC0415 - few have a schedule
-
-        for job in schedules.jobs():
-            with contextlib.suppress(ZeusrunError):  # `schedule list` says what is wrong with it
-                record = schedule_json(schedules.read(job), read_clock())
-                facts["schedules"].append({name: record[name] for name in _REPORTED})
-    return facts
