@@ -358,6 +358,7 @@ TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=
 PLANS = st.builds(
     RankPlan,
     job=st.none() | TEXTS,
+    trial=TEXTS,
     run_dir=st.none() | TEXTS,
     batch_size=st.none() | st.integers(1),
     learning_rate=st.none() | st.floats(allow_nan=False),
@@ -375,7 +376,8 @@ def test_a_rank_reads_the_plan_that_the_launcher_wrote(plan):
 
 
 def test_outside_zeusrun_nothing_is_planned():
-    assert RankPlan.read({"PATH": "/bin", "ZEUSRUN_HOME": "/h"}) == RankPlan()
+    others = {"ZEUSRUN_RANKS": "all", "ZEUSRUN_PARTS": "x", "ZEUSRUN_ATTEMPT": "a"}
+    assert RankPlan.read({"PATH": "/bin", "ZEUSRUN_HOME": "/h", **others}) == RankPlan()
     assert RankPlan().variables() == {}
 
 

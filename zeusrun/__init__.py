@@ -29,7 +29,8 @@ def watch(model: object) -> None:
     Args:
         model: A ``torch.nn.Module`` that trains on one rank, before its first training step.
     """
-    from zeusrun.worker.environment import current_environment  # noqa: PLC0415 - as above
+    from zeusrun.worker.hooks.install import installed_hooks  # noqa: PLC0415 - few scripts need it
 
-    for agent in current_environment().agents:
-        agent.watch(model)
+    if (hooks := installed_hooks()) is not None:
+        for agent in hooks.environment.agents:
+            agent.watch(model)

@@ -103,6 +103,15 @@ def test_epochs_end_at_the_jobs_maximum_whatever_the_scripts_default(current):
     assert list(current(ZEUSRUN_MAX_EPOCHS="4").epochs(default=100)) == [1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("inside", [True, False])
+def test_epochs_within_an_epoch_count_by_themselves(current, inside):
+    """As those of a probe, or of a fold."""
+    run = current() if inside else Run(WorkerEnvironment({}))
+    passes = [(outer, inner) for outer in run.epochs(5) for inner in run.epochs(3)]
+    inner = 5 if inside else 3
+    assert passes == [(n, m) for n in range(1, 6) for m in range(1, inner + 1)]
+
+
 def test_epochs_end_after_the_one_that_reached_the_target(current):
     run, seen = current(), []
     for epoch in run.epochs(default=5):

@@ -16,6 +16,8 @@ _INTEGERS = {
     *("given_batch_size", "ranks"),
 }
 _FLOATS = {"learning_rate", "target", "given_learning_rate"}
+# Outside zeusrun, a variable of such a name is somebody else's.
+_INSIDE = {"attempt", "target", "given_batch_size", "given_learning_rate", "ranks", "parts"}
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,8 @@ class RankPlan:
             ValueError: If a variable has another kind of value, which zeusrun does not write.
         """
         known: dict[str, Any] = {}
-        for name in (each.name for each in fields(cls)):
+        inside = bool(variables.get(_variable("trial")))
+        for name in (each.name for each in fields(cls) if inside or each.name not in _INSIDE):
             if text := variables.get(_variable(name)):
                 known[name] = _kind(name)(text)
         return cls(**known)

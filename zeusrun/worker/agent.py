@@ -71,6 +71,10 @@ class RankAgent:
     def end_epoch(self) -> None:
         """Take in that all ranks end an epoch here, or are about to evaluate."""
 
+    def count(self) -> tuple[int | None, int | None] | None:
+        """Return the samples and the optimizer steps so far; ``None`` if it does not count them."""
+        return None
+
     def conclude(self) -> None:
         """Record what is not recorded yet, at the end of the script."""
 

@@ -130,7 +130,8 @@ class Run:
             epoch += 1
             environment.epoch = epoch
             yield epoch
-            epoch = environment.epoch  # that of the others, if it has joined them meanwhile
+            if environment.slot is not None:
+                epoch = environment.epoch or epoch  # that of the others, which it has joined
 
     def report(self, epoch: int | None = None, **metrics: SupportsFloat) -> None:
         """Report the metrics after an epoch.
@@ -154,12 +155,8 @@ class Run:
         values = {name: _number(name, value) for name, value in metrics.items()}
         self._reports += 1
         completed = (environment.epoch or self._reports) if epoch is None else int(epoch)
-        from zeusrun.worker.hooks.install import installed_hooks  # noqa: PLC0415 - starts no hook
-
-        hooks = installed_hooks()
-        observer = None if hooks is None else hooks.observer
-        samples = None if observer is None else observer.consumed
-        steps = None if observer is None else observer.steps or None
+        counted = (agent.count() for agent in environment.agents)
+        samples, steps = next(filter(None, counted), (None, None))
         event = Reported(time.monotonic(), completed, values, samples=samples, steps=steps)
         environment.report(event)
 

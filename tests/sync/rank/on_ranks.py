@@ -174,6 +174,20 @@ def case_the_end_of_a_pass_over_the_training_data_averages():
         model.train()
 
 
+def case_the_end_that_a_prefetcher_meets_before_its_last_step_averages_after_it():
+    loader = torch.utils.data.DataLoader(range(5))
+    model, optimizer = build(every=4, warmup=2)
+    for epoch in range(3):
+        batches = iter(loader)
+        step = next(batches)
+        while step is not None:
+            following = next(batches, None)
+            train(model, optimizer, 1, first=int(step))
+            step = following
+        assert next(batches, None) is None  # as apex's preloads again
+        assert (np.ptp(of_all(model), axis=0).max() == 0) == (epoch > 0)
+
+
 def case_ranks_that_read_other_data_do_not_wait_at_their_end():
     model, optimizer = build(every=2, warmup=2)
     loader = torch.utils.data.DataLoader(range(6 if RANK == 0 else 9))

@@ -118,13 +118,14 @@ class Observer:
         return part
 
     def end_pass(self, ended: Pass) -> None:
-        """Record what was observed, once a pass is over."""
-        if ended.ended:
-            return
-        ended.ended = True
+        """Record what was observed, once a pass is over.
+
+        Agents hear of each end: one that prefetches meets it before its last step, and after it.
+        """
+        is_first, ended.ended = not ended.ended, True
         for agent in self._environment.agents:
             agent.end_pass(ended)
-        if ended.steps:
+        if is_first and ended.steps:
             self._look()
 
     def exchange(self, part: tuple[int | None, int | None] | None) -> tuple[int | None, int | None]:

@@ -218,6 +218,10 @@ class Reporter(RankAgent):
             due.append((key, group))
         self._report(due)
 
+    def count(self) -> tuple[int | None, int | None]:
+        """See ``RankAgent.count``."""
+        return self._observer.consumed, self._observer.steps or None
+
     def conclude(self) -> None:
         """Record what has not been recorded, at the end of the script."""
         with self._lock:
