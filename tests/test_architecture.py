@@ -26,6 +26,7 @@ from tests.source import (
     trees,
 )
 from zeusrun.history.tinydb.store import TinyDBHistory
+from zeusrun.parts import PARTS
 from zeusrun.run_on.registry import BACKENDS
 
 PART_ROOMS = ("adapt", "elastic", "gradients", "sync")
@@ -136,6 +137,19 @@ def test_the_table_alone_names_a_backend():
             and any(backend in each for each in named_in(tree))
         }
         assert found == {"run_on/registry.py"}
+
+
+def test_a_part_is_imported_by_way_of_the_table_alone():
+    rooms = tuple(f"zeusrun.{part}." for part in PART_ROOMS)
+    outside = [
+        (name, module)
+        for name, tree in trees()
+        if not name.startswith(tuple(f"{part}/" for part in PART_ROOMS))
+        for module in imports(tree)
+        if f"{module}.".startswith(rooms)
+    ]
+    assert outside == []
+    assert {part.package for part in PARTS.values()} == {f"zeusrun.{part}" for part in PART_ROOMS}
 
 
 def test_a_library_has_one_owner():
