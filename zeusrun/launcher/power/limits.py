@@ -23,7 +23,7 @@ class LimitsReport:
     extra_cost_j: float | None = None
 
 
-NO_LIMITS = LimitsReport()
+UNMEASURED = LimitsReport()
 """The report of a trial that ended before anything was measured, or has no GPU."""
 
 

@@ -12,7 +12,7 @@ from zeusrun.clock import timestamp
 from zeusrun.cost import cost_j
 from zeusrun.energy.device import is_same_limit
 from zeusrun.errors import JobFileError
-from zeusrun.launcher.power.limits import NO_LIMITS, LimitsReport
+from zeusrun.launcher.power.limits import UNMEASURED, LimitsReport
 from zeusrun.launcher.processes.torchrun import TICK_S
 from zeusrun.launcher.rundir.failure import NO_CAUSE, Failure, signal_name
 from zeusrun.launcher.supervision.verdict import End, describe_target, judge_end
@@ -52,7 +52,7 @@ def build_outcome(
     finished_at: str,
     shared: bool | None = None,
     signalled: bool = False,
-    limits: LimitsReport = NO_LIMITS,
+    limits: LimitsReport = UNMEASURED,
     earlier: Sequence[Trial] = (),
     stalls: tuple[Stall, ...] = (),
     hosts: tuple[HostShare, ...] = (),
