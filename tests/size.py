@@ -69,32 +69,32 @@ PARTS: Mapping[str, tuple[str, ...]] = {
 BUDGETS: Mapping[str, int] = {
     "adapt": 638,
     "analysis": 999,
-    "backends": 694,
-    "commands": 2_791,
+    "backends": 698,
+    "commands": 2_800,
     "elastic": 1_688,
-    "export": 307,
+    "export": 309,
     "gpu and energy": 2_293,
-    "history": 1_094,
+    "history": 1_102,
     "hooks": 1_489,
     "hosts": 1_612,
-    "jobfile": 3_179,
+    "jobfile": 3_182,
     "kubernetes": 918,
-    "launcher": 5_935,
-    "maintenance": 1_090,
+    "launcher": 5_943,
+    "maintenance": 1_095,
     "metrics": 2_087,
     "other files": 350,
     "policies": 3_245,
     "report": 1_358,
     "schedule": 1_055,
-    "server": 3_803,
+    "server": 3_815,
     "shared histories": 1_851,
-    "simulate": 635,
+    "simulate": 640,
     "slurm": 482,
     "sync": 1_104,
-    "values": 1_659,
+    "values": 1_661,
     "view": 2_046,
-    "watch": 997,
-    "worker": 1_641,
+    "watch": 1_000,
+    "worker": 1_643,
 }
 """Lines of code that a part may have; the whole is their sum."""
 _OTHERS = (".css", ".html", ".js", ".yaml")  # lines that are not empty
@@ -129,8 +129,8 @@ class Loaded(NamedTuple):
     lines: int
 
 
-WALK_BUDGET = Walk(files=104, stops=366, returns=262)
-LOADED_BUDGET = Loaded(modules=171, lines=19_686)
+WALK_BUDGET = Walk(files=104, stops=367, returns=263)
+LOADED_BUDGET = Loaded(modules=172, lines=19_721)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

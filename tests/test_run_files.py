@@ -179,7 +179,7 @@ def test_the_record_in_a_run_directory_says_whose_it_is(tmp_path):
         if content is not None:
             paths.trial.write_bytes(content)
         assert find_own(tmp_path, own) == paths
-        assert find_own(tmp_path, there) is None
+        assert find_own(tmp_path, there) == paths  # nodes may share a home
     write_record(paths, own)
     assert find_own(tmp_path, there) == paths
     assert find_own(tmp_path, dispatched(tmp_path / "before it was moved")) == paths

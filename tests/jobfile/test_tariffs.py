@@ -186,7 +186,7 @@ def test_a_csv_file_that_cannot_be_read_is_named(tmp_path):
         "missing.csv": "there is no such file",
         ".": "is not a file",
         "pipe": "is not a file",
-        "utf16.csv": ":1: expected a time and a rate",
+        "utf16.csv": ":1: this line is not UTF-8 text",
         "latin.csv": ":1: this line is not UTF-8 text; is it a CSV file?",
         "huge.csv": "is larger than 16,384 KiB",
         "nul\0.csv": "embedded null ",

@@ -19,6 +19,7 @@ from zeusrun.history import rules
 from zeusrun.history.base import History
 from zeusrun.job_name import is_job_name
 from zeusrun.plugins import BUILT_IN, create_plugin, load_built_in
+from zeusrun.redaction import hide_password
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -123,6 +124,11 @@ def open_named(
         own: History = load_built_in("zeusrun.histories", name)(home)
         return own
     if "://" in name:
+        if not name.startswith(("http://", "https://")) and not _DATABASE.match(name):
+            raise UsageError(
+                f"the history is {hide_password(name)!r}, but the address of a server begins with "
+                "https:// or http://"
+            )
         return open_shared(home, environment, name, source=source, **options)
     history: History | None = create_plugin("zeusrun.histories", name, History, home)
     if history is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 import re
 from typing import TYPE_CHECKING, Annotated, ClassVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -219,7 +220,7 @@ def load_tariff(path: Path, zone: tzinfo | None, bounds: tuple[float, float]) ->
     Raises:
         JobFileError: If it cannot be read, or a row has no time or no rate.
     """
-    if path.exists() and not path.is_file():  # a pipe could block
+    if os.path.exists(path) and not os.path.isfile(path):  # noqa: PTH110, PTH113 - never raise
         raise JobFileError(f"{path} is not a file; price.csv and carbon.csv name a CSV file")
     text = read_text(path, _MAX_BYTES, "CSV file")
     points: list[tuple[float, float]] = []

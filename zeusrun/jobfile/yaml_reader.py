@@ -166,12 +166,15 @@ def read_text(path: Path, max_bytes: int, kind: str) -> str:
     if len(content) > max_bytes:
         raise JobFileError(f"{path} is larger than {max_bytes // 1024:,} KiB; is it a {kind}?")
     try:
-        return content.decode("utf-8-sig")
+        text, wrong = content.decode("utf-8-sig"), content.find(b"\0")
     except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
+        text, wrong = "", error.start
+    if wrong >= 0:
+        line = content.count(b"\n", 0, wrong) + 1
         raise JobFileError(
-            f"{path}:{line}: this line is not UTF-8 text; is it a {kind}?"
-        ) from error
+            f"{path}:{line}: this line is not UTF-8 text; is it a {kind}? Save it in UTF-8"
+        )
+    return text
 
 
 class _CoreLoader(yaml.SafeLoader):

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 _MAX_NAMED = 5  # of the orphan processes of a run
 _DIED = ReasonCode.LAUNCHER_DIED
+_GONE = "its launcher died, and its run directory is gone"
 _STRANGE = "its run directory is not where zeusrun keeps its runs; nothing there was touched"
 _CANCELLED = "cancelled by 'zeusrun cancel' after it was preempted"
 
@@ -94,9 +95,12 @@ def recover_lost(
         paths = find_own(home, trial)
         if paths is None:
             if not trial.status.finished and is_abandoned(history, trial, None):
-                lost = Outcome(TrialStatus.LOST, _STRANGE, finished_at, reason_code=_DIED)
+                why = _STRANGE if Path(trial.run_dir).is_dir() else _GONE
+                lost = Outcome(TrialStatus.LOST, why, finished_at, reason_code=_DIED)
                 recovered += _finished(history, trial, join_parts(trial, lost))
             continue
+        if paths.run_dir != Path(trial.run_dir) and lease_of(trial).is_held():
+            continue  # this home is a copy of one in which it runs
         with lease_of(trial, paths) as lease:
             if not lease.acquire_or_gone():
                 continue  # its launcher is alive, or another submit recovers it

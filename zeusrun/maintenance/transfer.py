@@ -15,7 +15,7 @@ from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.job_name import check_job_name
 from zeusrun.launcher.rundir.layout import RunPaths
 from zeusrun.launcher.rundir.ownership import find_own
-from zeusrun.launcher.rundir.record import write_record
+from zeusrun.launcher.rundir.record import read_record, write_record
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -85,13 +85,14 @@ def rename_job(history: History, home: Path, job: str, name: str) -> int:
     def move(trial: Trial) -> Trial:
         named = f"{name}-{trial.recurrence}-{trial.attempt}"
         moved, paths = replace(trial, job=name, trial=named), find_own(home, trial)
-        if paths is None:  # of another machine
-            return moved
         target = runs_directory(home, name) / named
+        record = read_record(RunPaths(target))
+        if paths is None and (record is None or record.uuid != trial.uuid):
+            return moved  # of another machine; else an earlier call was interrupted
         moved = replace(moved, run_dir=str(target))
         with writes_to(target):
             make_folder(target.parent)
-            if paths.run_dir.exists():
+            if paths is not None:
                 paths.run_dir.rename(target)
             if target.exists():
                 write_record(RunPaths(target), moved)

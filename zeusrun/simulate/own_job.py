@@ -118,6 +118,11 @@ def learn(job: str, problem: Problem, trials: Sequence[Trial]) -> JobModel:
         and (arm := _learn_arm(size, drawn.get(size), rates[size], evidence)) is not None
     ]
     sizes = tuple(arm.batch_size for arm in arms)
+    if problem.default not in evidence.fitting:
+        raise UsageError(
+            f"memory or a crash rules out the default batch size of {job}, {problem.default}; "
+            "make one the default that runs"
+        )
     if problem.default not in sizes:
         raise UsageError(
             f"no run of {job} shows what its default batch size, {problem.default}, takes on the "

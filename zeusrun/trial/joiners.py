@@ -81,6 +81,7 @@ known_total = _of_values(add_known)
 sizes = _of_values(join_changes)
 rows = _of_values(lambda before, last: (*before, *last))
 last_known = _of_values(lambda before, last: last or before)
+last_measured = _of_values(lambda before, last: before if last is None else last)  # 0 is known
 
 
 def shares(parts: Parts, name: str) -> tuple[HostShare, ...]:
@@ -115,7 +116,7 @@ def weaker(parts: Parts, _name: str) -> EnergySource | None:
 
 def weighed(parts: Parts, _name: str) -> float | None:
     """Return the cost of both."""
-    max_power_w = last_known(parts, "max_power_w")
+    max_power_w = last_measured(parts, "max_power_w")
     energy_j, time_s = metered(parts, "energy_j"), trained(parts, "time_s")
     return cost_j(energy_j, max_power_w, time_s, parts.trial.eta_knob)
 

@@ -54,7 +54,7 @@ class _Taken:
     time_s: float | None = taken(join.trained, stored=True)
     energy_j: float | None = taken(join.metered, stored=True)
     energy_source: EnergySource | None = taken(join.weaker, stored=True)  # noqa: RUF009 - a field
-    max_power_w: float | None = taken(join.last_known)  # summed over the job's devices
+    max_power_w: float | None = taken(join.last_measured)  # summed over the job's devices
     cost_j: float | None = taken(join.weighed, stored=True)  # see ``cost.cost_j``
     epochs: int | None = taken(join.counted)
     steps: int | None = taken(join.of_span)  # of rank 0 in the span
@@ -77,7 +77,7 @@ class _Taken:
     unapplied: bool = taken(join.last_known, default=False)
     noise_curve: tuple[NoisePoint, ...] = taken(join.noise, default=())
     # Of a rank's gradient; the last moving average.
-    gradient_variance: float | None = taken(join.last_known)
+    gradient_variance: float | None = taken(join.last_measured)
     gradients_of: str | None = taken(join.last_known)  # how they were measured; see ``Watched.how``
     batch_sizes: tuple[SizeChange, ...] = taken(join.sizes, default=())  # of a run that adapted it
     # Of an elastic run that changed it.

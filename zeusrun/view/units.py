@@ -162,7 +162,7 @@ def spent(trial: Trial) -> list[str]:
 
 def percent(fraction: float | None) -> str:
     """Return a fraction as whole percent: ``18 %``, with a space that does not break."""
-    if fraction is None:
+    if fraction is None or not math.isfinite(fraction):
         return UNKNOWN
     return f"{round(100 * fraction)}\N{NO-BREAK SPACE}%".replace("-", MINUS)
 

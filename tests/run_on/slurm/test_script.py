@@ -176,4 +176,4 @@ class TestSbatch:
         script = script_of(tmp_path, home, python="printf 'it is %s\\n'")
         job_id = cluster.do("sbatch", "--parsable", input=script)
         cluster.wait_for(job_id, "COMPLETED")
-        assert "it is batch" in (home / "slurm" / "ID" / "output.log").read_text()
+        assert "it is inside" in (home / "slurm" / "ID" / "output.log").read_text()

@@ -24,4 +24,6 @@ def test_every_case_holds(tmp_path, ranks):
     for log in logs:
         assert [line for line in log.splitlines() if line in NAMES] == NAMES
     problems = [e.problem for e in run.events if isinstance(e, Watched) and e.problem is not None]
-    assert "sync of the job file does not return the mean gradient" in problems
+    assert any(
+        "sync of the job file does not return the mean gradient" in each for each in problems
+    )

@@ -156,7 +156,10 @@ class GradientWatch:
         if self._synced is not None and not self._synced.is_mean:
             if self._says:
                 self._says = False
-                self._fail("sync of the job file does not return the mean gradient")
+                self._fail(
+                    "sync of the job file does not return the mean gradient, so nothing is "
+                    "measured: remove watch, or sync"
+                )
         elif self._interval and count % self._interval == 0:
             self._backward = BackwardPass(self._scale())
         self._collect()

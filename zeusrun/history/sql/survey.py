@@ -61,18 +61,18 @@ class Wanted(NamedTuple):
 
 
 def _has(word: str) -> sa.ColumnElement[bool]:
-    """Return whether a run has a word: a number is its batch size.
+    """Return whether a run has a word: its status, or a part of its name, its host or its GPU.
 
-    Another word is its status, or a part of its name, its host or its GPU, in any case.
+    In any case. A number is its batch size, or a part of its host or its GPU.
     """
     columns, status = TRIALS.c, word.upper()
-    if word.isdecimal() and len(word) < _DIGITS:
-        return columns.global_batch_size == int(word)
+    is_number = word.isdecimal() and len(word) < _DIGITS
     if status == "RUNNING":
         status = TrialStatus.DISPATCHED.value
-    names = (columns.trial, columns.host, columns.gpu_model)
+    names = [columns.host, columns.gpu_model, *([] if is_number else [columns.trial])]
     found = [name.icontains(word, autoescape=True) for name in names]
-    return sa.or_(columns.status == status, *found)
+    exact = columns.global_batch_size == int(word) if is_number else columns.status == status
+    return sa.or_(exact, *found)
 
 
 class RunningTrial(NamedTuple):

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 _CHOICES = {"local_batch_size", "global_batch_size", "learning_rate", "epochs"}  # of zeusrun
-_FLAG = re.compile(r"--?[A-Za-z][\w-]*")
 # Of a script that declares it elsewhere: --lr 0.1, data.batch_size=64, ++model.lr=0.1.
 _OPTION = re.compile(r"(?P<name>(?:--?|\+{1,2})?[A-Za-z_][\w.-]*)(?:=(?P<value>.*))?", re.DOTALL)
 _CONFIG = re.compile(r"-c|--?(?:[\w-]+[_.-])?(?:config|cfg|conf)(?:[_-](?:path|file))?")

@@ -112,16 +112,22 @@ def find_own(home: Path, trial: Trial) -> RunPaths | None:
     paths, name = run_paths(home, trial), Path(trial.run_dir).name
     if trial.job not in {job_of(name), offline_job(name)} or paths.run_dir.is_symlink():
         return None
-    try:
-        leads_here = os.path.realpath(trial.run_dir) == os.path.realpath(paths.run_dir)
-    except ValueError:  # a NUL or a lone surrogate
-        leads_here = False
-    is_named = leads_here and name in run_names(trial)
+    is_named = _leads_to(paths.run_dir, Path(trial.run_dir)) and name in run_names(trial)
     named, record = RunPaths(Path(trial.run_dir)) if is_named else None, read_record(paths)
     if record is not None:
         return (named or paths) if is_same(record, trial) else None
-    # It is damaged, or not yet written: the history alone says whose directory it is.
-    return named if trial.host in {None, platform.node()} else None
+    # It is damaged, or not yet written: the history alone says whose directory it is. One that is
+    # not there may be on another machine of the same name.
+    return named if paths.run_dir.is_dir() else None
+
+
+def _leads_to(run_dir: Path, named: Path) -> bool:
+    """Whether a path names a run directory, perhaps through a link to a folder above it."""
+    try:
+        same = os.path.realpath(named.parent) == os.path.realpath(run_dir.parent)
+        return same and named.name == run_dir.name and not named.is_symlink()
+    except ValueError:  # a NUL or a lone surrogate
+        return False
 
 
 def is_abandoned(history: History, trial: Trial, paths: RunPaths | None) -> bool:
@@ -158,8 +164,8 @@ def files_of(home: Path, trial: Trial) -> RunPaths:
 
 def find_place(home: Path, trial: Trial) -> str | None:
     """Return where the files are that a home lacks, with a preposition; ``None``: gone."""
-    if trial.host != platform.node():
-        return f"on {trial.host or 'another machine'}"
+    if trial.host not in {None, platform.node()}:
+        return f"on {trial.host}"
     return None if Path(trial.run_dir).is_relative_to(home) else "of another ZEUSRUN_HOME"
 
 

@@ -248,6 +248,12 @@ def _how_to_deliver(
     if progress.ranks.trained_by != trial.world_size:
         return f"Use  launch: {{nproc_per_node: {progress.ranks.trained_by}}}  to divide it"
     if (replaced := progress.replaced) is None:
+        ranks = trial.world_size
+        if ranks > 1 and (size or 0) * ranks == trial.global_batch_size:
+            return (
+                "If the script divides its batch size among the ranks itself, pass ${batch_size} "
+                "in args, not ${local_batch_size}"
+            )
         return "Pass ${local_batch_size} in args, or write  batch_size: {apply: dataloader}"
     for applied in progress.applied:
         if applied.choice == "batch_size" and applied.given != applied.chosen:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -85,8 +84,15 @@ def new_files(folder: Path) -> QueuedFiles:
 def find_files(folder: Path, allocation: str) -> QueuedFiles | None:
     """Return the files of the submit that a job runs; ``None`` if they are gone."""
     with contextlib.suppress(OSError):
-        for path in sorted(folder.iterdir(), key=os.path.getmtime, reverse=True):
+        for path in sorted(folder.iterdir(), key=_changed_at, reverse=True):
             with contextlib.suppress(UsageError):
                 if QueuedFiles(path).read_request().allocation == allocation:
                     return QueuedFiles(path)
     return None
+
+
+def _changed_at(path: Path) -> float:
+    try:
+        return path.lstat().st_mtime
+    except OSError:  # another submit has removed it
+        return 0.0

@@ -167,7 +167,7 @@ def pictures_of(
         if name not in kept:
             try:
                 kept[name] = draw(name, label)
-            except (ValueError, ArithmeticError) as error:
+            except (ImportError, ValueError, ArithmeticError) as error:
                 LOG.warning("a figure cannot be drawn: %s", error)
                 kept[name] = None
         return kept[name]

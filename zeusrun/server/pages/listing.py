@@ -95,7 +95,11 @@ class Listing:
 
     def wanted(self) -> Wanted:
         """Return which runs to ask the database for."""
-        return Wanted(self.sort, self.descending, self.page, tuple(self.search.split()))
+        words = tuple(dict.fromkeys(self.search.split()))[:_MOST_WORDS]
+        return Wanted(self.sort, self.descending, self.page, words)
+
+
+_MOST_WORDS = 6  # of a search: each is looked for in every run
 
 
 def _begins_high(sort: str) -> bool:

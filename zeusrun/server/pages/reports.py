@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import OrderedDict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
@@ -27,7 +26,7 @@ from zeusrun.view.report.facts import (
 from zeusrun.view.report.headline import headline
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Hashable, Iterable, Mapping, Sequence
 
     from zeusrun.history.sql.store import SqlHistory
     from zeusrun.history.sql.survey import JobHead, Part
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
 UNREADABLE = (HistoryError, ValueError, ArithmeticError)
 """What a damaged record raises, such as one with -1 epochs; or the database."""
 _KEPT_JOBS = 6  # with up to ``NEWEST`` trials each, 10 MB
+_KEPT_RUNS = 32  # with their figures, of 50 kB
 _TRACES = 12  # of a job
 _NO_SETTINGS = (
     "What the policy believes is unknown: the job file is not known here, as for runs of Zeus's "
@@ -86,6 +86,7 @@ class Reports:
         self._store = store
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
         self._digests: dict[str, Digest] = {}
+        self._pictures: OrderedDict[Hashable, dict[str, Html | None]] = OrderedDict()
         self._lock, self._computing = threading.Lock(), threading.Lock()
 
     def view(self, job: str) -> JobView | None:
@@ -105,34 +106,42 @@ class Reports:
             newest, whole = kept.trials[max(kept.trials)], kept.runs <= len(kept.trials)
             return JobView(job, kept.runs, newest, report, whole, kept.pictures)
 
-    def digests(self, heads: Iterable[JobHead], compute_s: float) -> dict[str, Digest]:
-        """Return what is known of some jobs; compute what is not, for so long and at least one.
+    def digests(self, heads: Iterable[JobHead], wait_s: float) -> dict[str, Digest]:
+        """Return what is known of some jobs; wait so long at most for what is not.
 
-        One request computes at a time. A job keeps its last digest until it has another one.
+        A thread computes that. A job keeps its last digest until it has another one.
         """
-        heads, until_t = list(heads), time.monotonic() + compute_s
+        heads = list(heads)
         known = {job: digest.changes for job, digest in self._digests.items()}
         stale = [head for head in heads if known.get(head.job) != head.changes]
         if stale and self._computing.acquire(blocking=False):
-            try:
-                for head in stale:
-                    self._digests[head.job] = self._digest(head)
-                    if time.monotonic() > until_t:
-                        break
-            except UnavailableError as error:  # the next request tries again
-                LOG.warning("what jobs have taken is not known yet: %s", error)
-            finally:
-                self._computing.release()
+            worker = threading.Thread(target=self._compute, args=(stale,), daemon=True)
+            worker.start()
+            worker.join(wait_s)
         return {head.job: self._digests[head.job] for head in heads if head.job in self._digests}
 
-    def _digest(self, head: JobHead) -> Digest:
+    def pictures_of(self, trial: Trial, trace: PowerTrace | None) -> dict[str, Html | None]:
+        """Return the figures of a run that were drawn before, as long as it stays the same."""
+        key = trial.uuid, trial.status, len(trial.curve), len(trace.spans) if trace else 0
+        with self._lock:
+            drawn = self._pictures.setdefault(key, {})
+            self._pictures.move_to_end(key)
+            while len(self._pictures) > _KEPT_RUNS:
+                self._pictures.popitem(last=False)
+            return drawn
+
+    def _compute(self, stale: Sequence[JobHead]) -> None:
         try:
-            return self._build_digest(head)
-        except UnavailableError:
-            raise
-        except UNREADABLE as error:
-            LOG.warning("what %s has taken is unknown: %s", head.job, error)
-            return Digest(head.changes, ())
+            for head in stale:
+                try:
+                    self._digests[head.job] = self._build_digest(head)
+                except UnavailableError as error:  # the next request tries again
+                    LOG.warning("what %s has taken is not known yet: %s", head.job, error)
+                except Exception as error:  # noqa: BLE001 - a damaged record; the others count
+                    LOG.warning("what %s has taken is unknown: %s", head.job, error)
+                    self._digests[head.job] = Digest(head.changes, ())
+        finally:
+            self._computing.release()
 
     def _build_digest(self, head: JobHead) -> Digest:
         kept = self._kept.get(head.job) or _Kept()

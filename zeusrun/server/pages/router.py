@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger("zeusrun.server")
 _CARDS = 24  # runs that are shown as cards on a page
-_COMPUTE_S = 0.4  # what jobs have saved; the first page shows the rest a little later
+_WAIT_S = 0.15  # for what jobs have saved; the first page shows the rest a little later
 _FOREVER = "private, max-age=31536000, immutable"
 _DEMO = tag("strong", "Demo: nothing here was measured", class_="demo")
 _THREADS = 4
@@ -153,7 +153,7 @@ class _Pages:
         listing = read_listing(request.query_params, "./", "jobs", jobs.JOB_SORTS)
         search = listing.search.casefold()
         heads = [head for head in seen if search in head.job.casefold()]
-        digests = self.reports.digests(heads, _COMPUTE_S)
+        digests = self.reports.digests(heads, _WAIT_S)
         heads = jobs.sort_heads(heads, digests, listing)
         number = min(listing.page, max(1, -(-len(heads) // jobs.JOBS_SHOWN)))
         shown = heads[(number - 1) * jobs.JOBS_SHOWN : number * jobs.JOBS_SHOWN]
@@ -212,7 +212,8 @@ class _Pages:
     def run(self, request: Request, trial: str) -> Page:
         """Return the page of a run."""
         content = self._run(request, trial)
-        return run_page(content, self._version(request, content.trial.job))
+        version = self._version(request, content.trial.job)
+        return run_page(content, version, self.reports.pictures_of(content.trial, content.trace))
 
     def cancel(self, request: Request, trial: str) -> Response:
         """Cancel a run by the button of its page; raises ``Refusal`` if that is not allowed."""

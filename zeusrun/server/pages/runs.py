@@ -197,11 +197,13 @@ def _unit_of(trial: Trial) -> CurveUnit:
     return unit if curve_in(trial, unit) else "epochs"
 
 
-def run_page(content: RunContent, version: str | None) -> document.Page:
-    """Return the page of a run."""
+def run_page(
+    content: RunContent, version: str | None, drawn: dict[str, Html | None]
+) -> document.Page:
+    """Return the page of a run; ``drawn``: its figures so far, to which others are added."""
     trial = content.trial
     report, address = run_report(content), _LINKS.run(trial.trial)
-    frame = Frame(document.pictures_of(report, {}))
+    frame = Frame(document.pictures_of(report, drawn))
     parts = [
         ("curve", "Learning curve", _curve(trial, _unit_of(trial), frame)),
         ("power", "Power", power_traces(report, frame)),
