@@ -77,9 +77,9 @@ BUDGETS: Mapping[str, int] = {
     "history": 1_102,
     "hooks": 1_489,
     "hosts": 1_612,
-    "jobfile": 3_182,
+    "jobfile": 3_181,
     "kubernetes": 918,
-    "launcher": 5_943,
+    "launcher": 5_941,
     "maintenance": 1_095,
     "metrics": 2_087,
     "other files": 350,
@@ -130,7 +130,7 @@ class Loaded(NamedTuple):
 
 
 WALK_BUDGET = Walk(files=104, stops=367, returns=263)
-LOADED_BUDGET = Loaded(modules=172, lines=19_721)
+LOADED_BUDGET = Loaded(modules=172, lines=19_716)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

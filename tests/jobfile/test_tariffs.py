@@ -186,7 +186,7 @@ def test_a_csv_file_that_cannot_be_read_is_named(tmp_path):
         "missing.csv": "there is no such file",
         ".": "is not a file",
         "pipe": "is not a file",
-        "utf16.csv": ":1: this line is not UTF-8 text",
+        "utf16.csv": "is not UTF-8 text; save it as CSV in UTF-8",
         "latin.csv": ":1: this line is not UTF-8 text; is it a CSV file?",
         "huge.csv": "is larger than 16,384 KiB",
         "nul\0.csv": "embedded null ",

@@ -309,8 +309,9 @@ def observed(samples, rates=(), rank=0):
             [
                 (
                     "the script trains with batch size 16 (2 ranks x 8), not with the 32 that zeusrun "
-                    "chose, so this run teaches nothing about 32. Pass ${local_batch_size} in args, or "
-                    "write  batch_size: {apply: dataloader}"
+                    "chose, so this run teaches nothing about 32. Pass ${local_batch_size} in args "
+                    "(${batch_size} if the script itself divides it among the ranks), or write  "
+                    "batch_size: {apply: dataloader}"
                 )
             ],
             id="another batch size",

@@ -166,15 +166,12 @@ def read_text(path: Path, max_bytes: int, kind: str) -> str:
     if len(content) > max_bytes:
         raise JobFileError(f"{path} is larger than {max_bytes // 1024:,} KiB; is it a {kind}?")
     try:
-        text, wrong = content.decode("utf-8-sig"), content.find(b"\0")
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        text, wrong = "", error.start
-    if wrong >= 0:
-        line = content.count(b"\n", 0, wrong) + 1
+        line = content.count(b"\n", 0, error.start) + 1
         raise JobFileError(
             f"{path}:{line}: this line is not UTF-8 text; is it a {kind}? Save it in UTF-8"
-        )
-    return text
+        ) from error
 
 
 class _CoreLoader(yaml.SafeLoader):

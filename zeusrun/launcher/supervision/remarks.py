@@ -248,13 +248,11 @@ def _how_to_deliver(
     if progress.ranks.trained_by != trial.world_size:
         return f"Use  launch: {{nproc_per_node: {progress.ranks.trained_by}}}  to divide it"
     if (replaced := progress.replaced) is None:
-        ranks = trial.world_size
+        ranks, whole = trial.world_size, ""
         if ranks > 1 and (size or 0) * ranks == trial.global_batch_size:
-            return (
-                "If the script divides its batch size among the ranks itself, pass ${batch_size} "
-                "in args, not ${local_batch_size}"
-            )
-        return "Pass ${local_batch_size} in args, or write  batch_size: {apply: dataloader}"
+            whole = " (${batch_size} if the script itself divides it among the ranks)"
+        given = f"Pass ${{local_batch_size}} in args{whole}"
+        return f"{given}, or write  batch_size: {{apply: dataloader}}"
     for applied in progress.applied:
         if applied.choice == "batch_size" and applied.given != applied.chosen:
             return (
