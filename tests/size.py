@@ -80,19 +80,19 @@ BUDGETS: Mapping[str, int] = {
     "jobfile": 3_181,
     "kubernetes": 918,
     "launcher": 5_941,
-    "maintenance": 1_095,
+    "maintenance": 1_096,
     "metrics": 2_087,
     "other files": 350,
     "policies": 3_245,
     "report": 1_358,
     "schedule": 1_055,
-    "server": 3_815,
+    "server": 3_816,
     "shared histories": 1_851,
     "simulate": 640,
     "slurm": 482,
-    "sync": 1_104,
+    "sync": 1_106,
     "values": 1_661,
-    "view": 2_046,
+    "view": 2_049,
     "watch": 1_000,
     "worker": 1_643,
 }
@@ -130,7 +130,7 @@ class Loaded(NamedTuple):
 
 
 WALK_BUDGET = Walk(files=104, stops=367, returns=263)
-LOADED_BUDGET = Loaded(modules=172, lines=19_716)
+LOADED_BUDGET = Loaded(modules=172, lines=19_717)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

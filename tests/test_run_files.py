@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import stat
 
 import pytest
@@ -222,3 +223,24 @@ def test_no_name_leads_out_of_the_home(zeusrun, cli, tmp_path, name):
     code, _, err = cli("submit", job, "--set", f"name={json.dumps(name)}")
     assert code == 2, err
     assert not zeusrun.home.exists()
+
+
+def test_a_run_whose_directory_is_gone_is_lost_and_the_reason_says_so(tmp_path):
+    history = MemoryHistory()
+    own = begin(history, dispatched(tmp_path))
+    (lost,) = recover_lost(history, "job", NOW, tmp_path)
+    assert (lost.trial, lost.status) == (own.trial, TrialStatus.LOST)
+    assert lost.reason == "its launcher died, and its run directory is gone"
+
+
+def test_a_copy_of_a_home_leaves_a_run_that_goes_on_in_the_original(tmp_path):
+    original, history = tmp_path / "original", MemoryHistory()
+    paths = create_run(original, "job", "job-1-1")
+    own = begin(history, dispatched(original))
+    write_record(paths, own)
+    shutil.copytree(original, tmp_path / "copy")
+    with RunLock(paths) as lease:
+        assert lease.acquire()
+        assert recover_lost(history, "job", NOW, tmp_path / "copy") == []
+    (lost,) = recover_lost(history, "job", NOW, tmp_path / "copy")
+    assert lost.status is TrialStatus.LOST

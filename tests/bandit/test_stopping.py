@@ -45,10 +45,10 @@ def test_a_minimised_metric_comes_down():
 def test_a_trial_that_lags_behind_is_held_to_its_share():
     bound = Bound(100.0, (PACE,))
     of_samples = hopeless(bound, "max", Running(12, 60.0, 0.3, 250))
-    assert of_samples.startswith("after 3,000 samples it has come 56% of the way")
+    assert of_samples.startswith("after 3,000 samples it has come 56 % of the way")
     assert hopeless(bound, "max", Running(10, 50.0, 0.3)) is None
     why = hopeless(bound, "max", Running(12, 60.0, 0.3))
     assert why == (
-        "after 12 epochs it has come 56% of the way at most, for 60.0 J of the 100 J that it "
+        "after 12 epochs it has come 56 % of the way at most, for 60.0 J of the 100 J that it "
         "may cost"
     )

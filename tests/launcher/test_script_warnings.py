@@ -616,10 +616,15 @@ COSINE, CYCLE = "CosineAnnealingLR", "OneCycleLR"
 @pytest.mark.parametrize(
     ("size", "event", "changes", "told"),
     [
-        (256, (COSINE, 938, 24), {}, "with 256 they have 240, so the run ends after 26% of the sc"),
+        (
+            256,
+            (COSINE, 938, 24),
+            {},
+            "with 256 they have 240, so the run ends after 26 % of the sc",
+        ),
         (32, (COSINE, 938, 188), {}, "with 32 they have 1880, so the schedule ends in epoch 5 of"),
         (32, (CYCLE, 938, 188), {}, "epoch 5 of 10, where its next step raises an error. Let"),
-        (256, (COSINE, 100, 3), {}, "with 256 they have 30, so the run ends after 30% of the"),
+        (256, (COSINE, 100, 3), {}, "with 256 they have 30, so the run ends after 30 % of the"),
         (64, (COSINE, 938, 94), {}, None),
         (256, (COSINE, 30, 3), {}, None),
         (256, (COSINE, 240, 24), {}, None),  # the script computes it

@@ -232,13 +232,14 @@ def test_the_verb_copies_there_and_back(cli, record, sqlite_url, monkeypatch, ze
         assert cli("history", "--import", "--last", "3")[0] == 2
 
 
-def add_runs(local, home, job="job", count=8):
+def add_runs(local, home, job="job", count=8, host=None):
     """Store runs with run directories: two volumes, and the newest runs in the main file."""
     runs = []
     for number in range(1, count + 1):
         paths = create_run(home, job, f"{job}-{number}-1")
         (paths.logs / "rank0.log").write_text(f"run {number}")
-        trial = build_trial(number, job=job, run_dir=str(paths.run_dir)).finish(REACHED)
+        trial = build_trial(number, job=job, run_dir=str(paths.run_dir), host=host)
+        trial = trial.finish(REACHED)
         paths.trial.write_text(json.dumps({"version": 1, **trial.to_json()}))
         local.add([trial])
         runs.append(trial)
@@ -261,8 +262,9 @@ def test_a_renamed_job_has_its_runs_and_their_files_under_the_new_name(local, ho
     assert local.trials("job") == []
 
 
-def test_a_rename_that_was_cut_short_can_be_repeated(local, home, monkeypatch):
-    add_runs(local, home)
+@pytest.mark.parametrize("host", [None, "node7"])
+def test_a_rename_that_was_cut_short_can_be_repeated(local, home, monkeypatch, host):
+    add_runs(local, home, host=host)
     add, cut = local.add, [OSError("no space"), None]
 
     def fail(trials):
@@ -275,7 +277,9 @@ def test_a_rename_that_was_cut_short_can_be_repeated(local, home, monkeypatch):
         rename_job(local, home, "job", "nightly")
     assert len(local.trials("job")) == 8
     assert rename_job(local, home, "job", "nightly") == 8
-    assert find_own(home, local.trials("nightly")[0]).logs.is_dir()
+    for trial in local.trials("nightly"):
+        assert find_own(home, trial).run_dir == home / "runs" / "nightly" / trial.trial
+        assert find_own(home, trial).logs.is_dir()
 
 
 def test_a_rename_joins_no_histories_and_moves_nothing_that_runs(local, home):

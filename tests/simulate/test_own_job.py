@@ -153,6 +153,11 @@ def test_a_batch_size_that_only_missed_the_target_never_reaches_it():
         (LUCKY, {"target": 0.51}, "no past run of job had a target as hard as accuracy 0.51: "),
         (KNOWN, {"hardware": Hardware(8)}, "no run of job shows its speed on the devices"),
         ([ran(n, 64) for n in range(1, 7)], {}, "what its default batch size, 32, takes"),
+        (
+            [*KNOWN, replace(ran(7, 16), status=TrialStatus.OOM, curve=(), epochs=None)],
+            {},
+            "memory or a crash rules out the default batch size of job, 32; make one the default",
+        ),
         ([ran(n, s, watts=None) for n, s in enumerate([32, 64] * 3, 1)], {}, "only eta_knob 0"),
         (KNOWN, {"max_power_w": None}, "only eta_knob 1 can be simulated"),
     ],

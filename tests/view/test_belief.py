@@ -85,7 +85,11 @@ def test_without_any_run_it_says_what_comes_after_the_first_success():
     ("policy", "chance", "words"),
     [
         ("fixed", 1.0, "policy fixed never uses another batch size; set policy.name to auto"),
-        ("zeus", 0.62, "(the policy draws at random; the probability of this was 62%)"),
+        (
+            "zeus",
+            0.62,
+            "(the policy draws at random; the probability of this was 62\N{NO-BREAK SPACE}%)",
+        ),
         ("zeus", 0.62, "every result changes the probabilities"),
         ("auto", 1.0, "no other batch size has reached the target yet, so what they cost is a"),
     ],

@@ -44,8 +44,8 @@ def hopeless(bound: Bound | None, mode: str, running: Running) -> str | None:
     if spent <= share * allowed:
         return None
     return (
-        f"after {amount_text(epochs, running.unit)} it has come {share:.0%} of the way at most, "
-        f"{used} it may cost"
+        f"after {amount_text(epochs, running.unit)} it has come {100 * share:.0f} % of the way at "
+        f"most, {used} it may cost"
     )
 
 

@@ -232,7 +232,7 @@ def _as_one_sentence(uri: str) -> Iterator[None]:
     except ZeusrunError:
         raise
     except ImportError as error:  # a driver of the store
-        raise UsageError(f"{masked(uri)} needs a package that is not there: {error}") from error
+        raise UsageError(f"{masked(uri)} needs a package that is not installed: {error}") from error
     except Exception as error:
         why = " ".join(str(error).split()).replace(uri, masked(uri)) or type(error).__name__
         raise ExportError(

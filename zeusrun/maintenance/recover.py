@@ -6,6 +6,7 @@ Also cancels preempted trials.
 from __future__ import annotations
 
 import contextlib
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -95,7 +96,7 @@ def recover_lost(
         paths = find_own(home, trial)
         if paths is None:
             if not trial.status.finished and is_abandoned(history, trial, None):
-                why = _STRANGE if Path(trial.run_dir).is_dir() else _GONE
+                why = _STRANGE if os.path.isdir(trial.run_dir) else _GONE  # noqa: PTH112 - never raises
                 lost = Outcome(TrialStatus.LOST, why, finished_at, reason_code=_DIED)
                 recovered += _finished(history, trial, join_parts(trial, lost))
             continue

@@ -166,7 +166,8 @@ def lead(
         return [headline, units.sentence(why)]
     control = decision.stage is Stage.CONTROL
     if own.chance < _CERTAIN and not control:
-        why += f" (the policy draws at random; the probability of this was {own.chance:.0%})"
+        chance = units.percent(own.chance)
+        why += f" (the policy draws at random; the probability of this was {chance})"
     others = [belief for belief in beliefs if belief is not own]
     cost = _cost(decision, own, by_arm.get(problem.default), problem)
     then = "no other one follows" if retry is None else f"{retry.global_batch_size} follows at once"

@@ -76,7 +76,7 @@ def _lead(cases: Sequence[Case]) -> str:
     run_j, exploring_j = (statistics.median(each) for each in (after.cost_j, after.exploring_j))
     share = after.batch_sizes.count(arm) / len(after.batch_sizes)
     uses = f"batch size {arm}"
-    uses += "" if share == 1 else f" in {share:.0%} of the replays"
+    uses += "" if share == 1 else f" in {units.percent(share)} of the replays"
     explores = "Exploring costs hardly anything."
     if abs(exploring_j) >= _LITTLE * run_j:
         does, runs = "costs" if exploring_j > 0 else "saves", f"{abs(exploring_j) / run_j:.1f} runs"
@@ -84,7 +84,7 @@ def _lead(cases: Sequence[Case]) -> str:
     if len(cases) == 1:
         return f"In the end, a run uses {uses}, and costs about {units.energy(run_j)}. {explores}"
     often = before.batch_sizes.count(then) / len(before.batch_sizes)
-    today = "as today" if arm == then else f"with today's settings {then} in {often:.0%}"
+    today = "as today" if arm == then else f"with today's settings {then} in {units.percent(often)}"
     claims = {"time": _claim(saved_share(before.time_s, after.time_s))}
     if model.energy_known:
         claims = {"energy": _claim(saved_share(before.energy_j, after.energy_j)), **claims}
@@ -177,7 +177,9 @@ def _in_use(forecast: Forecast) -> str:
     sizes = Counter(forecast.batch_sizes).most_common(3)
     if len(sizes) == 1:
         return str(sizes[0][0])
-    return "\n".join(f"{arm} ({times / len(forecast.batch_sizes):.0%})" for arm, times in sizes)
+    return "\n".join(
+        f"{arm} ({units.percent(times / len(forecast.batch_sizes))})" for arm, times in sizes
+    )
 
 
 def _quantiles(values: Sequence[float]) -> tuple[float, float, float]:

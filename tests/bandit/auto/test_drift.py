@@ -119,7 +119,7 @@ def test_only_runs_of_an_edit_that_has_probably_changed_the_epochs_are_left_out_
     edited, harmless = of_another_script([run(64, 30)] * 5), of_another_script(STEADY * 2, "b")
     assert without_edited([*edited, *harmless, *STEADY]) == [*harmless, *STEADY]
     first, second = describe_edited([*edited, *STEADY[:1], *harmless[:1], *STEADY * 2])
-    assert first == "5 runs differed in the script: 0% likely to need as many epochs as today"
+    assert first == "5 runs differed in the script: 0 % likely to need as many epochs as today"
     assert second.startswith("1 run differed in the script: ")
 
 

@@ -78,7 +78,7 @@ def test_a_doubtful_arm_is_worth_a_try_and_it_says_why():
     assert decision.stage is Stage.EXPLORE
     assert decision.global_batch_size != 64
     assert decision.why.startswith(
-        "only 64 has run to its end so far, and larger ones usually cost less: 256 is expected to be 4% "
+        "only 64 has run to its end so far, and larger ones usually cost less: 256 is expected to be 4 % "
         "cheaper than 64, and it is cheaper with a probability of 5"
     )
     assert "%; a bad try costs once, a good one saves in 20 recurrences; try" in decision.why
@@ -88,7 +88,7 @@ def test_what_has_run_before_is_run_once_more():
     two = {"candidates": (64, 128)}
     again = choose(run(64, 10), run(64, 10), run(128, 10), **two)
     assert (again.global_batch_size, again.stage) == (128, Stage.EXPLORE)
-    assert "another run of it is expected to save the cost of about 23% of a run" in again.why
+    assert "another run of it is expected to save the cost of about 23 % of a run" in again.why
     crashed = choose(run(64, 10), crash(256, 8))
     assert "256, with which the script crashed in one recurrence, is exp" in crashed.why
     dearer = choose(run(64, 10), run(128, 13), run(32, 14)).why
@@ -513,14 +513,14 @@ def test_explain_says_all_that_is_believed():
     assert best.failure_chance < 0.01
     assert other.value_j < 0
     assert other.verdict == (
-        "59% more expensive than 64, so that a try would be stopped for its cost; not worth a try"
+        "59 % more expensive than 64, so that a try would be stopped for its cost; not worth a try"
     )
 
 
 @pytest.mark.parametrize(
     ("epochs", "pattern"),
     [
-        (16, r"\d\d% more expensive than 64"),
+        (16, r"\d\d % more expensive than 64"),
         (25, r"[\d.]{1,3} times as expensive as 64"),
         (300, "far more expensive than 64"),
     ],

@@ -41,9 +41,9 @@ def assess(times=(1.0, 1.0, 1.0), values=(0.5, 0.0, 2.0), *, incumbent=1, cost_j
     ("times", "words"),
     [
         (1.004, "as expensive as"),
-        (1.006, "1% more expensive than"),
-        (0.8, "20% cheaper than"),
-        (1.94, "94% more expensive than"),
+        (1.006, "1 % more expensive than"),
+        (0.8, "20 % cheaper than"),
+        (1.94, "94 % more expensive than"),
         (1.951, "2 times as expensive as"),
         (3.0, "3 times as expensive as"),
         (9.99, "10 times as expensive as"),
@@ -55,7 +55,8 @@ def test_a_batch_size_is_compared_with_the_cheapest_one(times, words):
 
 
 @pytest.mark.parametrize(
-    ("value", "worth"), [(0.42, "about 42% of a run"), (1.04, "104% of a run"), (1.05, "1.1 runs")]
+    ("value", "worth"),
+    [(0.42, "about 42 % of a run"), (1.04, "104 % of a run"), (1.05, "1.1 runs")],
 )
 def test_what_a_try_is_worth_is_told_in_runs(value, worth):
     told = why_try(assess(values=(value, 0.0, 0.0)), 0, 1)

@@ -197,7 +197,7 @@ def test_the_mean_of_the_whole_training_counts(tmp_path, judged):
     busy = after_checks(tmp_path, None, load(30.0, 0.0), load(3600.0, 0.41))
     assert busy.shared is True
     assert busy.describe_load() == (
-        "other programs took 41% of this machine's CPU time while it trained (most of it: gzip, "
+        "other programs took 41 % of this machine's CPU time while it trained (most of it: gzip, "
         "cron), so its time and cost are unreliable: they count only where no better "
         "ones are known"
     )
@@ -268,7 +268,7 @@ def test_beside_other_programs_the_epochs_of_a_run_count_and_its_speed_does_not(
     job = zeusrun.job(args=["--epoch-s", "0.5"])  # else no check may fall within the training
     code, out, err = cli("submit", job, "--json")
     trial = only_trial(json.loads(out.splitlines()[-1]))
-    told = ["other programs took 40% of this machine's CPU time while it trained"] * shared
+    told = ["other programs took 40 % of this machine's CPU time while it trained"] * shared
     assert (code, trial["shared"], len(trial["warnings"])) == (0, shared, len(told))
     shown = " ".join(cli("show", "job-1-1")[1].split())
     for text in told:

@@ -54,7 +54,7 @@ def describe_edited(runs: Runs) -> list[str]:
     return [
         f"{len(own)} {'run' if len(own) == 1 else 'runs'} differed in "
         f"{' and '.join(name_part(part.partition(':')[0]) for part in differs.split())}: "
-        f"{statistics.fmean(own):.0%} likely to need as many epochs as today"
+        f"{100 * statistics.fmean(own):.0f} % likely to need as many epochs as today"
         for differs, own in chances.items()
     ]
 

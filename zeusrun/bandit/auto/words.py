@@ -106,14 +106,14 @@ def why_try(now: Assessment, index: int, incumbent: int) -> str:
     """Say why another arm is tried."""
     beliefs = now.beliefs
     worth = 0.0 if now.values is None else float(now.values[index])
-    saving = f"{worth:.2g} runs" if worth >= 1.05 else f"{worth:.0%} of a run"
+    saving = f"{worth:.2g} runs" if worth >= 1.05 else f"{100 * worth:.0f} % of a run"
     arm, best = beliefs.arms[index], beliefs.arms[incumbent]
     another = "another run of it" if arm in now.evidence.results else "trying it"
     more, of = beliefs.mean[index] - beliefs.mean[incumbent], beliefs.covariance
     twice = 2 * (of[index, index] + of[incumbent, incumbent] - 2 * of[index, incumbent])
     chance = math.erfc(more / math.sqrt(max(1e-9, twice))) / 2
     doubt = "but so little is known that" if more > 0 else "and"
-    doubt = f"{doubt} it is cheaper with a probability of {chance:.0%}"
+    doubt = f"{doubt} it is cheaper with a probability of {100 * chance:.0f} %"
     known, shown = "", now.evidence.results.keys() | now.evidence.speeds.keys()
     if shown == {best} and not now.evidence.outdated:
         usual = "larger ones usually cost less" if arm > best else "smaller ones may need less"
@@ -141,7 +141,7 @@ def _compared(now: Assessment, index: int) -> str:
         return "far more expensive than"
     if share >= 0.95:  # 2 times reads better than 99 % more
         return f"{share + 1:.2g} times as expensive as"
-    return f"{abs(share):.0%} {'more expensive' if share >= 0 else 'cheaper'} than"
+    return f"{100 * abs(share):.0f} % {'more expensive' if share >= 0 else 'cheaper'} than"
 
 
 def belief_of(now: Assessment, index: int, bound: Bound | None, why: str | None) -> ArmBelief:

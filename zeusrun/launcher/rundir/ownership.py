@@ -118,7 +118,7 @@ def find_own(home: Path, trial: Trial) -> RunPaths | None:
         return (named or paths) if is_same(record, trial) else None
     # It is damaged, or not yet written: the history alone says whose directory it is. One that is
     # not there may be on another machine of the same name.
-    return named if paths.run_dir.is_dir() else None
+    return named if os.path.isdir(paths.run_dir) else None  # noqa: PTH112 - never raises
 
 
 def _leads_to(run_dir: Path, named: Path) -> bool:

@@ -80,8 +80,8 @@ class Neighbours:
             names = []
         most = f" (most of it: {', '.join(names)})" if names else ""
         return (
-            f"other programs took {self._load.others:.0%} of this machine's CPU time while it "
-            f"trained{most}, so its time and cost are unreliable: they count only where no "
+            f"other programs took {100 * self._load.others:.0f} % of this machine's CPU time while "
+            f"it trained{most}, so its time and cost are unreliable: they count only where no "
             "better ones are known"
         )
 

@@ -280,7 +280,7 @@ def describe_schedule(event: Scheduled, trial: Trial) -> str | None:
     if not least * (1 - _SAME_LENGTH) <= event.steps / epochs <= most * (1 + _SAME_LENGTH):
         return None
     if share > 1:
-        then = f"the run ends after {1 / share:.0%} of the schedule"
+        then = f"the run ends after {100 * (1 / share):.0f} % of the schedule"
     else:
         raises = ", where its next step raises an error" * (event.scheduler == "OneCycleLR")
         ends = math.ceil(event.steps / event.steps_per_epoch)

@@ -112,8 +112,8 @@ class Reports:
         A thread computes that. A job keeps its last digest until it has another one.
         """
         heads = list(heads)
-        known = {job: digest.changes for job, digest in self._digests.items()}
-        stale = [head for head in heads if known.get(head.job) != head.changes]
+        found = [(head, self._digests.get(head.job)) for head in heads]
+        stale = [head for head, known in found if known is None or known.changes != head.changes]
         if stale and self._computing.acquire(blocking=False):
             worker = threading.Thread(target=self._compute, args=(stale,), daemon=True)
             worker.start()
@@ -122,7 +122,8 @@ class Reports:
 
     def pictures_of(self, trial: Trial, trace: PowerTrace | None) -> dict[str, Html | None]:
         """Return the figures of a run that were drawn before, as long as it stays the same."""
-        key = trial.uuid, trial.status, len(trial.curve), len(trace.spans) if trace else 0
+        spans = () if trace is None else trace.spans
+        key = trial.uuid, trial.status, trial.curve, trial.by_samples, spans
         with self._lock:
             drawn = self._pictures.setdefault(key, {})
             self._pictures.move_to_end(key)

@@ -69,7 +69,9 @@ class BucketSearch:
         best = min(range(len(means)), key=means.__getitem__)
         best = best if means[best] < _BETTER * means[0] else 0
         faster = max(means) / means[best] - 1
-        self.why = f"steps of {1000 * means[best]:.3g} ms, up to {faster:.0%} more with others"
+        self.why = (
+            f"steps of {1000 * means[best]:.3g} ms, up to {100 * faster:.0f} % more with others"
+        )
         return self._sizes[best]
 
 
