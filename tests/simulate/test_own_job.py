@@ -154,7 +154,13 @@ def test_a_batch_size_that_only_missed_the_target_never_reaches_it():
         (KNOWN, {"hardware": Hardware(8)}, "no run of job shows its speed on the devices"),
         ([ran(n, 64) for n in range(1, 7)], {}, "what its default batch size, 32, takes"),
         (
-            [*KNOWN, replace(ran(7, 16), status=TrialStatus.OOM, curve=(), epochs=None)],
+            [
+                *KNOWN,
+                *(
+                    replace(ran(n, 16), status=TrialStatus.OOM, curve=(), epochs=None)
+                    for n in (7, 8)
+                ),
+            ],
             {},
             "memory or a crash rules out the default batch size of job, 32; make one the default",
         ),

@@ -85,7 +85,8 @@ def submit(
     if like is not None:
         if job is not None or batch_size is not None:
             raise UsageError(
-                "--like takes the job and the batch size of a past run; leave out the job file and --batch-size"
+                "--like takes the job and the batch size of a past run; leave out the job file "
+                "and --batch-size"
             )
         spec, request = _repeat(like, request)
     elif job is not None:
