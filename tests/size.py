@@ -70,7 +70,7 @@ BUDGETS: Mapping[str, int] = {
     "adapt": 638,
     "analysis": 999,
     "backends": 698,
-    "commands": 2_800,
+    "commands": 2_801,
     "elastic": 1_688,
     "export": 309,
     "gpu and energy": 2_293,
@@ -130,7 +130,7 @@ class Loaded(NamedTuple):
 
 
 WALK_BUDGET = Walk(files=104, stops=367, returns=263)
-LOADED_BUDGET = Loaded(modules=172, lines=19_717)
+LOADED_BUDGET = Loaded(modules=172, lines=19_718)
 
 
 def count_code(text: str, tree: ast.Module) -> int:
