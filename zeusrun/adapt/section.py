@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from zeusrun.trial import Trial
 
 ADAPT_POLICIES = ("noise-scale", "schedule")
-"""The policies of zeusrun, which ``adapt.rank.policies`` implements."""
+"""The built-in policies; ``adapt.rank.policies`` implements them."""
 
 _EVERY = re.compile(r"([1-9][0-9]{0,8}) (epoch|step)s?")
 _ENTRY = re.compile(r"\s*([1-9][0-9]{0,8})\s*:\s*([1-9][0-9]{0,8})\s*")
@@ -177,7 +177,7 @@ class Adapt(PartSection):
     def tell(
         self, sizes: BatchSizes, trial: Trial, fitting: int | None
     ) -> dict[str, Mapping[str, Any]]:
-        """Return how the ranks change the batch size, and what they measure for that."""
+        """Return how the ranks change the batch size, and which gradients they measure for it."""
         chosen, (least, largest) = self.batch_size, self.limits(sizes)
         largest = largest if fitting is None else min(largest, fitting)
         interval, unit = chosen.interval

@@ -31,7 +31,7 @@ _SKIPPED = 2  # steps after each change
 
 @contextlib.contextmanager
 def open_agent(elastic: Elastic, run: Supervised) -> Iterator[Agent]:
-    """Yield what provisions a training, and answers at its endpoint.
+    """Serve the endpoint of an elastic training, and yield the agent that sets its ranks.
 
     Raises ``LaunchError`` if the address of ``elastic.listen`` is taken.
     """
@@ -48,7 +48,7 @@ def open_agent(elastic: Elastic, run: Supervised) -> Iterator[Agent]:
 
 
 class _Provisioning(Agent):
-    """Asks for another rank, or for one less."""
+    """Orders one rank more or one rank less, by what they cost."""
 
     def __init__(self, elastic: Elastic, section: Provision, run: Supervised, board: Board) -> None:
         trial = run.begun.trial
@@ -63,7 +63,7 @@ class _Provisioning(Agent):
         self._provisioner = Provisioner(section, elastic.max, energy_between, samples, table)
 
     def advance(self, progress: Progress) -> None:
-        """Order another number of ranks, if that is due."""
+        """Order another number of ranks, if a change is due."""
         ranks, count = progress.ranks, self._count()
         if count is None:
             return
@@ -72,7 +72,7 @@ class _Provisioning(Agent):
             self._board.order(size, "provisioning")
 
     def conclude(self, progress: Progress) -> None:
-        """No rank is left, and the board is closed."""
+        """Do nothing: all ranks have ended, and the board is closed."""
 
 
 def _open_table(path: Path, by: str) -> Callable[[int, float], None]:

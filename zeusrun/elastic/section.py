@@ -113,7 +113,7 @@ class Elastic(PartSection):
 
     @property
     def excludes(self) -> tuple[str, ...]:
-        """The parts that need a fixed number of ranks."""
+        """The parts of a job that need a fixed number of ranks."""
         return ("watch", "adapt")
 
     @property
@@ -150,7 +150,7 @@ class Elastic(PartSection):
     def tell(
         self, sizes: BatchSizes, trial: Trial, fitting: int | None
     ) -> dict[str, Mapping[str, Any]]:
-        """Return who decides on the number of ranks, and what follows it."""
+        """Return what decides on the number of ranks, and the settings that depend on it."""
         del fitting
         given = self.model_dump(include={"steps", "policy", "batch_size", "learning_rate"})
         more = {"ranks": trial.world_size, "per_device_max": sizes.per_device_max}

@@ -33,11 +33,11 @@ _WEAKEST_FIRST = (EnergySource.ESTIMATED, EnergySource.INTEGRATED, EnergySource.
 
 
 class KnowsSharing(Protocol):
-    """Knows whether others use the same devices."""
+    """Finds whether other programs use the same devices."""
 
     @property
     def shared(self) -> bool | None:
-        """Whether they do; ``None`` if unknown."""
+        """Whether other programs use the devices; ``None`` if unknown."""
         ...
 
 
@@ -58,10 +58,10 @@ class EnergyMonitor(Meter):
         *,
         others: KnowsSharing | None = None,
     ) -> None:
-        """Prepare. Without ``csv_path``, write no file.
+        """Prepare; without ``csv_path``, write no file.
 
-        ``foreign`` finds who shares the GPUs; ``others`` knows who shares what is no GPU. Without
-        them, sharing is unknown.
+        ``foreign`` finds processes that share the GPUs, ``others`` programs that share other
+        devices. Without both, sharing is unknown.
         """
         self._warnings: list[str] = []
         self._metered: list[tuple[Device, EnergyTrack]] = []

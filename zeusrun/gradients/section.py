@@ -36,7 +36,7 @@ class Watch(PartSection):
     def tell(
         self, sizes: BatchSizes, trial: Trial, fitting: int | None
     ) -> dict[str, Mapping[str, Any]]:
-        """Return which statistics of gradients the ranks compute."""
+        """Return the settings of the gradient statistics that the ranks compute."""
         del sizes, trial, fitting
         return {"watch": self.model_dump()}
 

@@ -1,4 +1,4 @@
-"""What the launcher tells each rank of a trial: written once, and read once in each process."""
+"""The plan that the launcher gives to each rank: written once, read once in each process."""
 
 from __future__ import annotations
 
@@ -16,27 +16,28 @@ _INTEGERS = {
     *("given_batch_size", "ranks"),
 }
 _FLOATS = {"learning_rate", "target", "given_learning_rate"}
-# Outside zeusrun, a variable of such a name is somebody else's.
+# Outside zeusrun, variables with these names belong to other programs.
 _INSIDE = {"attempt", "target", "given_batch_size", "given_learning_rate", "ranks", "parts"}
 
 
 @dataclass(frozen=True)
 class RankPlan:
-    """The choices for a trial, and where its files are; ``None``: not chosen, or outside zeusrun.
+    """The choices for a trial and the paths of its files.
 
-    Each is the variable ``ZEUSRUN_<NAME>`` of the environment. docs/training-script.md promises
-    those above ``given_batch_size`` to scripts; the others are for the hooks.
+    Each field is an environment variable, ``ZEUSRUN_<NAME>``. A field is ``None`` if nothing was
+    chosen, or outside zeusrun. docs/training-script.md promises the fields above
+    ``given_batch_size`` to scripts; the others are for the hooks.
 
     Attributes:
         run_dir: The folder of the run, on the host of the rank.
         batch_size: Samples per optimizer step over all ranks.
-        micro_batch_size: The most samples of a rank in a forward pass.
-        given_batch_size: What the script gives to its data loaders, over all ranks, if a hook
-            replaces it.
-        given_learning_rate: The same of the learning rate.
-        ranks: At the start, if their number may change.
-        secrets: Names of variables, with commas between them.
-        parts: What each part of the job tells its rank side, by its key of the job file.
+        micro_batch_size: The largest number of samples of a rank in a forward pass.
+        given_batch_size: The batch size over all ranks that the script gives to its data loaders,
+            if a hook replaces it.
+        given_learning_rate: The learning rate of the script, if a hook replaces it.
+        ranks: The number of ranks at the start, if it may change.
+        secrets: The names of secret environment variables, separated by commas.
+        parts: The values for the rank side of each part, by the part's key in the job file.
     """
 
     job: str | None = None
@@ -61,7 +62,7 @@ class RankPlan:
     parts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def variables(self) -> dict[str, str]:
-        """Return the variables of the environment."""
+        """Return the plan as environment variables."""
         texts = {}
         for name in (each.name for each in fields(self)):
             value = getattr(self, name)
@@ -76,7 +77,7 @@ class RankPlan:
         """Read the plan from the environment of a rank.
 
         Raises:
-            ValueError: If a variable has another kind of value, which zeusrun does not write.
+            ValueError: If the value of a variable has the wrong type. zeusrun writes no such value.
         """
         known: dict[str, Any] = {}
         inside = bool(variables.get(_variable("trial")))
@@ -86,7 +87,7 @@ class RankPlan:
         return cls(**known)
 
     def meets_target(self, metric: str, value: float) -> bool:
-        """Whether a reported value ends the training at once, and not only if zeusrun asks to."""
+        """Whether a reported value ends the training at once, without a request of the launcher."""
         if metric != self.metric or self.on_target != "stop" or self.target is None:
             return False
         goal = self.target, self.mode or "max"

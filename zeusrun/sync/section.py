@@ -159,7 +159,7 @@ class Sync(PartSection):
 
     @property
     def excludes(self) -> tuple[str, ...]:
-        """``elastic``: new ranks would have to join what the ranks agree on."""
+        """``elastic``, because a new rank cannot join this synchronization."""
         return ("elastic",) if self.needs_hooks else ()
 
     def check(self, data: Mapping[str, Any]) -> None:
@@ -176,12 +176,12 @@ class Sync(PartSection):
     def tell(
         self, sizes: BatchSizes, trial: Trial, fitting: int | None
     ) -> dict[str, Mapping[str, Any]]:
-        """Return how the ranks agree, unless it is by NCCL's all-reduce."""
+        """Return how the ranks synchronize; nothing for NCCL's all-reduce."""
         del sizes, trial, fitting
         return {"sync": self.model_dump(exclude={"nccl"})} if self.needs_hooks else {}
 
     def variables(self) -> dict[str, str]:
-        """Return the variables of NCCL."""
+        """Return environment variables for NCCL."""
         return self.nccl_variables
 
 

@@ -1,7 +1,7 @@
-"""What looks after the training of a rank: the hooks of zeusrun itself, and the parts of the job.
+"""Agents that follow the training of a rank: hooks of zeusrun itself, and parts of the job.
 
-``WorkerEnvironment.agents`` is the one list of them. Each agent gets what it needs when it is
-made, and overrides what it wants to hear of.
+``WorkerEnvironment.agents`` is the only list of them. An agent gets the objects that it needs when
+it is created, and overrides the methods of the events that it handles.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 
 class RankAgent:
-    """One of those that look after the training of this rank.
+    """Follows the training of this rank. Hooks call its methods; by default, they do nothing.
 
     Attributes:
-        modules: Those of torch that it hooks into.
-        must_hook: Whether a training without its hooks would be wrong, so that an error of
-            ``hook`` ends the script.
-        rates: Changes the learning rate of each step; ``None`` if it stays.
-        loader_control: Changes what ``run.loader`` yields; ``None`` if that stays.
+        modules: The names of the torch modules that it hooks into.
+        must_hook: Whether an error in ``hook`` ends the script, because a training without the
+            hooks would be wrong.
+        rates: Changes the learning rate of each step; ``None`` if the agent does not change it.
+        loader_control: Changes the batches of ``run.loader``; ``None`` if the agent does not.
     """
 
     modules: ClassVar[AbstractSet[str]] = frozenset()
@@ -36,115 +36,121 @@ class RankAgent:
     loader_control: LoaderControl | None = None
 
     def hook(self, module: ModuleType) -> None:
-        """Hook into one of ``modules``, which has just been executed."""
+        """Install hooks in one of ``modules``, which has just been imported."""
 
     def watch(self, model: object) -> None:
-        """Take in a model that the script gives to ``zeusrun.watch``."""
+        """Handle a model that the script passes to ``zeusrun.watch``."""
 
     def build(self, optimizer: Any) -> None:
-        """Take in that the script builds an optimizer."""
+        """Handle an optimizer that the script creates."""
 
     def before_step(self) -> None:
-        """Take in that an optimizer is about to step."""
+        """Handle the start of an optimizer step."""
 
     def after_step(self) -> None:
-        """Take in that an optimizer has stepped; also one whose steps do not count."""
+        """Handle the end of an optimizer step, even of an optimizer whose steps are not counted."""
 
     def count_step(self, optimizer: Any) -> None:
-        """Take in a step that counts, once the observer has credited it to a loader."""
+        """Handle a counted step, after the observer has found the loader that fed it."""
 
     def begin_pass(self, part: Pass, loader: Any) -> None:
-        """Take in that a pass over a loader begins."""
+        """Handle the start of a pass over a loader."""
 
     def feed(self, feed: Feed, *, early: bool) -> None:
-        """Take in that a loader feeds optimizer steps; ``early``: among the first of the run."""
+        """Handle a loader that feeds optimizer steps.
+
+        ``early``: whether this step is one of the first steps of the run.
+        """
 
     def go_on(self, fed: Pass | None) -> None:
-        """Take in that the training goes on: a step has been made, fed by a pass.
+        """Handle a sign that the training continues: a step that the pass ``fed`` has fed.
 
-        ``None``: another pass over the training data begins, or no pass has fed the step.
+        ``fed`` is ``None`` if no pass has fed the step, or if another pass over the training data
+        begins.
         """
 
     def end_pass(self, part: Pass) -> None:
-        """Take in that all batches of a pass have been yielded."""
+        """Handle the end of a pass: the loader has yielded all batches."""
 
     def end_epoch(self) -> None:
-        """Take in that all ranks end an epoch here, or are about to evaluate."""
+        """Handle a point at which all ranks end an epoch or are about to evaluate."""
 
     def count(self) -> tuple[int | None, int | None] | None:
-        """Return the samples and the optimizer steps so far; ``None`` if it does not count them."""
+        """Return the samples and optimizer steps so far; ``None`` if it does not count them."""
         return None
 
     def conclude(self) -> None:
-        """Record what is not recorded yet, at the end of the script."""
+        """Record, at the end of the script, everything that is not recorded yet."""
 
     def agree_on_stop(self, *, wishes: bool) -> bool | None:
         """Return whether all ranks stop now; ``None`` to let a collective call decide.
 
-        ``wishes``: whether this rank wants to.
+        ``wishes``: whether this rank wants to stop.
         """
         del wishes
         return None
 
     def step(self) -> AbstractContextManager[None] | None:
-        """Return the context of a step for ``run.step``; ``None`` if it needs none."""
+        """Return a context manager for ``run.step``; ``None`` if the agent needs no context."""
         return None
 
 
 class LoaderControl:
-    """Changes what ``run.loader`` yields; this one changes nothing."""
+    """Changes the batches that ``run.loader`` yields. This base class changes nothing."""
 
     def prepare(self, batch_size: int) -> None:
-        """Take in the first batch size, over all ranks.
+        """Set the batch size of the first step, in samples over all ranks.
 
         Raises:
             RuntimeError: If a class of the job file's policy cannot be created.
         """
 
     def is_training(self, loader: object, epoch: int | None) -> bool:
-        """Whether a loader that begins to yield batches yields those of an epoch's training."""
+        """Whether a loader is about to yield the training batches of an epoch."""
         del loader, epoch
         return False
 
     def begin_epoch(
         self, loader: object, epoch: int | None, samples: int, *, drop_last: bool
     ) -> int | None:
-        """Begin an epoch of the training; return its number, ``None`` to leave it to the loader.
+        """Begin a training epoch; return its number, or ``None`` to let the loader number it.
 
         Args:
-            loader: Yields its batches.
-            epoch: Its number, from 1, if the script has set it.
-            samples: In the epoch.
-            drop_last: Whether a batch that is not full is left out.
+            loader: The loader that yields the batches of the epoch.
+            epoch: The number of the epoch, from 1; ``None`` if the script has not set it.
+            samples: The number of samples in the epoch.
+            drop_last: Whether the last batch is dropped if it is not full.
         """
 
     def enter(self, exchange: Callable[[Any], Any]) -> None:
-        """Begin a pass, an evaluation with the same loader included.
+        """Begin a pass over the loader, for training or for evaluation.
 
-        ``exchange`` returns where the loader is in its epoch; with an argument, it continues there.
+        ``exchange(None)`` returns the position of the loader in its epoch; ``exchange(position)``
+        lets the loader continue at that position.
         """
 
     def before_step(self) -> None:
-        """Take in that the batches of a step begin."""
+        """Handle the first micro-batch of a step, before the loader yields it."""
 
     def after_batch(self, micro: MicroBatch, batches: Batches) -> bool:
-        """Take in that a micro-batch was used; return whether batch size or ranks have changed."""
+        """Handle a used micro-batch; return whether the batch size or the ranks have changed."""
         if micro.is_last:
             batches.position = micro.end
         return False
 
     def after_epoch(self) -> None:
-        """Take in that all batches of an epoch have been used."""
+        """Handle the end of an epoch: the script has used all batches."""
 
     def end_pass(self, loader: object) -> None:
         """End a pass: the loader yields no more batches, or the script has left the loop."""
 
     def sizes(self, first: int, limit: int | None) -> tuple[int, int | None]:
-        """Return the present batch size, over all ranks, and the most samples of a micro-batch.
+        """Return the present batch size over all ranks, and the largest micro-batch, in samples.
 
-        ``first``, ``limit``: those of the first step; ``None``: any number of samples.
+        ``first`` and ``limit`` are the two values at the first step. ``None`` instead of the
+        largest micro-batch means that its size is not limited.
         """
         return first, limit
 
     def change_ranks(self) -> None:
-        """Take in that the batches are divided among other ranks from now on."""
+        """Handle a change of the ranks among which the batches are divided."""

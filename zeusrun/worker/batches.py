@@ -17,9 +17,9 @@ class MicroBatch(NamedTuple):
     """A micro-batch of this rank.
 
     Attributes:
-        end: Samples of the epoch up to the end of its step, over all ranks.
-        step_samples: Samples of its step, over all ranks.
-        weight: Its share of this rank's samples in the step.
+        end: Samples of the epoch up to the end of the step of this micro-batch, over all ranks.
+        step_samples: Samples in the step, over all ranks.
+        weight: The share of this micro-batch in this rank's samples of the step, from 0 to 1.
         is_first: Whether it is the first of the step.
         is_last: Whether it is the last of the step.
     """
@@ -35,12 +35,12 @@ class Batches(Sampler[list[int]]):
     """Yields the indices of this rank's micro-batches, from a position in the epoch on.
 
     Attributes:
-        position: Samples of the epoch whose steps are over, over all ranks.
-        global_batch_size: Of the steps after this position.
+        position: Samples in the finished steps of the epoch, over all ranks.
+        global_batch_size: Samples per step after this position, over all ranks.
         micro_batch_size: The largest number of samples in a micro-batch; ``None``: any.
-        rank: This one.
-        num_replicas: The number of ranks, by the name of a ``DistributedSampler``.
-        planned: The micro-batches that were sampled, and not yet yielded by the loader.
+        rank: The number of this rank, from 0.
+        num_replicas: The number of ranks; ``DistributedSampler`` has the same name for it.
+        planned: The micro-batches that were sampled, but that the loader has not yielded yet.
     """
 
     def __init__(self, total: int, rank: int, ranks: int, *, drop_last: bool) -> None:
@@ -59,22 +59,22 @@ class Batches(Sampler[list[int]]):
 
     @property
     def step_samples(self) -> int:
-        """Samples of this rank in a whole step; observed in place of the batches."""
+        """Samples of this rank in a whole step. The observer reads it in place of the batches."""
         return share(min(self.global_batch_size, self._total), self.num_replicas, self.rank)
 
     @property
     def is_resumed(self) -> bool:
-        """Whether steps of this epoch are over, so that a new iterator continues the epoch."""
+        """Whether a step of this epoch is finished, so that a new iterator continues the epoch."""
         return self.position > 0
 
     @property
     def rest(self) -> int:
-        """Samples of the epoch that are left, over all ranks."""
+        """Remaining samples of the epoch, over all ranks."""
         return 0 if self.is_over else self._total - self.position
 
     @property
     def is_over(self) -> bool:
-        """Whether the epoch has no further step."""
+        """Whether the epoch has no step left."""
         return not self._next_step(self.position)
 
     def begin(self, order: torch.Tensor) -> None:
@@ -82,7 +82,7 @@ class Batches(Sampler[list[int]]):
         self._order, self.position = order, 0
 
     def _next_step(self, position: int) -> int:
-        """Return the samples of the step at a position, over all ranks; 0 if the epoch is over."""
+        """Return the samples of the step at a position, over all ranks; 0 after the last step."""
         rest = self._total - position
         if self._drop_last:
             return self.global_batch_size if rest >= self.global_batch_size else 0
@@ -93,7 +93,7 @@ class Batches(Sampler[list[int]]):
         position = self.position
         while samples := self._next_step(position):
             chunk = self._order[position : position + samples]
-            if samples < self.num_replicas:  # ranks have joined since; none may have an empty batch
+            if samples < self.num_replicas:  # ranks have joined; no rank may get an empty batch
                 chunk = chunk.repeat(math.ceil(self.num_replicas / samples))[: self.num_replicas]
             own = chunk[self.rank :: self.num_replicas].tolist()
             sizes = self._cut(samples)
@@ -120,7 +120,7 @@ class Batches(Sampler[list[int]]):
 
 
 def next_chunk(rest: int, global_batch_size: int, ranks: int) -> int:
-    """Return the samples of the next step, over all ranks, with ``rest`` left in the epoch.
+    """Return the samples of the next step over all ranks; ``rest`` samples of the epoch remain.
 
     If the last step would have fewer samples than ranks, the last two steps share their samples
     evenly, or become one step if the batch size is one sample a rank.
@@ -131,7 +131,7 @@ def next_chunk(rest: int, global_batch_size: int, ranks: int) -> int:
 
 
 def share(samples: int, ranks: int, rank: int) -> int:
-    """Return the samples of a rank in a step; if they are uneven, the first ranks have one more."""
+    """Return the samples of a rank in a step; the first ranks may have one sample more."""
     return (samples - rank + ranks - 1) // ranks
 
 

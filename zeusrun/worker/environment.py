@@ -33,17 +33,17 @@ class WorkerEnvironment:
     """One rank of a trial, read from the variables that the launcher has set.
 
     Attributes:
-        plan: What the launcher has decided for the trial.
+        plan: The decisions of the launcher for the trial.
         rank: This process among all, from 0; of a process that the script has started, its own.
         world_size: Number of processes.
         restart: How often torchrun has restarted the ranks.
         grace_period_s: Seconds that a rank has to end.
         active: Whether zeusrun started this process.
-        agents: What looks after the training of this rank; empty until hooks are installed.
+        agents: The agents that follow the training of this rank; empty until hooks are installed.
         epoch: The present one of ``Run.epochs``, from 1; ``None`` if the script does not use it.
         is_stopping: Whether the training should end.
-        external_sigterm: Whether one that zeusrun did not send has ended the training.
-        slot: The number of this process where ranks come and go, which it keeps; else ``None``.
+        external_sigterm: Whether a SIGTERM that zeusrun did not send has ended the training.
+        slot: The fixed number of this process in an elastic training; ``None`` in other trainings.
         since: The generation in which the others trained when it began; 0 at the start.
         grouped: Whether this process was seen in a process group.
         is_grown: Whether it is in one with processes that zeusrun has not started.
@@ -91,7 +91,7 @@ class WorkerEnvironment:
 
     @property
     def _ranks_at_start(self) -> int:
-        """The ranks among which batch sizes were divided; there may be others by now."""
+        """The number of ranks among which batch sizes were divided; it may have changed since."""
         return self.plan.ranks or self.world_size
 
     @property

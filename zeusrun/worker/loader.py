@@ -27,9 +27,9 @@ class AdaptiveLoader(DataLoader[Any]):
     call ``backward`` within ``sync(network)``, and let the optimizer step if ``is_step``.
 
     Args:
-        environment: This rank.
-        control: Changes the batch size, or the ranks; by default, both stay.
-        dataset: One with a length.
+        environment: The environment of this rank.
+        control: Changes the batch size or the ranks; the default changes neither.
+        dataset: A dataset with a length.
         batch_size: The first one, of this rank.
         shuffle: Whether each epoch has another order.
         seed: Of the orders; the same on every rank.
@@ -78,8 +78,8 @@ class AdaptiveLoader(DataLoader[Any]):
         self._first = batch_size * ranks
         plan = environment.plan
         if environment.slot is not None and plan.batch_size is not None:
-            self._first = plan.batch_size  # it need not divide evenly
-        self._limit: int | None = None  # of a micro-batch of the first steps
+            self._first = plan.batch_size  # it may not be divisible by the number of ranks
+        self._limit: int | None = None  # largest micro-batch of the first steps, in samples
         if (plan.accumulation_steps or 1) > 1:
             self._limit = plan.micro_batch_size or self._first // ranks
         control.prepare(self._first)
@@ -184,7 +184,7 @@ class AdaptiveLoader(DataLoader[Any]):
         size, limit = self._control.sizes(self._first, self._limit)
         batches.global_batch_size, batches.micro_batch_size = size, limit
         if has_changed:
-            self._control.change_ranks()  # again: now, the batches are those of these ranks
+            self._control.change_ranks()  # again: the batches now belong to these ranks
 
     def _shuffle_samples(self) -> torch.Tensor:
         """Return the order of the samples in this epoch, the same on every rank."""

@@ -1,4 +1,4 @@
-"""What is known of a data loader, and of a pass over it."""
+"""Facts about a data loader, and about a pass over it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _MAX_QUEUED = 1000
-_MAX_SIZES = 2  # a loader has one size of batches, and a smaller last one
+_MAX_SIZES = 2  # a loader has one batch size, and a smaller last batch
 
 
 class Taken(NamedTuple):
-    """What an optimizer step has taken from a loader."""
+    """The batches and samples that an optimizer step has taken from a loader."""
 
     batches: int
     samples: int
@@ -28,23 +28,23 @@ class Feed:
     """A data loader, over all its passes."""
 
     nominal: int | None = None  # the batch size of its batch sampler; ``None`` if it has none
-    replicas: int | None = None  # ranks among which its sampler divides the data, if it says so
+    replicas: int | None = None  # ranks among which its sampler divides the data; ``None``: unknown
     data: int | None = None  # samples of its dataset; ``None`` if it has no length
-    length: int | None = None  # batches in a pass, as it says
+    length: int | None = None  # batches in a pass, by ``len``; ``None``: unknown
     loader: Callable[[], Any] = lambda: None  # ``None`` once the script has dropped it
     sizes: set[int | None] = field(default_factory=set)  # of the batches seen
-    passes: int = 0  # in which an optimizer stepped
-    reads_ahead: bool = False  # whether a step found no new batch: it was yielded before
-    left: tuple[str, ...] = ()  # where it was built, if it kept its batch size (``hooks/apply.py``)
+    passes: int = 0  # passes in which an optimizer has stepped
+    reads_ahead: bool = False  # whether a step found no new batch, because of prefetching
+    left: tuple[str, ...] = ()  # where it was built, if its batch size stayed (``hooks/apply.py``)
 
     def sees(self, size: int | None) -> None:
-        """Take in the size of a batch; ``None`` if the loader does not form batches."""
+        """Add the size of a batch; ``None`` if the loader does not form batches."""
         if len(self.sizes) <= _MAX_SIZES:
             self.sizes.add(size)
 
     @property
     def is_sized(self) -> bool:
-        """Whether its batches have one size; if it varies, that of a step cannot be named."""
+        """Whether all batches, except a smaller last one, have the same known size."""
         return bool(self.sizes) and None not in self.sizes and len(self.sizes) <= _MAX_SIZES
 
 
@@ -55,13 +55,13 @@ class Pass:
     feed: Feed
     pending: int = 0  # batches since the last optimizer step
     steps: int = 0  # optimizer steps so far
-    last: Taken = NOTHING  # by the last step, unless it is the first one
-    whole: Taken = NOTHING  # by the first step, if no other one follows in the pass
+    last: Taken = NOTHING  # taken by the last step, unless it is the first step
+    whole: Taken = NOTHING  # taken by the first step, if the pass has no other step
     ended: bool = False  # all batches have been yielded
     queued: deque[int | None] = field(default_factory=lambda: deque(maxlen=_MAX_QUEUED))
-    limit: int | None = None  # batches that it still has; ``None``: all
-    samples: int = 0  # in the batches since the last step; ``queued``: of those on their way
-    backwards: int = 0  # backward passes of models that agree, before it began
+    limit: int | None = None  # batches that it may still yield; ``None``: no limit
+    samples: int = 0  # in the batches since the last step; ``queued``: sizes of prefetched batches
+    backwards: int = 0  # backward passes of synchronized models before this pass began
 
     def check_limit(self) -> None:
         """Raise ``StopIteration`` if no batch is left."""

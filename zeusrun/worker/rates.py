@@ -11,21 +11,21 @@ if TYPE_CHECKING:
 
 
 def find_factor(rule: str, ratio: float) -> float:
-    """Return the factor of the learning rate: ``none``, ``linear`` or ``sqrt`` in the batch size.
+    """Return the factor of the learning rate for a rule: ``none``, ``linear`` or ``sqrt``.
 
-    ``ratio``: the batch size divided by the first one.
+    ``ratio``: the batch size divided by the first batch size.
     """
     return {"linear": ratio, "sqrt": math.sqrt(ratio)}.get(rule, 1.0)
 
 
 class Rates:
-    """Changes the learning rate of every optimizer while the batch size differs from the first one.
+    """Scales the learning rate of every optimizer while the batch size is not the first one.
 
-    The change lasts for one optimizer step at a time. So the script's scheduler and its checkpoints
-    contain the unchanged values.
+    Each change lasts for one optimizer step. So the script's scheduler and its checkpoints contain
+    the unchanged values.
 
     Attributes:
-        factor: Of the learning rate.
+        factor: The factor by which the learning rate is multiplied.
         scheduled: The learning rate that the script has set for the first parameter group; ``None``
             before the first step.
     """

@@ -74,7 +74,7 @@ class Run:
         return float(default) if chosen is None else chosen
 
     def _ask(self, choice: str) -> RankPlan:
-        """Record that the script asks for a choice of the launcher; return all choices."""
+        """Record that the script reads a choice of the launcher; return all choices."""
         self._environment.record_asked(choice)
         return self._environment.plan
 

@@ -1,4 +1,4 @@
-"""Classes of the user that the job file names, and how what they do is described."""
+"""Creates objects of user classes that the job file names, and describes their values."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ if TYPE_CHECKING:
 
 
 def create_policy(key: str, name: str, methods: Sequence[str]) -> Any:  # noqa: ANN401 - of any class
-    """Return an object of a class of the user; ``key``: of the job file, which names the class.
+    """Return an object of a user class; ``key`` is the key of the job file that names the class.
 
-    Raises ``RuntimeError`` if it cannot be created, or has none of the methods.
+    Raises ``RuntimeError`` if the object cannot be created, or has none of ``methods``.
     """
     module, _, class_name = name.partition(":")
     try:
@@ -32,7 +32,7 @@ def create_policy(key: str, name: str, methods: Sequence[str]) -> Any:  # noqa: 
 
 
 def describe(value: object) -> str:
-    """Return a value or an exception of the user as one short line."""
+    """Return a value or an exception of user code as one short line."""
     try:
         is_error = isinstance(value, BaseException)
         text = f"{type(value).__name__}: {value}" if is_error else repr(value)

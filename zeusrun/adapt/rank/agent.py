@@ -1,4 +1,4 @@
-"""The section ``adapt`` inside a rank: the batch size of ``run.loader``, and the learning rate."""
+"""The section ``adapt`` inside a rank: sets the batch size of ``run.loader`` and learning rates."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def join(hooks: Hooks, given: Mapping[str, Any]) -> AdaptAgent:
-    """Return what changes the batch size, as the section says."""
+    """Return the agent that changes the batch size by the policy of the section."""
     watch = cast("GradientAgent | None", hooks.parts.get("watch"))
 
     def noise() -> NoiseScale | None:
@@ -27,7 +27,7 @@ def join(hooks: Hooks, given: Mapping[str, Any]) -> AdaptAgent:
 
 
 class AdaptAgent(RankAgent):
-    """Changes the batch size of a training."""
+    """Changes the batch size, and with it the learning rate, while a training runs."""
 
     def __init__(self, control: Control) -> None:
         self.loader_control = self._control = control

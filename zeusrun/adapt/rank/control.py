@@ -57,7 +57,7 @@ class Control(LoaderControl):
         self._warnings: set[str] = set()
 
     def prepare(self, batch_size: int) -> None:
-        """See ``LoaderControl.prepare``. No rank has trained by then."""
+        """See ``LoaderControl.prepare``. No rank has trained before this call."""
         if self._first:
             return
         self._first = self.batch_size = batch_size
@@ -66,7 +66,7 @@ class Control(LoaderControl):
     def is_training(self, loader: object, epoch: int | None) -> bool:
         """See ``LoaderControl.is_training``.
 
-        It is none if this epoch has taken steps, or if another loader yields its batches.
+        ``False`` if this epoch has taken steps, or if another loader yields the training batches.
         """
         from torch import is_grad_enabled  # noqa: PLC0415 - the script has imported it
 
@@ -77,7 +77,7 @@ class Control(LoaderControl):
     def begin_epoch(
         self, loader: object, epoch: int | None, samples: int, *, drop_last: bool
     ) -> int:
-        """See ``LoaderControl.begin_epoch``; decides on the batch size.
+        """See ``LoaderControl.begin_epoch``. Decides on the batch size.
 
         Raises:
             ValueError: If the ranks disagree at the first epoch.

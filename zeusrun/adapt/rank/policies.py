@@ -61,7 +61,7 @@ class Plan:
 
     @classmethod
     def read(cls, given: Mapping[str, Any]) -> Plan:
-        """Read what the section ``adapt`` tells its rank side."""
+        """Read the values that the section ``adapt`` gives to its rank side."""
         rest = dict(given)
         names = ("minimum", "maximum", "growth", "per_device_max", "schedule")
         return cls(limits=Limits(**{name: rest.pop(name) for name in names}), **rest)

@@ -43,7 +43,7 @@ class AdaptationState:
 
 
 def state_path(environment: WorkerEnvironment) -> Path | None:
-    """Return the file of the state; ``None`` outside zeusrun."""
+    """Return the path of the state file; ``None`` outside zeusrun."""
     run_dir = environment.plan.run_dir
     return Path(run_dir, ADAPT_STATE) if run_dir else None
 

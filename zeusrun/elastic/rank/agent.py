@@ -1,4 +1,4 @@
-"""The section ``elastic`` inside a rank: who trains together, from one pass or step to the next."""
+"""The section ``elastic`` inside a rank: the ranks may change between passes or steps."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 
 def join(hooks: Hooks, given: Mapping[str, Any]) -> RankAgent:
-    """Return what lets this rank follow the others; a process that a rank starts follows none."""
+    """Return the agent of an elastic rank.
+
+    A process that a rank has started gets an agent that does nothing.
+    """
     environment = hooks.environment
     if environment.slot is None or not hooks.launched:
         return RankAgent()
@@ -30,12 +33,12 @@ def join(hooks: Hooks, given: Mapping[str, Any]) -> RankAgent:
 
 
 class ElasticAgent(RankAgent):
-    """Lets the ranks of a training change.
+    """Changes the ranks of a training between passes or steps.
 
     Args:
-        member: This process.
-        epochs: The passes of an unedited script.
-        observer: Knows the loader that feeds the steps.
+        member: This process as a member of the training.
+        epochs: Handles the passes of an unedited script.
+        observer: Finds the loader that feeds the steps.
     """
 
     modules = frozenset(hook.MODULES)
@@ -48,7 +51,7 @@ class ElasticAgent(RankAgent):
 
     @property
     def is_alone(self) -> bool:
-        """Whether this process is a newcomer that has not joined the others."""
+        """Whether this process is a new rank that has not joined the others yet."""
         return self._member.is_alone
 
     def hook(self, module: ModuleType) -> None:
@@ -56,7 +59,7 @@ class ElasticAgent(RankAgent):
         hook.install(module, self._member)
 
     def begin_pass(self, part: Pass, loader: Any) -> None:
-        """See ``RankAgent.begin_pass``; here, the ranks of an unedited script may change."""
+        """See ``RankAgent.begin_pass``. The ranks of an unedited script may change here."""
         if self._epochs.begin(loader, is_training=part.feed is self._observer.training):
             self._observer.change_ranks()
         part.limit = 1 if self.is_alone else None
@@ -71,18 +74,18 @@ class ElasticAgent(RankAgent):
 
 
 class _ElasticControl(LoaderControl):
-    """Divides what ``run.loader`` yields among the present ranks."""
+    """Divides the batches of ``run.loader`` among the present ranks."""
 
     def __init__(self, member: Member) -> None:
         self._member = member
 
     def is_training(self, loader: object, epoch: int | None) -> bool:
-        """Every pass: an evaluation is divided, too."""
+        """See ``LoaderControl.is_training``. An evaluation is also divided among the ranks."""
         del loader, epoch
         return True
 
     def enter(self, exchange: Callable[[Any], Any]) -> None:
-        """See ``LoaderControl.enter``; a newcomer joins the others here."""
+        """See ``LoaderControl.enter``. A new rank joins the others here."""
         self._member.parts["loader"] = exchange
         self._member.enter()
 
@@ -92,7 +95,7 @@ class _ElasticControl(LoaderControl):
         if member.is_lost:
             if member.is_made:
                 batches.position = micro.end
-            member.recover()  # else the step is made again
+            member.recover()  # if the step was not made, the ranks repeat it
             return True
         super().after_batch(micro, batches)
         return micro.is_last and member.after_step(batches.rest)

@@ -1,4 +1,4 @@
-"""Whether a process is there, and whether it waits for others: said here, and seen."""
+"""Heartbeats of the ranks: whether a process is alive, and whether it waits for others."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def is_in_collective(frame: FrameType | None) -> bool:
 
 
 def begin_beat(board: Board, place: Place) -> None:
-    """Say on the board, in a thread, that this process is there, and whether it waits."""
+    """Write heartbeats to the board from a thread, with whether this process waits for others."""
     args = (board, place, threading.main_thread().ident or 0)
     threading.Thread(target=_beat, args=args, name="zeusrun-beat", daemon=True).start()
 

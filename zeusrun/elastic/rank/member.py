@@ -35,10 +35,11 @@ class Member:
     """This process in an elastic training.
 
     Args:
-        environment: This rank; its rank and world size change with the generations.
-        given: What the section says of the size, and what follows it.
-        observer: Knows the samples so far.
-        clock: Counts the steps; ``None`` if they cannot be counted.
+        environment: The environment of this rank; its rank and world size change with each
+            generation.
+        given: The settings of the number of ranks, and of the values that depend on it.
+        observer: Counts the samples so far.
+        clock: Counts the steps; ``None`` if steps cannot be counted.
 
     Attributes:
         tracked: The objects whose state a newcomer receives.
@@ -47,8 +48,8 @@ class Member:
         is_made: Whether the optimizer had stepped by then, so that the step is complete.
         parts: What a newcomer receives besides the state of the objects: each function returns its
             part, or takes over the argument if that is not ``None``.
-        observer: As given.
-        board: What the agent and the other ranks say.
+        observer: The argument.
+        board: The messages of the agent and of the other ranks.
         scale: The batch size that follows the number of ranks, if it does.
     """
 

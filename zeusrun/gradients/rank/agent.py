@@ -18,13 +18,13 @@ _MODELS, _SCALER = "torch.nn.parallel.distributed", "torch.amp.grad_scaler"
 
 
 def join(hooks: Hooks, given: Mapping[str, Any]) -> GradientAgent:
-    """Return what measures the gradients of this rank, as the section says."""
+    """Return the agent that measures the gradients of this rank."""
     interval = given["noise_scale"]["interval"]
     return GradientAgent(WatchedModels(hooks.environment, interval, hooks.observer))
 
 
 class GradientAgent(RankAgent):
-    """Measures each ``DistributedDataParallel``, and the models of ``zeusrun.watch``."""
+    """Measures the gradients of ``DistributedDataParallel`` and ``zeusrun.watch`` models."""
 
     modules = frozenset({_MODELS, _SCALER})
 
@@ -54,7 +54,7 @@ class GradientAgent(RankAgent):
         self.models.flush()
 
     def _follow_scale(self, cls: Any) -> None:
-        """Follow by what a ``GradScaler`` multiplies the loss of a step."""
+        """Record the factor by which a ``GradScaler`` multiplies the loss of a step."""
 
         def scale(scaler: Any, *_: Any, **__: Any) -> None:
             if scaler._scale is not None:
@@ -67,7 +67,7 @@ class GradientAgent(RankAgent):
         wrap(cls, "update", update)
 
     def _compose(self, cls: Any, allreduce: Any) -> None:
-        """Keep the communication hooks that the script registers; a model takes but one."""
+        """Combine zeusrun's communication hook with the script's: a model accepts only one."""
         register, register_builtin = cls.register_comm_hook, cls._register_builtin_comm_hook
         compose = self.models.compose
 

@@ -52,15 +52,15 @@ class BackwardPass:
 
 
 class Reduction(Protocol):
-    """How the ranks average in the place of the backend's all-reduce."""
+    """Averages gradients over the ranks, in place of the backend's all-reduce."""
 
     @property
     def is_mean(self) -> bool:
-        """Whether that returns the mean of all ranks."""
+        """Whether ``hook`` returns the mean over all ranks."""
         ...
 
     def hook(self, bucket: GradBucket) -> Future[Tensor]:
-        """Average a bucket."""
+        """Average the gradients of a bucket over the ranks."""
         ...
 
 

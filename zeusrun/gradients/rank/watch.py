@@ -38,8 +38,8 @@ class WatchedModel:
         index: Its number among the models of the script, from 0.
         parameters: The tensors.
         interval: Steps between two measurements.
-        observer: Knows the samples so far.
-        window: Returns the half-life of averages in samples, and the present epoch.
+        observer: Counts the samples so far.
+        window: Returns the half-life of the averages in samples, and the number of the epoch.
 
     Attributes:
         parameters: Their number of elements.

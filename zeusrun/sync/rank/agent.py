@@ -22,18 +22,18 @@ _MODELS, _SCALER = "torch.nn.parallel.distributed", "torch.amp.grad_scaler"
 
 
 def join(hooks: Hooks, given: Mapping[str, Any]) -> SyncAgent:
-    """Return what lets the models of this rank agree with those of the others."""
+    """Return the agent that synchronizes the models of this rank with the other ranks."""
     observer, watch = hooks.observer, cast("GradientAgent | None", hooks.parts.get("watch"))
     models = SyncedModels(hooks.environment, given, observer)
     return SyncAgent(models, None if watch is None else watch.models)
 
 
 class SyncAgent(RankAgent):
-    """Lets each ``DistributedDataParallel`` agree as the job file says.
+    """Synchronizes each ``DistributedDataParallel`` model as the job file says.
 
     Args:
-        models: Those of this process.
-        watched: Measures their gradients; ``None`` if nothing does.
+        models: The synchronized models of this process.
+        watched: Measures the gradients of the models; ``None`` without the section ``watch``.
     """
 
     modules = frozenset({_MODELS, _SCALER})
@@ -79,7 +79,7 @@ class SyncAgent(RankAgent):
     def _attach(self, cls: Any) -> None:
         begin, watched = cls.__init__, self._watched
 
-        # An error is raised: the ranks would agree in another way.
+        # An error is not caught: without the hook, the ranks would synchronize in another way.
         @replaces(cls, "__init__")
         def attach(ddp: Any, *args: Any, **options: Any) -> None:
             begin(ddp, *args, **options)
@@ -87,9 +87,9 @@ class SyncAgent(RankAgent):
             self._models.attach(ddp, follow)
 
     def _look_before_forward(self, cls: Any) -> None:
-        """Let a model agree before a forward pass.
+        """Replace ``forward``, so that a model is synchronized before a forward pass.
 
-        A hook of torch would be pickled with the model.
+        A forward hook of torch is not used, because it would be pickled with the model.
         """
         from torch import is_grad_enabled  # noqa: PLC0415 - is imported
 
@@ -107,7 +107,7 @@ class SyncAgent(RankAgent):
             return forward(ddp, *args, **options)
 
     def _refuse(self, cls: Any) -> None:
-        """Refuse what would let the ranks agree in two ways."""
+        """Refuse calls by which the ranks would synchronize in two ways at once."""
         has, begin_join = self._models.has, cls.join
 
         def refuse_hooks(name: str) -> None:
@@ -129,7 +129,7 @@ class SyncAgent(RankAgent):
         def join(ddp: Any, *args: Any, **options: Any) -> Any:
             if has(ddp):
                 raise ValueError(
-                    "zeusrun: a rank that has joined all-reduces, and the others would not: remove "
-                    "'sync' from the job file"
+                    "zeusrun: DistributedDataParallel.join() needs an all-reduce, which 'sync' may "
+                    "replace: remove 'sync' from the job file"
                 )
             return begin_join(ddp, *args, **options)

@@ -192,8 +192,8 @@ class SyncedModels:
 
     Args:
         environment: This rank.
-        given: The section ``sync``.
-        observer: Knows the loader that feeds the steps of this rank.
+        given: The values of the section ``sync``.
+        observer: Finds the loader that feeds the steps of this rank.
 
     Attributes:
         scaler: The script's ``GradScaler``, if it has one.

@@ -72,7 +72,7 @@ class TrainingLoader(RankAgent):
         self._loader: Callable[[], Any] = lambda: None  # that one
         self._batches: Callable[[], Any] = lambda: None  # its sampler, while it or a pass is used
         self._given_up = self._is_settled = False
-        self._undo: list[Callable[[], None]] = []  # of the learning rate
+        self._undo: list[Callable[[], None]] = []  # functions that restore the learning rate
         self._steps = 0  # before it
         self._left: set[int] = set()  # ids of the datasets of those that were left as they are
         self._recorded: set[tuple[str, ...]] = set()
@@ -134,7 +134,7 @@ class TrainingLoader(RankAgent):
         self._record(self.given, last.lines[0])
 
     def undo_with_it(self, undo: Callable[[], None]) -> None:
-        """Call a function if the batch size is not applied, before the first step."""
+        """Call a function before the first step if the batch size is not applied."""
         self._undo.append(undo)
 
     def before_step(self) -> None:

@@ -70,8 +70,8 @@ class Hooks:
         observer: Which loader feeds the optimizer steps, and with how many samples.
         reporter: Records the metrics that hooks see.
         training: Which loader gets the chosen batch size; ``None`` if the script takes it itself.
-        parts: The agents of the parts of the job, by the key of the job file.
-        rates: Changes the learning rate in each step; ``None`` if that is not needed.
+        parts: The agent of each part of the job, by the part's key in the job file.
+        rates: Changes the learning rate in each step; ``None`` if nothing changes it.
     """
 
     def __init__(self, clock: StepClock | None, *, launched: bool = True) -> None:
@@ -120,7 +120,7 @@ class Hooks:
             self.record_hook((function or place) if library == "torch" else library, problem)
 
     def end_epoch(self) -> None:
-        """Let agents know where all ranks end an epoch, or are about to evaluate."""
+        """Tell the agents that all ranks end an epoch, or are about to evaluate."""
         for agent in self.environment.agents:
             agent.end_epoch()
 
@@ -130,7 +130,7 @@ class Hooks:
             self.observer.end,
             *(a.conclude for a in reversed(self.environment.agents)),
         ):
-            with contextlib.suppress(Exception):  # the script may have replaced anything
+            with contextlib.suppress(Exception):  # the script may have replaced any function
                 conclude()
 
     def record_hook(self, library: str, problem: str | None = None) -> None:

@@ -120,7 +120,8 @@ class Observer:
     def end_pass(self, ended: Pass) -> None:
         """Record what was observed, once a pass is over.
 
-        Agents hear of each end: one that prefetches meets it before its last step, and after it.
+        Agents are called at each end of a pass. A prefetching loader reaches the end twice: before
+        the last step and after it.
         """
         is_first, ended.ended = not ended.ended, True
         for agent in self._environment.agents:

@@ -46,7 +46,7 @@ def optimizer(module: ModuleType, hooks: Hooks) -> None:
         if entered and not is_nested():
             outermost, first, entered = first, None, False
             if rates is not None:
-                rates.after()  # before anything looks at them
+                rates.after()  # before anything reads the learning rates
             _take_step(hooks, outermost if observer.has_rate(outermost) else stepped, stepped)
 
     def added(owner: Any, param_group: dict[str, Any]) -> None:
@@ -62,7 +62,10 @@ def optimizer(module: ModuleType, hooks: Hooks) -> None:
 
 
 def _take_step(hooks: Hooks, outermost: Any, stepped: Any) -> None:
-    """Let all know of a step, of an optimizer within ``outermost`` or of that one itself."""
+    """Pass a step to the observer and the agents.
+
+    ``stepped`` is ``outermost``, or an optimizer that steps within a step of ``outermost``.
+    """
     observer, agents = hooks.observer, hooks.environment.agents
     for agent in agents:
         agent.after_step()

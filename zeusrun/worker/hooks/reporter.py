@@ -153,7 +153,7 @@ class Reporter(RankAgent):
         return group.within is within and group.steps == self._observer.steps
 
     def go_on(self, fed: Pass | None) -> None:
-        """Close all groups; ``fed`` is no evaluation."""
+        """Close all groups. The pass ``fed`` is not an evaluation."""
         if not self._open and not self._doubtful:
             return
         with self._lock:
