@@ -160,7 +160,7 @@ def test_a_batch_size_that_a_speed_check_accepts_goes_on_under_its_new_bound(zeu
     (trained,) = result.trials
     assert (result.exit_code, trained.status) == (0, TrialStatus.REACHED)
     assert recorder.bounds == [1e9, 1e6]
-    assert f"its speed is known, and it continues: {on.why}" in recorder.notes
+    assert f"the speed is now known, and the run continues: {on.why}" in recorder.notes
     (point,) = trained.power_profile
     assert point.power_limit_w is None
     assert 0 < point.steps_per_s < 110

@@ -127,8 +127,8 @@ def add_last_run(families: Families, trial: Trial) -> None:
 
     names = {"trial": trial.trial, "status": trial.status.value, "gpu_model": trial.gpu_model}
     add("info", "labels of the run; always 1", 1, **names)
-    add("end_time_seconds", "Unix time of its end", unix_seconds(trial.finished_at))
-    add("reached", "1 if it reached the target, else 0", trial.status is TrialStatus.REACHED)
+    add("end_time_seconds", "Unix time of the end", unix_seconds(trial.finished_at))
+    add("reached", "1 if the run reached the target, else 0", trial.status is TrialStatus.REACHED)
     add("startup_seconds", "start-up time", trial.startup_s)
     add("epochs", "completed epochs", trial.epochs)
     for name, text, field in _COUNTED:

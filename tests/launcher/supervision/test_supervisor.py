@@ -115,7 +115,10 @@ GOES_ON = Decision(32, Stage.EXPLORE, "it is fast", bound=Bound(7.0))
             {"speed": GOES_ON},
             *(
                 HOPELESS,
-                [BoundChanged(7.0), Noted("its speed is known, and it continues: it is fast")],
+                [
+                    BoundChanged(7.0),
+                    Noted("the speed is now known, and the run continues: it is fast"),
+                ],
             ),
         ),
     ],
