@@ -57,7 +57,7 @@ def test_a_job_is_forecast_from_its_own_history(cli, learned):
         "job: the next 5 recurrences, as it is and with objective.eta_knob=1\n  Changed: in energy"
     )
     assert "The forecast uses 6 runs that reached the target." in out
-    left_out = "! left out, because of crashes or of too few runs on these devices: 64"
+    left_out = "! left out, because they crash or have no usable runs on these devices: 64"
     assert left_out in " ".join(out.split())
     assert "Costs of different eta_knob cannot be compared" in " ".join(out.split())
     assert "! only 6 runs" in out

@@ -58,7 +58,7 @@ def test_a_try_says_what_its_result_decides():
     told = lead("auto", chosen(256, Stage.EXPLORE, "why"), [DEFAULT, tried], PROBLEM)
     assert "cost 520 J; a run of the default, 64, is expected to cost 500 J." in told[2]
     assert told[3] == (
-        "Once 256 has reached the target and is expected to cost less than 64 (500 J), it replaces "
+        "Once 256 has reached the target at a lower expected cost than 64 (500 J), it replaces "
         "64 as the cheapest so far. If the next run misses the target, no attempt follows."
     )
 

@@ -251,7 +251,7 @@ def _change(
     if decision.stage is Stage.EXPLOIT:
         runs = f"if {own.global_batch_size} is expected to cost more than {other}"
         return f"{runs} ({energy_text(cost_j)}), {other} is used"
-    reaches = f"once {own.global_batch_size} has reached the target and is expected to cost less than"
+    reaches = f"once {own.global_batch_size} has reached the target at a lower expected cost than"
     return f"{reaches} {other} ({energy_text(cost_j)}), it replaces {other} as the cheapest so far"
 
 
