@@ -85,8 +85,7 @@ def submit(
     if like is not None:
         if job is not None or batch_size is not None:
             raise UsageError(
-                "--like uses the job and the batch size of a past run; leave out the job file and "
-                "--batch-size"
+                "--like uses the job and batch size of a past run; leave out JOB and --batch-size"
             )
         spec, request = _repeat(like, request)
     elif job is not None:

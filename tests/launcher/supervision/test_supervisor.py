@@ -34,7 +34,7 @@ from zeusrun.trial import Bound, Decision, Stage, TrialStatus
 
 
 def make_control(**parts):
-    """Return what decides on a run, with stand-ins for what it asks."""
+    """Return the control of a run, with stand-ins for the objects that it uses."""
     control = object.__new__(RunControl)
     vars(control).update(parts)
     return control
