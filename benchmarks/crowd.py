@@ -1,8 +1,8 @@
 """How long submits of one job take to begin if they all start at once, and how often they conflict.
 
 The submits are real, with the stand-in for torchrun of the tests, which imports no torch. With a
-server, each has a home of its own, as on another machine. With ``--threads``, each
-is a thread of this process that only begins a trial: no process starts, and nothing trains.
+server, each submit has its own home, as on a different machine. With ``--threads``, each submit is
+a thread of this process that only begins a trial: no process starts, and nothing trains.
 
 Targets: no conflicts, and the last of 50 submits has begun within 1.5 times what 50 take to begin
 one after the other.

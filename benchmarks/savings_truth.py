@@ -164,7 +164,7 @@ class Question(NamedTuple):
     eta_knob: float = 0.5  # the changed one
 
 
-# In the last ones, each batch size has 13 runs.
+# In all questions but the first, each batch size has 13 runs.
 QUESTIONS = (
     Question("removes 32", 0.0, ARMS, (64, 128), 0.0),
     Question("adds the known 128", 0.3, (32, 64), ARMS, 0.3),

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 
 Amounts: TypeAlias = "Array"
-"""Cost in joules, energy in joules and time in seconds by recurrence, shape ``(n, 3)``."""
+"""For each recurrence: cost in joules, energy in joules and time in seconds; shape ``(n, 3)``."""
 
-_CHUNK = 400  # recurrences that a process simulates before it reports: a fraction of a second
-_JOB_STREAM = 77  # with a seed: the generator that a job is made from
+_CHUNK = 400  # recurrences between two progress reports of a process: a fraction of a second
+_JOB_STREAM = 77  # with a seed, the random generator that makes a job
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Scenario:
     """A recurring job to simulate."""
 
     name: str
-    job: SimulatedJob | Callable[[Generator], SimulatedJob]  # or what makes one for each seed
+    job: SimulatedJob | Callable[[Generator], SimulatedJob]  # or a function that makes it
 
     def build(self, seed: int) -> SimulatedJob:
         """Return the job of a seed."""
@@ -70,15 +70,15 @@ class Episode:
     best: Amounts  # of the best batch size on average, at its best power limit
     never: Amounts  # of the default on average, at its highest power limit
     reached: NDArray[np.bool_]  # whether an attempt reached the target
-    arms: Mapping[int, int]  # attempts by batch size; a trial ended by its speed check is none
+    arms: Mapping[int, int]  # attempts by batch size, without trials that ended at a speed check
     failed: int  # attempts that missed the target
     last_attempts: int  # recurrences that made their last attempt, or ended without a model
-    speed_checks: int  # trials ended by their speed check
+    speed_checks: int  # trials that ended at their speed check
     best_arm: int  # at the first recurrence
 
     @property
     def regret_j(self) -> Array:
-        """Cost over the best batch size's expected cost, by recurrence."""
+        """Cost minus the expected cost of the best batch size in joules, by recurrence."""
         return np.asarray(self.spent[:, 0] - self.best[:, 0])
 
 
@@ -94,11 +94,11 @@ def run_study(
     """Simulate every scenario under every policy with every seed; episodes come in that order.
 
     The result does not depend on the number of processes. With more than one, a script that calls
-    this needs the usual ``if __name__ == "__main__":``, see ``multiprocessing``. ``on_progress``
-    receives the share that is done.
+    this needs ``if __name__ == "__main__":``; see ``multiprocessing``. ``on_progress`` receives
+    the finished share, from 0 to 1.
 
     Raises:
-        UsageError: If there is no such policy, or no batch size that reaches a job's target.
+        UsageError: If a policy is unknown, or no batch size of a job reaches its target.
     """
     for policy in policies:
         create_policy(policy)
@@ -174,8 +174,8 @@ def _simulate_all(
     if processes <= 1 or len(cells) <= chunk:
         yield from (work(*cell) for cell in cells)
         return
-    # Spawned, not forked: the caller may have threads, such as those of a progress bar. Only the
-    # caller handles Ctrl-C: it stops the pool.
+    # Spawned, not forked, because the caller may have threads, such as those of a progress bar.
+    # Only the caller handles Ctrl-C, and stops the pool.
     pool = ProcessPoolExecutor(
         min(processes, -(-len(cells) // chunk)),
         mp_context=multiprocessing.get_context("spawn"),

@@ -31,12 +31,12 @@ POWER_COLUMNS = (
     "dataset", "network", "optimizer", "batch_size", "power_limit", "time_per_epoch",
     "average_power",
 )  # fmt: skip
-LARGEST, SMALLEST = 1e15, 1e-9  # of seconds, watts and shares: their sums are finite
+LARGEST, SMALLEST = 1e15, 1e-9  # allowed seconds, watts and shares, so that sums are finite
 _PREFIX = "summary_power_"
 
 
 class Workload(NamedTuple):
-    """A dataset of a trace, and how it is trained, which the trace does not contain."""
+    """A dataset of a trace, with training settings that the trace does not contain."""
 
     name: str  # of the dataset
     default: int  # the user's own batch size
@@ -99,7 +99,7 @@ def load_jobs(
         workloads = [workload for name, workload in WORKLOADS.items() if name in in_both]
     if not workloads:
         datasets = ", ".join(sorted({key.dataset for key in training})) or "none"
-        raise UsageError(f"{directory} has none of the workloads known by name, but {datasets}")
+        raise UsageError(f"{directory} has no known workload; it has {datasets}")
     every = (rates for arms in power.values() for rates in arms.values())
     max_power_w = max(limit for rates in every for limit in rates)
     return [_build_job(workload, training, power, max_power_w) for workload in workloads]
@@ -113,7 +113,7 @@ def _build_job(
 ) -> SimulatedJob:
     """Build a job of the batch sizes in both traces; the default is at most the largest of them.
 
-    If a dataset was trained in several ways, the one with most batch sizes counts.
+    If a dataset was trained in several ways, the way with the most batch sizes is used.
     """
     name = workload.name
     in_both = {
@@ -153,14 +153,14 @@ def _build_job(
 def _build_curve(levels: Levels, workload: Workload) -> LearningCurve:
     """Return the levels in order, up to the target or to ``max_epochs``.
 
-    The values around the target are interpolated: levels that were passed in one epoch divide it
-    evenly.
+    The values around the target are interpolated: the levels that a run passed in one epoch divide
+    this epoch evenly.
     """
     sign = -1 if workload.mode == "min" else 1
     passed = Counter(levels.values())
     before: Counter[int] = Counter()
     pace: dict[int, float] = {}
-    times: list[tuple[float, float]] = []  # when a level was passed, and the level
+    times: list[tuple[float, float]] = []  # the epoch at which a level was passed, and the level
     for level in sorted(levels, key=lambda level: sign * level):
         epoch = levels[level]
         if epoch is None or epoch > workload.max_epochs:
@@ -189,7 +189,7 @@ def _gpu(directory: Path, gpu: str | None) -> str:
     for name in known:
         if name.lower() == gpu.lower():
             return name
-    raise UsageError(f"{directory} has no power trace of {gpu!r}, but of {', '.join(known)}")
+    raise UsageError(f"{directory} has no power trace of {gpu!r}; it has {', '.join(known)}")
 
 
 def _load_training(path: Path) -> Mapping[TraceKey, Mapping[int, Runs]]:
@@ -216,14 +216,14 @@ def _load_power(path: Path) -> Mapping[TraceKey, Mapping[int, Mapping[float, Rat
 
 
 class TraceRow(NamedTuple):
-    """The cells of a row by column, and the line on which the row ends."""
+    """The cells of a row by column, and the number of the line on which the row ends."""
 
     path: Path
     line: int
     cells: Mapping[str, str]
 
     def error(self, text: str) -> UsageError:
-        """Return an error that begins with the file and the line."""
+        """Return an error whose text begins with the file and the line."""
         return UsageError(f"{self.path}:{self.line}: {text}")
 
     def number(self, column: str, least: float = -LARGEST) -> float:
@@ -233,7 +233,7 @@ class TraceRow(NamedTuple):
             value = float(text)
         except ValueError:
             value = math.nan
-        if not least <= value <= LARGEST:  # not a number compares as False
+        if not least <= value <= LARGEST:  # NaN compares as False
             raise self.error(f"{column} is {text!r}, not a number from {least:g} to {LARGEST:g}")
         return value
 
@@ -253,7 +253,7 @@ def read_rows(path: Path, columns: Sequence[str]) -> Iterator[TraceRow]:
     """Yield every row of a ``.csv`` or ``.csv.xz`` file that has at least these columns.
 
     Raises:
-        UsageError: If the file cannot be read, is no CSV, lacks a column, or a row lacks a cell.
+        UsageError: If the file cannot be read or is not CSV, or if a column or a cell is missing.
     """
     reader = csv.DictReader(io.StringIO(_read_text(path), newline=""), strict=True)
     try:

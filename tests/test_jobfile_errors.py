@@ -306,7 +306,7 @@ def test_a_folder_or_zip_file_with_a_main_is_a_script(tmp_path, program):
             "launch:",
             "metrics: {source: stdout, pattern: ['(?P<acc>.*', nanogpt]}\nlaunch:",
             (
-                "12: 'metrics.pattern' is no regular expression: missing ), unterminated subpattern "
+                "12: 'metrics.pattern' is not a regular expression: missing ), unterminated subpattern "
                 "at position 0 in '(?P<acc>.*'"
             ),
         ),

@@ -160,7 +160,7 @@ def test_a_batch_size_that_a_speed_check_accepts_goes_on_under_its_new_bound(zeu
     (trained,) = result.trials
     assert (result.exit_code, trained.status) == (0, TrialStatus.REACHED)
     assert recorder.bounds == [1e9, 1e6]
-    assert f"its speed is known, and it continues: {on.why}" in recorder.notes
+    assert f"the speed is now known, and the run continues: {on.why}" in recorder.notes
     (point,) = trained.power_profile
     assert point.power_limit_w is None
     assert 0 < point.steps_per_s < 110
@@ -299,7 +299,7 @@ def test_a_run_that_falls_behind_the_pace_is_stopped_long_before_its_bound(zeusr
     result, _ = run(stuck, Scripted(dataclasses.replace(OTHER, bound=bound)))
     (stopped,) = result.trials
     assert (result.exit_code, stopped.status) == (4, TrialStatus.STOPPED)
-    assert "it has come 20% of the way at most" in stopped.reason
+    assert "it has come 20 % of the way at most" in stopped.reason
 
 
 def test_auto_checks_the_speed_of_a_batch_size_and_goes_back_when_its_epochs_are_expensive(zeusrun):

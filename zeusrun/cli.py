@@ -75,9 +75,9 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         "fire": ("fire.fire", ""),
     },
 }
-"""Where the verbs of each group are, and what ``--help`` says of them.
+"""The function of each verb, by group, and its help text.
 
-A module without a dot is one of ``zeusrun.commands``.
+A name with one dot is a function in a module of ``zeusrun.commands``.
 A verb without a help text is hidden.
 """
 

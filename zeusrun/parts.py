@@ -1,10 +1,11 @@
 """The parts that change or watch a training while it runs: the one table of their names.
 
 A part is a package with the module ``section``: its key of the job file, and what follows from it
-(``PartSection`` in ``jobfile/plugged.py``). If it acts beside the supervisor, it has ``control``
-with a function ``open_agent``, too; within a rank, ``rank.agent`` with a function ``join``.
+(``PartSection`` in ``jobfile/plugged.py``). If the part acts beside the supervisor, it also has
+the module ``control`` with a function ``open_agent``. If it acts within a rank, it also has the
+module ``rank.agent`` with a function ``join``.
 ``section`` is imported when a job file has the key, ``control`` when the ranks start, and
-``rank.agent`` in each rank whose plan has something for the part.
+``rank.agent`` in each rank whose plan has values for the part.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a job file names, of zeusrun's own (``BUILT_IN``) and of other packages (entry points)."""
+"""Finds what a job file names: built-ins (``BUILT_IN``), or plugins (entry points of packages)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ BUILT_IN: dict[Group, dict[str, str]] = {
     },
     "zeusrun.histories": {"tinydb": "zeusrun.history.tinydb.store:open_in"},
 }
-"""By the name in a job file: what is called, from a module that is imported for it alone."""
+"""The function or class for each name in a job file. Its module is imported on use."""
 
 _used: dict[str, tuple[str, str]] = {}  # entry point and package of each plugin by name
 
@@ -45,7 +45,7 @@ class PackageWarning(UserWarning):
 
 
 def load_built_in(group: Group, name: str) -> Any:  # noqa: ANN401 - as in the table
-    """Return what the table has under a name."""
+    """Import and return the built-in with a name."""
     module, _, attribute = BUILT_IN[group][name].partition(":")
     return getattr(importlib.import_module(module), attribute)
 

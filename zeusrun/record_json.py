@@ -31,9 +31,9 @@ def read_fields(kind: type[_Record], record: dict[str, Any], what: str) -> _Reco
     """Read what ``write_fields`` wrote. Fields that this version does not know are ignored.
 
     Args:
-        kind: The dataclass. The metadata of a field may say ``signed``: it may be below 0.
-        record: Its fields.
-        what: What it is, for messages: "a trial".
+        kind: The dataclass. A field with ``signed`` in its metadata may be negative.
+        record: The fields of the dataclass.
+        what: The name of the kind in messages, such as "a trial".
 
     Raises:
         ValueError: If a field is missing or has the wrong type.
@@ -87,7 +87,7 @@ def _build_reader(field: dataclasses.Field[Any], hint: Any, what: str) -> _Reade
 
 
 def _is_amount(name: str, kind: object) -> bool:
-    """Whether a field cannot be negative: counts, seconds, joules and watts."""
+    """Whether a field must not be negative: counts, seconds, joules and watts."""
     return kind is int or name.endswith(("_s", "_j", "_w", "progress"))
 
 

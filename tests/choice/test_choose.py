@@ -209,7 +209,7 @@ def test_a_batch_size_does_not_drift_where_the_script_multiplies_it(asked):
     problem, runs = read_history(asked.problem(trials), trials)
     beliefs = explain_next(asked.chooser.policy, problem, runs, np.random.default_rng(0))
     told = " ".join(describe_choice(asked.chooser, problem, runs, beliefs))
-    assert "o other candidate is tried before one arrives in the training." in told
+    assert "o other candidate is tried before the script trains with a chosen batch size." in told
     forced = build_trial(5, global_batch_size=64, observed_batch_size=128, status=MISSED)
     assert asked.problem([*trials, forced]).candidates == (32,)
 

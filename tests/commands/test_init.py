@@ -308,7 +308,7 @@ def test_a_try_that_fails_leaves_the_file_and_says_why(zeusrun, script):
     done = zeusrun("init", "--try", "--", "python", "train.py", "--batch-size", 8)
     assert done.returncode == 3
     assert "no data" in done.stdout + done.stderr
-    assert "train.yaml stays as it is. Correct the cause, delete the file, and give" in done.stderr
+    assert "train.yaml stays as it is. Correct the cause, delete the file, and run" in done.stderr
     assert "# metric" in (zeusrun.folder / "train.yaml").read_text()
 
 

@@ -61,7 +61,7 @@ def test_explain_leads_with_the_choice_its_cost_and_what_would_change_it(cli, re
     assert "It is expected to cost" in told
     assert "If the next run misses the target," in told
     assert "with other settings: zeusrun simulate JOB --set" in told
-    assert "no other one follows" in " ".join(cli("explain", job, "--set", "attempts=1")[1].split())
+    assert "no attempt follows" in " ".join(cli("explain", job, "--set", "attempts=1")[1].split())
 
 
 def test_explain_says_when_the_next_control_run_is(cli, record, zeusrun):
@@ -72,11 +72,11 @@ def test_explain_says_when_the_next_control_run_is(cli, record, zeusrun):
 
     one = "One recurrence in 5 is a control run of the default, 32 (policy.control). "
     record(1, world_size=1, max_epochs=5)
-    assert f"{one}The next one is recurrence 5." in told()
+    assert f"{one}The next control run is recurrence 5." in told()
     for number in (2, 3, 4):
         cheap = replace(DONE, time_s=1.0, energy_j=10.0, cost_j=25.0)
         record(number, cheap, world_size=1, max_epochs=5, global_batch_size=64)
-    assert f"{one}The next run is one." in told()
+    assert f"{one}The next run is a control run." in told()
     assert told().startswith("job: the next run uses batch size 32 One recurrence in 5 runs the")
     assert "draws at random" not in told("--set", "policy.name=zeus")
     beliefs = json.loads(cli("explain", job, "--json")[1])

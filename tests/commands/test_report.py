@@ -156,9 +156,9 @@ def test_the_name_of_the_file_says_what_it_gets(cli, runs, zeusrun, name):
         (("-o", "x.svg", "--figure", "power"), "job has nothing to draw for --figure power"),
         (
             ("-o", "x.svg", "--format", "md"),
-            "the ending of x.svg says the format; leave out --format md",
+            "the ending of x.svg sets the format; leave out --format md",
         ),
-        (("-o", "n.md", "--format", "md"), "the ending of n.md says the format; leave out"),
+        (("-o", "n.md", "--format", "md"), "the ending of n.md sets the format; leave out"),
     ],
 )
 def test_a_wrong_option_is_one_clear_sentence(cli, runs, zeusrun, options, said):

@@ -193,7 +193,7 @@ def test_an_error_of_mlflow_is_one_sentence_that_says_what_stays():
         raise ValueError(text)
     assert "to x://***@y failed: x://***@y answered with much text" in str(told.value)
     assert str(told.value).endswith(
-        "…; check --uri. Runs that are there stay, and another export adds the rest"
+        "…; check --uri. Exported runs stay there; export again to add the others"
     )
     assert len(str(told.value)) < 700
 

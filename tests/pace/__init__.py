@@ -1,1 +1,1 @@
-"""A part in four files, which proves the recipe of docs/architecture.md."""
+"""A part in four files, written by the recipe in docs/architecture.md."""

@@ -1,4 +1,4 @@
-"""Beside the supervisor: writes down what it sees of the training."""
+"""The supervisor's side of the part: writes the number of steps to a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The section ``pace`` of a job file: writes down how fast a training is."""
+"""The section ``pace`` of a job file: records the events and steps of a training."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from zeusrun.jobfile.plugged import PartSection
 
 
 class Pace(PartSection):
-    """How fast a training is."""
+    """Records the events and steps of a training."""
 
-    summary: ClassVar[str] = "How fast the training is."
+    summary: ClassVar[str] = "Records the events and steps of a training."
 
-    every: int = Field(1, ge=1, description="Write it down after so many steps.")
+    every: int = Field(1, ge=1, description="Optimizer steps between two records.")
 
     @property
     def excludes(self):

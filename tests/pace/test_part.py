@@ -1,4 +1,4 @@
-"""A part that is added by a line of the table, and taken out again."""
+"""A part that one line in the table adds, and that can be removed again."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-# In the processes that zeusrun starts: the line of the table.
+# Adds the line to the table in the processes that a test starts.
 _SITE = """
 import zeusrun.parts as parts
 parts.PARTS["pace"] = parts.Part("tests.pace", acts=True)

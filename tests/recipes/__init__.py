@@ -1,1 +1,1 @@
-"""What the recipes of docs/architecture.md ask for, one file each."""
+"""The files that the recipes of docs/architecture.md ask for, one for each recipe."""

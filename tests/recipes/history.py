@@ -1,4 +1,4 @@
-"""A history: as the usual one, in a folder of its own."""
+"""A history like the built-in one, in a folder of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A hook of a library ``scores`` with a function ``tell``."""
+"""A hook into a library ``scores`` that has a function ``tell``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A policy: the largest batch size."""
+"""A policy that always chooses the largest batch size."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Largest:
         """Leave the power limit as it is."""
 
     def review(self, problem, decision, running):
-        """Let every run go on."""
+        """Let every run continue."""
 
     def explain(self, problem, runs, rng):
         del runs, rng

@@ -1,4 +1,4 @@
-"""A metric source: lines such as ``accuracy=0.5`` of a file in the run directory, one an epoch."""
+"""A metric source: reads a file with a line such as ``accuracy=0.5`` for each epoch."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The recipes of docs/architecture.md, followed: a file, a line in a table, and a job that uses it.
+"""Follows the recipes of docs/architecture.md: a file, a line in a table, and a job that uses both.
 
-Each line is in the processes that a test starts, and nowhere else.
+Only the processes that a test starts have the line in their tables.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ for value in (0.25, 0.75):
 
 @pytest.fixture
 def run(zeusrun, tmp_path):
-    """Submit a job with the line of a recipe in the tables; return its last trial."""
+    """Submit a job with the line of a recipe in the tables; return its newest trial."""
 
     def submit(recipe, script, *arguments, **job):
         site = tmp_path / "site"

@@ -188,7 +188,7 @@ def test_a_job_that_does_not_end_says_which_command_tells_why(slurm, cluster, na
 def test_nothing_is_done_to_a_job_of_an_unknown_scheduler(slurm, cluster, name):
     for act in (cancel_job, interrupt_job, lambda name: end_job(name, 0.0)):
         prefix = name.partition(":")[0]
-        what = f"names no job of {prefix}$" if prefix in BACKENDS else "is a job of no scheduler "
+        what = f"names no job of {prefix}$" if prefix in BACKENDS else "names no scheduler that "
         with pytest.raises(LaunchError, match=f"^{name} {what}"):
             act(name)
     text = f"{name}: this version of zeusrun does not know its scheduler"

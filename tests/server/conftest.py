@@ -104,7 +104,7 @@ class Server:
 
 
 class ListedReports(Reports):
-    """Reports that tests find."""
+    """Reports that tests can read after the request."""
 
     running: ClassVar[list[Reports]] = []
 

@@ -1,4 +1,4 @@
-"""A job's own history becomes a job to simulate: what is known, left out and refused.
+"""Building a job to simulate from a history: what is known, left out and refused.
 
 The trials follow a law: epochs are 8 (1 + batch size / 64), and an epoch takes 10 (1 + 32 / batch
 size) seconds.

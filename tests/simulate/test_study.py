@@ -1,4 +1,4 @@
-"""Studies of the benchmarks: what they add up to, and that they repeat."""
+"""Studies of the benchmarks: their sums, and that a seed always gives the same result."""
 
 from __future__ import annotations
 

@@ -163,7 +163,7 @@ def test_a_job_pickles(tmp_path):
         ('"dataset' + TRAINING, POWER, "summary_train.csv, after line 0: not CSV: "),
         (TRAINING, POWER.splitlines()[0] + "\n", "summary_power_toy.csv has no rows"),
         (TRAINING, "", "summary_power_toy.csv:1: there is no column 'dataset'; found no header"),
-        (TRAINING, POWER.replace("cifar100", "mnist"), "has none of the workloads known by name"),
+        (TRAINING, POWER.replace("cifar100", "mnist"), "has no known workload; it has "),
     ],
 )
 def test_what_is_wrong_with_a_file_is_told_with_its_place(tmp_path, training, power, words):
@@ -198,7 +198,7 @@ def test_no_batch_size_in_both_traces(tmp_path):
 
 @pytest.mark.parametrize(
     ("gpu", "words"),
-    [(None, "name the GPU"), ("tpu", "has no power trace of 'tpu', but of a100, toy")],
+    [(None, "name the GPU"), ("tpu", "has no power trace of 'tpu'; it has a100, toy")],
 )
 def test_which_gpus_there_are_is_told(tmp_path, gpu, words):
     write(tmp_path, gpu="a100")

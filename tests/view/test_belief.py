@@ -47,7 +47,7 @@ def test_the_cheapest_is_compared_with_the_default_and_with_what_would_replace_i
             "default, 64, is expected to cost 500 J. The run is stopped if it costs more than 900 J."
         ),
         (
-            "If runs of 128 come to cost more than those of 64 (500 J), 64 is used. If the next "
+            "If 128 is expected to cost more than 64 (500 J), 64 is used. If the next "
             "run misses the target, 64 follows at once."
         ),
     ]
@@ -58,8 +58,8 @@ def test_a_try_says_what_its_result_decides():
     told = lead("auto", chosen(256, Stage.EXPLORE, "why"), [DEFAULT, tried], PROBLEM)
     assert "cost 520 J; a run of the default, 64, is expected to cost 500 J." in told[2]
     assert told[3] == (
-        "Once it has reached the target, and is expected to cost less than 64 (500 J), it replaces "
-        "64 as the cheapest so far. If the next run misses the target, no other one follows."
+        "Once 256 has reached the target at a lower expected cost than 64 (500 J), it replaces "
+        "64 as the cheapest so far. If the next run misses the target, no attempt follows."
     )
 
 
@@ -75,8 +75,8 @@ def test_without_any_run_it_says_what_comes_after_the_first_success():
     assert told[2:] == [
         "What it costs is not known yet.",
         (
-            "Once a run has reached the target, others are tried that may be cheaper. If the next "
-            "run misses the target, 128 follows at once."
+            "Once a run has reached the target, batch sizes that may be cheaper are tried. If the "
+            "next run misses the target, 128 follows at once."
         ),
     ]
 
@@ -104,7 +104,7 @@ def test_other_policies_promise_nothing_that_they_do_not_do(policy, chance, word
 @pytest.mark.parametrize("policy", ["auto", "fixed"])
 def test_where_nothing_else_can_be_tried_none_is_promised(policy):
     told = " ".join(lead(policy, chosen(64), [belief(64, chance=1.0)], PROBLEM))
-    assert "It is the only candidate; more of them in batch_size.candidates can be tried." in told
+    assert "It is the only candidate; add others to batch_size.candidates to try them." in told
 
 
 def test_a_success_of_unknown_cost_is_not_taken_for_none():

@@ -105,7 +105,7 @@ def test_epochs_end_at_the_jobs_maximum_whatever_the_scripts_default(current):
 
 @pytest.mark.parametrize("inside", [True, False])
 def test_epochs_within_an_epoch_count_by_themselves(current, inside):
-    """As those of a probe, or of a fold."""
+    """A probe or a cross-validation fold has such steps."""
     run = current() if inside else Run(WorkerEnvironment({}))
     passes = [(outer, inner) for outer in run.epochs(5) for inner in run.epochs(3)]
     inner = 5 if inside else 3

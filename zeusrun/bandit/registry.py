@@ -60,7 +60,7 @@ class Policy(Protocol):
 
 
 POLICIES = BUILT_IN["zeusrun.policies"]
-"""By name: what makes a policy of zeusrun's own."""
+"""The function that creates each built-in policy, by the name of the policy."""
 
 
 class _PluginPolicy:

@@ -214,7 +214,7 @@ def _cancel_elsewhere(
             f"its launcher reads the request within {HEARTBEAT_S:g} s"
         )
     if not store.ask_to_cancel(trial.trial):
-        files_of(home, trial)  # raises: they are elsewhere
+        files_of(home, trial)  # raises, because the files are elsewhere
     if not as_json:
         typer.echo(
             f"{trial.host or 'its machine'} is asked to cancel {trial.trial}: its launcher reads "

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from zeusrun.schedule.store import Schedule
 
 Shown: TypeAlias = "tuple[object, str]"
-"""A record for programs, and a text for people."""
+"""A record for ``--json``, and the same as text."""
 
 _POLL_S = 0.2
 
@@ -59,7 +59,7 @@ _Source = TypeVar("_Source", bound=Source)
 
 
 class Order(NamedTuple):
-    """A submit that a scheduler is to run."""
+    """A submit that the scheduler will run."""
 
     spec: JobSpec
     request: Request
@@ -69,45 +69,45 @@ class Order(NamedTuple):
 
 
 class Submitter(ABC, Generic[_Source]):
-    """Submits to a scheduler. A backend has one, ``SUBMITTER``: see ``run_on/registry.py``."""
+    """Submits jobs to a scheduler. Each backend has a ``SUBMITTER``; see ``run_on/registry.py``."""
 
     backend: str
-    """Its name in ``BACKENDS``."""
+    """The name of the backend in ``BACKENDS``."""
     jobs_wait: bool = True
-    """Whether a job can wait there for earlier ones; else the submit waits before it is queued."""
+    """Whether the scheduler can hold a job until earlier jobs end; if not, ``queue`` waits."""
 
     @abstractmethod
     def show(self, spec: JobSpec, request: Request) -> Shown:
-        """Return what a submit would hand to the scheduler."""
+        """Return what ``queue`` would submit, for ``--dry-run``."""
 
     @abstractmethod
     def queue(self, order: Order) -> str:
-        """Hand a submit to the scheduler, with a ticket; return the name of its job."""
+        """Take a ticket, and submit to the scheduler; return the name of the job."""
 
     @abstractmethod
     def open_output(self, name: str, *, follow: bool) -> AbstractContextManager[_Source]:
-        """Open what a job prints, or has printed; raises ``UsageError`` if that is not here."""
+        """Open the output of a job; raises ``UsageError`` if the output is not available here."""
 
     @abstractmethod
     def stop_job(self, name: str, interrupts: int) -> None:
-        """Ask a job to stop; at the second interrupt, end it at once."""
+        """Ask a job to stop; after the second interrupt, end the job at once."""
 
     @abstractmethod
     def conclude(
         self, order: Order, source: _Source, interrupts: int
     ) -> tuple[int, dict[str, Any] | None]:
-        """Return the exit code of a submit that has ended, and its result as JSON if it has one."""
+        """Return the exit code of a finished submit, and its result as JSON or ``None``."""
 
     @abstractmethod
     def run_inside(self, name: str, received: Sequence[int]) -> int:
-        """Run a submit in the job that the scheduler has started for it; return its exit code."""
+        """Run a submit inside the job that the scheduler has started; return the exit code."""
 
     def add_schedule(self, spec: JobSpec, schedule: Schedule, *, dry_run: bool) -> Shown:
-        """Let the scheduler itself start the job; raises ``UsageError`` if it cannot."""
+        """Create a schedule in the scheduler itself; raises ``UsageError`` if it has none."""
         del schedule, dry_run
         raise UsageError(
-            f"{spec.source}: {self.backend} has no schedule of its own; leave out --in-cluster, "
-            "and cron of this machine submits"
+            f"{spec.source}: zeusrun cannot create a schedule in {self.backend}; leave out "
+            "--in-cluster, so that cron on this machine submits the job"
         )
 
     def submit(
@@ -125,8 +125,8 @@ class Submitter(ABC, Generic[_Source]):
         """
         if detach and request.overlap == "queue" and not self.jobs_wait:
             raise UsageError(
-                f"in {self.backend} no job waits for another one; leave out --detach, so that this "
-                "command waits"
+                f"a job in {self.backend} cannot wait for an earlier job; leave out --detach, so "
+                "that this command waits for it"
             )
         shown = lasting_console(sys.stderr if as_json else sys.stdout)
         with CaughtSignals() as signals:
@@ -159,7 +159,7 @@ def submitter_of(spec: JobSpec) -> Submitter[Any] | None:
 
 
 def load_submitter(backend: str) -> Submitter[Any]:
-    """Import what submits to a scheduler."""
+    """Import the submitter of a backend."""
     submitter: Submitter[Any] = load(backend, "submit").SUBMITTER
     return submitter
 
@@ -222,8 +222,8 @@ def inside(
     if backend not in BACKENDS:
         raise UsageError(f"{backend} is no scheduler that this version of zeusrun knows")
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(line_buffering=True)  # somebody follows it
-    with CaughtSignals() as signals:  # process 1 of a pod ignores a signal that it does not catch
+        sys.stdout.reconfigure(line_buffering=True)  # for `zeusrun logs -f`
+    with CaughtSignals() as signals:  # process 1 of a pod ignores signals that it does not handle
         code = load_submitter(backend).run_inside(name, signals.received)
     raise typer.Exit(code)
 

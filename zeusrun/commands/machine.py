@@ -1,4 +1,4 @@
-"""What a server learns of this machine, with the heartbeats of its runs."""
+"""The facts about this machine that heartbeats of its runs send to a server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from zeusrun.errors import ZeusrunError
 if TYPE_CHECKING:
     from pathlib import Path
 
-_REPORTED = ("job", "words", "next", "paused", "last_run")  # of a schedule
+_REPORTED = ("job", "words", "next", "paused", "last_run")  # fields of a schedule
 
 
 def describe_machine(home: Path) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def describe_machine(home: Path) -> dict[str, Any]:
         from zeusrun.view.schedule import schedule_json  # noqa: PLC0415 - few have a schedule
 
         for job in schedules.jobs():
-            with contextlib.suppress(ZeusrunError):  # `schedule list` says what is wrong with it
+            with contextlib.suppress(ZeusrunError):  # `zeusrun schedule list` shows the error
                 record = schedule_json(schedules.read(job), read_clock())
                 facts["schedules"].append({name: record[name] for name in _REPORTED})
     return facts

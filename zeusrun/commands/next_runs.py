@@ -55,8 +55,9 @@ def simulate(
 ) -> None:
     """Replay a job with other settings.
 
-    The job's own history says what the next runs would take, as it is and changed by --set.
-    Everything is charged: first runs, failures, retries, speed checks, probes of power limits.
+    The job's history predicts the time, energy and cost of the next runs, with today's settings
+    and with those of --set. All costs count: first runs, failures, retries, speed checks, and
+    probes of power limits.
     """
     path, settings = find_settings(job)
     submission = compose(load_spec(path))

@@ -122,7 +122,7 @@ def run_recurrence(
                 notify(lambda notices: notices.build_notices(trials, result))
         except ZeusrunError as error:
             if began or not isinstance(error, BusyError):  # a skipped run is not a failure
-                failure = error  # the name of an except clause ends with it
+                failure = error  # Python deletes ``error`` at the end of the except clause
                 notify(lambda notices: [notices.failure_notice(spec.name, failure)])
             raise
         finally:

@@ -94,7 +94,7 @@ def report(
 def _format(output: Path | None, form: Form | None, figure: str | None) -> str:
     """Return a ``Form`` or one of ``FORMATS``; raises ``UsageError`` if the flags do not fit."""
     if output is not None and form is not None:
-        raise UsageError(f"the ending of {output} says the format; leave out --format {form}")
+        raise UsageError(f"the ending of {output} sets the format; leave out --format {form}")
     chosen: str = form or "html"
     if output is not None:
         if output.suffix.lower() not in _BY_SUFFIX:

@@ -52,7 +52,7 @@ def submit(
     *,
     like: Annotated[
         str | None,
-        Option(metavar="TRIAL", help="Run the job of a past run again, with its batch size."),
+        Option(metavar="TRIAL", help="Repeat a past run: the same job and batch size."),
     ] = None,
     overrides: options.Overrides = None,
     batch_size: Annotated[
@@ -85,8 +85,7 @@ def submit(
     if like is not None:
         if job is not None or batch_size is not None:
             raise UsageError(
-                "--like takes the job and the batch size of a past run; leave out the job file "
-                "and --batch-size"
+                "--like uses the job and batch size of a past run; leave out JOB and --batch-size"
             )
         spec, request = _repeat(like, request)
     elif job is not None:
@@ -114,7 +113,7 @@ def submit(
 
 
 def _find_submitter(spec: JobSpec, request: Request) -> Submitter[Any] | None:
-    """Return what submits a job elsewhere, if it says so; a wrong batch size waits for nothing."""
+    """Return the submitter of a job's scheduler, or ``None``; refuse a wrong batch size early."""
     if spec.run_on is None:
         return None
     from zeusrun.commands.follow import submitter_of  # noqa: PLC0415 - few jobs need it

@@ -73,7 +73,7 @@ def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> i
     _show(sight, tried, guess, path)
     if tried.ended or (tried.failed and proposal is None):
         what, first = ("ended", "D") if tried.ended else ("failed", "Correct the cause, d")
-        then = f"{path} stays as it is. {first}elete the file, and give the same command again"
+        then = f"{path} stays as it is. {first}elete the file, and run the same command again"
         tell(f"the run {what}: {tried.reason}; {then}")
         return tried.code
     as_written = replace(

@@ -121,7 +121,7 @@ def export_runs(uri: str, job: str, trials: Sequence[Trial]) -> Counter[str]:
         How many runs are ``new`` in MLflow, were ``changed`` there, and were ``already there``.
 
     Raises:
-        UsageError: If MLflow is not installed, or the URI names no file that can be written.
+        UsageError: If MLflow is not installed, or the URI names a file that cannot be written.
         ExportError: If the server cannot be reached, or MLflow refuses the runs.
     """
     check_extra("--format mlflow", "mlflow", "mlflow")
@@ -226,18 +226,18 @@ def _is_database(path: Path) -> bool:
 
 @contextlib.contextmanager
 def _as_one_sentence(uri: str) -> Iterator[None]:
-    """Turn an error of MLflow, of whatever class, into one sentence."""
+    """Turn any exception of MLflow into one sentence."""
     try:
         yield
     except ZeusrunError:
         raise
-    except ImportError as error:  # a driver of the store
+    except ImportError as error:  # the driver of a database is missing
         raise UsageError(f"{masked(uri)} needs a package that is not installed: {error}") from error
     except Exception as error:
         why = " ".join(str(error).split()).replace(uri, masked(uri)) or type(error).__name__
         raise ExportError(
-            f"the export to {masked(uri)} failed: {_tag(why)}; check --uri. Runs that are there "
-            "stay, and another export adds the rest"
+            f"the export to {masked(uri)} failed: {_tag(why)}; check --uri. Exported runs stay "
+            "there; export again to add the others"
         ) from error
 
 

@@ -28,12 +28,12 @@ _COUNTED = (
     ("cost_joules", "cost in joules, as in `zeusrun history`", "cost_j"),
     ("steps", "optimizer steps", "steps"),
     ("samples", "samples that the optimizer consumed", "samples"),
-    ("whole_time_seconds", "time, after the target included", "whole_time_s"),
-    ("whole_energy_joules", "energy, after the target included", "whole_energy_j"),
-    ("whole_epochs", "epochs, after the target included", "whole_epochs"),
-    ("whole_steps", "steps, after the target included", "whole_steps"),
-    ("whole_samples", "samples, after the target included", "whole_samples"),
-)  # while a run goes on, each is a counter
+    ("whole_time_seconds", "training time, also after the target", "whole_time_s"),
+    ("whole_energy_joules", "energy, also after the target", "whole_energy_j"),
+    ("whole_epochs", "epochs, also after the target", "whole_epochs"),
+    ("whole_steps", "optimizer steps, also after the target", "whole_steps"),
+    ("whole_samples", "samples, also after the target", "whole_samples"),
+)  # each is a counter while the run is running
 
 
 class Families:
@@ -126,9 +126,9 @@ def add_last_run(families: Families, trial: Trial) -> None:
         families.add(f"last_run_{name}", f"Last run: {text}.", value, job=trial.job, **labels)
 
     names = {"trial": trial.trial, "status": trial.status.value, "gpu_model": trial.gpu_model}
-    add("info", "its name; always 1", 1, **names)
-    add("end_time_seconds", "Unix time of its end", unix_seconds(trial.finished_at))
-    add("reached", "1 if it reached the target, else 0", trial.status is TrialStatus.REACHED)
+    add("info", "labels of the run; always 1", 1, **names)
+    add("end_time_seconds", "Unix time of the end", unix_seconds(trial.finished_at))
+    add("reached", "1 if the run reached the target, else 0", trial.status is TrialStatus.REACHED)
     add("startup_seconds", "start-up time", trial.startup_s)
     add("epochs", "completed epochs", trial.epochs)
     for name, text, field in _COUNTED:
@@ -147,13 +147,13 @@ def add_live(families: Families, live: Live) -> None:
 
     def add(name: str, text: str, value: float | None, **labels: str | None) -> None:
         labels = {"job": trial.job, "trial": trial.trial, **labels}
-        families.add(f"run_{name}", f"Run that goes on: {text}.", value, **labels)
+        families.add(f"run_{name}", f"Running trial: {text}.", value, **labels)
 
-    add("info", "its name; always 1", 1, gpu_model=trial.gpu_model, host=live.host)
+    add("info", "labels of the run; always 1", 1, gpu_model=trial.gpu_model, host=live.host)
     add("start_time_seconds", "Unix time of the start", unix_seconds(trial.started_at))
     add("power_watts", "power now, of all devices of the job", live.power_w)
     add("epoch", "completed epochs", trial.whole_epochs)
-    add("max_epochs", "epochs after which it ends", trial.max_epochs)
+    add("max_epochs", "epochs after which the run ends", trial.max_epochs)
     add("metric", "the metric as last reported", live.last_metric, metric=trial.metric)
     add("target_metric", "the target of the metric", trial.target, metric=trial.metric)
     for name, text, field in _COUNTED:
@@ -162,10 +162,10 @@ def add_live(families: Families, live: Live) -> None:
 
 
 def _add_amounts(add: Callable[..., None], trial: Trial) -> None:
-    """Add what a run has, whether it has ended or not; ``add`` names the run."""
-    add("price", "price of its energy", trial.price, currency=trial.currency)
+    """Add values that both running and ended runs have; ``add`` sets the labels of the run."""
+    add("price", "price of the energy", trial.price, currency=trial.currency)
     add("carbon_grams", "grams of CO2 equivalent", trial.carbon_g)
-    add("batch_size", "batch size over all ranks, as of now or its end", trial.last_batch_size)
+    add("batch_size", "batch size over all ranks, now or at the end", trial.last_batch_size)
     add("power_limit_watts", "power limit of each GPU", trial.power_limit_w)
     add("best_metric", "best value of the metric", trial.best_metric, metric=trial.metric)
 

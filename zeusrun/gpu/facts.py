@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 def read_gpus(held_by: Callable[[str], str | None]) -> list[dict[str, Any]]:
-    """Read all GPUs of this machine, as plain JSON values; what is unknown is left out.
+    """Read all GPUs of this machine as plain JSON values, without unknown values.
 
-    ``nvml_index`` is the number that nvidia-smi shows, ``held_by`` the run that holds the power
-    limit of a UUID, ``error`` why a GPU does not answer. For the sensors see ``Reading`` and
-    ``Health``. ``DeviceError`` if NVML cannot list the GPUs.
+    ``nvml_index`` is the number that nvidia-smi shows, and ``error`` says why a GPU cannot be read.
+    The function ``held_by`` returns the run that holds the power limit of a UUID. See ``Reading``
+    and ``Health`` for the sensors. Raises ``DeviceError`` if NVML cannot list the GPUs.
     """
     with contextlib.ExitStack() as stack:
         found = gpus_of_machine()
@@ -32,7 +32,7 @@ def read_gpus(held_by: Callable[[str], str | None]) -> list[dict[str, Any]]:
 
 
 def read_gpu(device: NvmlGpu | DeviceError, held_by: Callable[[str], str | None]) -> dict[str, Any]:
-    """Read a GPU now, or say why it could not be opened."""
+    """Read a GPU now; return its error if it cannot be opened or read."""
     if isinstance(device, DeviceError):
         return {"error": str(device)}
     known = {"nvml_index": device.nvml_index, "uuid": device.uuid, "model": device.model}

@@ -202,10 +202,10 @@ class History(Protocol):
         return None
 
     def keeps_leases(self, job: str) -> bool:
-        """Whether the history of a job watches over the trials of other machines.
+        """Whether the history of a job has leases, for trials of other machines.
 
-        It then records a trial as LOST whose lease nobody renews. In a history of this home, only
-        the lock in a run directory says whether its launcher lives.
+        Such a history records a trial as LOST if its lease is not renewed. In a history of this
+        home, only the lock in the run directory shows whether the launcher is alive.
         """
         return self.address(job) is not None
 
@@ -274,7 +274,7 @@ HEARTBEAT_S = 20.0
 
 @runtime_checkable
 class Shared(History, Protocol):
-    """A history on a server, as its clients use it and as the server has it in a database.
+    """A history on a server: both the client's side and the database of the server.
 
     A trial is named by its id or its uuid. Every method raises what those of ``History`` raise, and
     ``UnavailableError`` if the server or the database does not respond.

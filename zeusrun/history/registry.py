@@ -154,30 +154,30 @@ def open_shared(
 
     if _DATABASE.match(url):
         raise UsageError(
-            "a history in a database is used by way of a server: run `zeusrun serve "
-            "--database-url URL` where the database can be reached, and name the address of the "
-            "server (https://...) instead"
+            "zeusrun uses a database only through a server: run `zeusrun serve --database-url URL` "
+            "on a machine that reaches the database, and give the address of the server "
+            "(https://...) instead"
         )
     remote = HttpHistory(url, read_token(home, environment, url), source)
     folder = shared_directory(home) / _folder_name(url)
-    with contextlib.suppress(OSError):  # a home that cannot be written
+    with contextlib.suppress(OSError):  # the home is read-only
         _note(folder / "url", url)
     return SharedHistory(remote, folder, url, **options)
 
 
 def known_servers(home: Path) -> dict[str, Path]:
-    """Return the servers whose history this home has used, by address, and their folders."""
+    """Return the folder of each server that this home has used, by the address of the server."""
     folders: list[Path] = []
     with contextlib.suppress(OSError):
-        # The folder of the jobs has notes, too, and a job may be called "url".
+        # The folder "jobs" is not a server's, and a job may have the name "url".
         folders = sorted(each for each in shared_directory(home).iterdir() if each.name != "jobs")
     return {url: each for each in folders if (url := _read_note(each / "url")) is not None}
 
 
 def waiting_spools(home: Path, besides: Collection[str] = ()) -> dict[str, Spool]:
-    """Return the spools in which anything waits or was set aside, by address.
+    """Return the spools with waiting or refused writes, by the address of the server.
 
-    Those of ``besides`` are left out.
+    Servers whose addresses are in ``besides`` are left out.
     """
     used = {_folder_name(name) for name in besides}
     folders = {url: each for url, each in known_servers(home).items() if each.name not in used}
@@ -211,7 +211,7 @@ def remember_choice(home: Path, job: str, name: str | None) -> None:
 
 
 def _folder_name(url: str) -> str:
-    """Return a folder name for a server, the same with a last slash."""
+    """Return the folder name of a server; a slash at the end of the address makes no difference."""
     url = url.rstrip("/")
     host = re.sub(r"[^A-Za-z0-9.]+", "-", url.partition("://")[2])[:40].strip("-.")
     return f"{host}-{hashlib.sha256(url.encode()).hexdigest()[:8]}"
@@ -232,9 +232,9 @@ def _read_note(path: Path) -> str | None:
 
 
 class JobHistories(History):
-    """The history of each job, for verbs that read and repair; opened when it is first needed.
+    """The histories of all jobs, for verbs that read and repair. Each is opened on its first use.
 
-    A launcher opens the history of its job alone: what only a launcher needs is not here.
+    A launcher opens only the history of its own job, so methods for launchers are missing here.
     """
 
     def __init__(

@@ -123,7 +123,7 @@ def has_expired(trial: Trial) -> bool:
 
 
 def find_expired(store: History, job: str) -> list[Trial]:
-    """Return the newest of the trials that have expired: their launchers may live."""
+    """Return the newest trials with expired leases; their launchers may still be alive."""
     if not store.keeps_leases(job):
         return []
     return [each for each in store.trials(job, NEWEST) if has_expired(each)]

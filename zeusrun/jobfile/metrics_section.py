@@ -48,13 +48,13 @@ _IN_FILE = goes_with("source", *_FILES)
 
 
 def check_pattern(text: str) -> None:
-    """Raise ``ValueError`` if a text is neither a ready pattern nor one with named groups."""
+    """Raise ``ValueError`` if a text is neither a ready pattern nor a regex with named groups."""
     if text in READY:
         return
     try:
         groups = re.compile(text).groupindex
     except (re.error, OverflowError, RecursionError) as error:
-        raise ValueError(f"is no regular expression: {error} in '{text}'") from error
+        raise ValueError(f"is not a regular expression: {error} in '{text}'") from error
     if not groups:
         close = difflib.get_close_matches(text, READY, n=1)
         hint = "give the number a name, such as 'val_acc=(?P<val_acc>\\S+)'"
@@ -108,7 +108,7 @@ class Metrics(Section):
         None, min_length=1, description="The column or key that counts epochs."
     )
     step: Annotated[str | None, _IN_FILE] = Field(
-        None, min_length=1, description="The column or key that counts steps."
+        None, min_length=1, description="The column or key with the step number."
     )
 
 

@@ -60,7 +60,7 @@ class PartSection(Section):
 
     @property
     def needs_hooks(self) -> bool:
-        """Whether it does nothing without the hooks in the ranks."""
+        """Whether the part needs the hooks in the ranks."""
         return True
 
     @property
@@ -80,17 +80,17 @@ class PartSection(Section):
 
     @property
     def most_ranks(self) -> int | None:
-        """The largest number of ranks; ``None`` if it does not change."""
+        """The largest number of ranks; ``None`` if the part does not change their number."""
         return None
 
     def check(self, data: Mapping[str, Any]) -> None:
         """Raise ``ValueError`` if the values of other keys do not allow the section.
 
-        ``data``: the values of the keys above this one; a key with an error is missing.
+        ``data`` has the values of the keys above the section; a key with an error is missing.
         """
 
     def check_divisible(self, world_size: int) -> None:
-        """Raise ``ValueError`` if its batch sizes cannot be divided by ``world_size``."""
+        """Raise ``ValueError`` if a batch size of the part is not divisible by ``world_size``."""
 
     def warn_of(self, script: str) -> str | None:  # noqa: ARG002 - most need no script
         """Return what will probably go wrong with a script of this text."""
@@ -102,23 +102,24 @@ class PartSection(Section):
         trial: Trial,  # noqa: ARG002
         fitting: int | None,  # noqa: ARG002
     ) -> dict[str, Mapping[str, Any]]:
-        """Return what the rank side of the part is told, by its key, for ``RankPlan.parts``.
+        """Return the values for the rank side of the part, by its key, for ``RankPlan.parts``.
 
-        A part that needs another one may tell that as well, for jobs without its section.
+        If the part needs another part, it may return values for both; the job file may lack the
+        section of the other part.
 
-        ``fitting``: the largest global batch size that fits in memory, in samples; ``None``: that
-        of the job file.
+        ``fitting`` is the largest global batch size that fits in memory, in samples; ``None``: use
+        the limit of the job file.
         """
         return {}
 
     def variables(self) -> dict[str, str]:
-        """Return variables that libraries in the ranks read."""
+        """Return environment variables for libraries in the ranks."""
         return {}
 
     def starter(self, trial: Trial, max_restarts: int) -> tuple[str, str] | None:  # noqa: ARG002 - see above
-        """Return what starts the ranks in place of torchrun; ``None``: torchrun.
+        """Return the program that starts the ranks in place of torchrun; ``None``: torchrun.
 
-        It is the name of a module with a function ``main``, and its plan in JSON.
+        The program is the name of a module with a function ``main``, and its plan in JSON.
         """
         return None
 
@@ -204,6 +205,6 @@ def count_ranks(values: Mapping[str, Any]) -> int | None:
         return None
     if run_on is None or run_on.scheduler is not None:
         counts = [launch.nproc_per_node] * (launch.nnodes or 1)
-    else:  # a hostfile may change
+    else:  # a hostfile may have changed
         counts = [host.slots or launch.nproc_per_node for host in parse_hosts(run_on.hosts)]
     return sum(counts) if counts and all(isinstance(each, int) for each in counts) else None

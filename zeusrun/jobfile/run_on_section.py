@@ -70,7 +70,7 @@ class SchedulerSection(Section):
 
     @classmethod
     def of(cls, run_on: Machines | None) -> Self:
-        """Return this section of ``run_on``; ``JobFileError`` if the job does not run there."""
+        """Return this section of ``run_on``; raise ``JobFileError`` if the job does not have it."""
         own = None if run_on is None else run_on.scheduled
         if not isinstance(own, cls):
             raise JobFileError(f"'run_on' does not name {cls.__name__} any more; submit it again")
@@ -121,7 +121,7 @@ class Machines(Section):
     def _check_ways(self) -> Self:
         ways: dict[str, object] = {"hosts": self.hosts or None, "hostfile": self.hostfile}
         ways |= {name: getattr(self, name) for name in BACKENDS}
-        check_one(ways, "; an empty section is {}")
+        check_one(ways, "; write {} for an empty section")
         return self
 
     def check_launch(self, launch: Launch) -> None:

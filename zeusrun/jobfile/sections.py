@@ -214,7 +214,7 @@ class PowerLimit(Section):
         "nothing.",
     )
     watts: Annotated[float | None, goes_with("mode", "fixed", example="watts: 200")] = Field(
-        None, gt=0, description="Watts per GPU, with mode fixed."
+        None, gt=0, description="The power limit of each GPU in watts, with mode fixed."
     )
     objective: Annotated[
         Literal["cost", "energy", "time", "max_slowdown"],
@@ -333,8 +333,8 @@ class HistorySection(Section, title="History"):
 
     url: Annotated[str, AfterValidator(check_history)] | None = Field(
         None,
-        description="A server (https://...) that several machines share; null: what "
-        "ZEUSRUN_HISTORY or `zeusrun connect` names, else the files of this machine.",
+        description="The server (https://...) that several machines share; null: the server of "
+        "ZEUSRUN_HISTORY or of `zeusrun connect`, else the files of this machine.",
     )
     wait_s: float = Field(
         300, ge=0, description="How long a submit waits for a server that does not respond."

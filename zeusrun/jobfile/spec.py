@@ -84,7 +84,7 @@ _Value = TypeVar("_Value")
 
 
 def _first(values: Iterable[_Value | None]) -> _Value | None:
-    """Return the first value that is known."""
+    """Return the first value that is not ``None``."""
     return next(filter(None, values), None)
 
 
@@ -269,7 +269,7 @@ class _Job(Section):
 
     @property
     def most_ranks(self) -> int | None:
-        """The largest number of ranks; ``None`` if it does not change."""
+        """The largest number of ranks; ``None`` if their number does not change."""
         return _first(part.most_ranks for part in self.parts.values())
 
     def learning_rate_for(self, global_batch_size: int) -> float | None:

@@ -221,7 +221,7 @@ def load_tariff(path: Path, zone: tzinfo | None, bounds: tuple[float, float]) ->
         JobFileError: If it cannot be read, or a row has no time or no rate.
     """
     if os.path.exists(path) and not os.path.isfile(path):  # noqa: PTH110, PTH113 - never raise
-        raise JobFileError(f"{path} is not a file; price.csv and carbon.csv name a CSV file")
+        raise JobFileError(f"{path} is not a file; price.csv and carbon.csv must name a CSV file")
     text = read_text(path, _MAX_BYTES, "CSV file")
     if "\0" in text:  # UTF-16 without a byte order mark
         raise JobFileError(f"{path} is not UTF-8 text; save it as CSV in UTF-8")

@@ -95,13 +95,13 @@ def check_history(text: str) -> str:
         return check_name(text, "zeusrun.histories")
     if not re.fullmatch(r"https?://\S+", text):
         raise ValueError(
-            "must be the address of a server (https://...); one with a database is started with "
+            "must be the address of a server (https://...); to use a database, start "
             "`zeusrun serve --database-url URL`"
         )
     if "@" in text:
         raise ValueError(
-            "must not contain a user name or a password, which every copy of the job file would "
-            "keep; give a token in ZEUSRUN_TOKEN"
+            "must not contain a user name or a password, because every copy of the job file "
+            "would contain them; set ZEUSRUN_TOKEN to a token instead"
         )
     return text
 
@@ -161,7 +161,7 @@ def check_max(highest: int | None, info: ValidationInfo) -> int | None:
 
 
 def check_one(ways: Mapping[str, object], hint: str = "") -> None:
-    """Raise ``ValueError`` unless exactly one of some keys has a value."""
+    """Raise ``ValueError`` unless exactly one of the keys in ``ways`` has a value."""
     used = [name for name, value in ways.items() if value is not None]
     if len(used) != 1:
         given = " and ".join(used) or "none of them"

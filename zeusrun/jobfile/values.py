@@ -60,13 +60,13 @@ def read_by(rule: Callable[[str], object]) -> BeforeValidator:
 def goes_with(
     key: str, *choices: str, example: str = "", usual: str | None = None
 ) -> AfterValidator:
-    """Let a value be set only with some choices of a key above it.
+    """Allow a value only if a key above it has one of some choices.
 
-    With an ``example``, it must be set with these; ``usual`` goes with every choice.
+    With an ``example``, these choices require a value. The value ``usual`` is always allowed.
     """
 
     def check(value: object, info: ValidationInfo) -> object:
-        chosen = info.data.get(key)  # absent if it is itself wrong: then its own error counts
+        chosen = info.data.get(key)  # absent if that key has an error, which is reported
         if value is None and example and chosen in choices:
             raise ValueError(f"is missing: {key} {chosen} needs it, for example {example}")
         if chosen not in (None, *choices) and value not in (None, (), usual):
@@ -96,7 +96,7 @@ _COUNTS = ({"type": "integer", "minimum": 1}, {"enum": ["gpu", "cpu", "auto"]}, 
 
 
 def _named(group: Group) -> Any:  # noqa: ANN401 - the type of a field
-    """Return the type of a name of zeusrun's own or a plugin's."""
+    """Return the type of the name of a built-in or of a plugin."""
     rule = AfterValidator(lambda name: check_name(name, group))
     return Annotated[str, rule, _any_of({"enum": [*BUILT_IN[group]]}, _TEXT)]
 
@@ -125,7 +125,7 @@ def resolve_path(source: Path, text: str, *, escape: bool = False) -> Path:
 
 
 def user_path(folder: Path, text: str) -> Path:
-    """Return the absolute form of a path relative to a folder; ``~`` is the user's home."""
+    """Return a path as absolute; it may be relative to a folder, or begin with ``~``."""
     return Path(os.path.normpath(folder / os.path.expanduser(text)))  # noqa: PTH111 - never raises
 
 

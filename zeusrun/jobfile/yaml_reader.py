@@ -146,13 +146,13 @@ def write_job_yaml(record: Mapping[str, Any]) -> str:
 
 
 def read_text(path: Path, max_bytes: int, kind: str) -> str:
-    """Return the text of a file that a user has named, which is to be of a ``kind``.
+    """Return the text of a file that the user has named; ``kind`` names its format in messages.
 
     Raises:
-        JobFileError: If it cannot be read, is larger than ``max_bytes``, or is no UTF-8 text.
+        JobFileError: If the file cannot be read, is larger than ``max_bytes``, or is not UTF-8.
     """
     try:
-        with path.open("rb") as file:  # it may be a pipe: <(scontrol show hostnames)
+        with path.open("rb") as file:  # may be a pipe: <(scontrol show hostnames)
             content = file.read(max_bytes + 1)
     except FileNotFoundError as error:
         meant = path.with_name(f"{path.name}.yaml") if path.name else path

@@ -38,7 +38,7 @@ def send_heartbeats(submission: Submission, begun: Begun) -> AbstractContextMana
 
 
 def keep_power(history: History, trial: Trial, paths: RunPaths) -> None:
-    """Send the power of a trial that has ended to a history with a server."""
+    """Send the power trace of an ended trial to the server of its history, if there is one."""
     trace = read_power(paths.power, _POWER_POINTS) if history.keeps_leases(trial.job) else None
     if trace is not None:
         with suppress(HistoryError, ValueError):  # the page then has no curve

@@ -1,4 +1,4 @@
-"""Protocols of the other hosts of a submit; ``run_on/hosts`` implements them."""
+"""Protocols for the other hosts of a submit; ``run_on/hosts`` implements them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Node(Protocol):
     """One other host: its devices, and its part of a run.
 
     Attributes:
-        name: Of the host, as the user calls it.
+        name: The name of the host, as the user writes it.
         ranks: The global ranks on this host.
         states: The process state of each of its live ranks, as psutil names it.
         counts: The step clock of each of its ranks that has made a step.
@@ -32,8 +32,8 @@ class Node(Protocol):
         all_live: Whether all of its ranks live.
         ended: Set once its part of the run has ended, or the host is lost.
         oom_kills: How many processes the kernel has killed there for lack of memory.
-        notices: Sentences of the node for the user, oldest first; whoever shows one removes it.
-        signals: The numbers of those that its launcher received, likewise.
+        notices: Messages of the node for the user, oldest first. The reader removes each message.
+        signals: The signal numbers that its launcher received. The reader removes each number.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Node(Protocol):
 
     @property
     def devices(self) -> Sequence[Device]:
-        """The devices of the host that the job uses."""
+        """The devices that the job uses on this host."""
 
     @property
     def is_running(self) -> bool:
@@ -84,7 +84,7 @@ class Hosts(Protocol):
     """The other hosts of a submit."""
 
     remarks: list[str]
-    """Sentences about how the hosts differ."""
+    """Warnings about differences between the hosts."""
 
     @property
     def nodes(self) -> Sequence[Node]:

@@ -1,4 +1,4 @@
-"""Warnings about how a script uses zeusrun, before it starts; ``remarks.py`` has those of a run."""
+"""Warnings about a script before it starts. ``supervision/remarks.py`` warns while it runs."""
 
 from __future__ import annotations
 

@@ -266,7 +266,7 @@ def check_unused(home: Path, used: Collection[str]) -> list[Check]:
 
 
 def _check_connection(history: SharedHistory) -> tuple[list[Check], object]:
-    """Return the checks, and what the server says that the token permits."""
+    """Return the checks, and the permissions of the token as the server reports them."""
     remote = history.remote
     try:
         before, begun_t = read_clock(), time.monotonic()

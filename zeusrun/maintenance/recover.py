@@ -101,7 +101,7 @@ def recover_lost(
                 recovered += _finished(history, trial, join_parts(trial, lost))
             continue
         if paths.run_dir != Path(trial.run_dir) and lease_of(trial).is_held():
-            continue  # this home is a copy of one in which it runs
+            continue  # this home is a copy, and the trial runs in the original
         with lease_of(trial, paths) as lease:
             if not lease.acquire_or_gone():
                 continue  # its launcher is alive, or another submit recovers it

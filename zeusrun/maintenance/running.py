@@ -42,9 +42,9 @@ def state_of(trial: Trial, found: Live | None) -> Live:
 
 
 def read_running(history: History, home: Path, jobs: Iterable[str]) -> list[Live]:
-    """Return the trials of these jobs that have not ended, in the order they began.
+    """Return the trials of these jobs that have not ended, in the order of their starts.
 
-    Also the runs of this machine that go on although their server got no heartbeat.
+    The result includes runs of this machine that continue although their server gets no heartbeat.
     """
     found = []
     for job in jobs:

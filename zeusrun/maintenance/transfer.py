@@ -66,7 +66,7 @@ def transfer(
     if history.address(job or "") is None and (job is not None or not names):
         raise UsageError(
             f"no shared history is in use; run `zeusrun connect`, set {HISTORY_VARIABLE} to its "
-            "URL, or name a job file that has a key history"
+            "URL, or name a job file with the key 'history'"
         )
     if job is not None:
         if job not in names:
@@ -88,7 +88,7 @@ def rename_job(history: History, home: Path, job: str, name: str) -> int:
         target = runs_directory(home, name) / named
         record = read_record(RunPaths(target))
         if paths is None and (record is None or record.uuid != trial.uuid):
-            return moved  # of another machine; else an earlier call was interrupted
+            return moved  # a run of another machine, not one whose move was interrupted
         moved = replace(moved, run_dir=str(target))
         with writes_to(target):
             make_folder(target.parent)

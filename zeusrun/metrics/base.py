@@ -65,7 +65,7 @@ def _plain_event(event: Event, name: str) -> Event:
 
 
 def open_sidecar(run: SourceContext) -> SidecarReader:
-    """Open the sidecar of a run."""
+    """Open the sidecar file of a run as a metric source."""
     return SidecarReader(run.run_dir / SIDECAR_NAME)
 
 

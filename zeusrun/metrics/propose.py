@@ -33,7 +33,7 @@ class Proposal(NamedTuple):
 
     metric: str
     source: str
-    mode: str | None  # ``None``: its name does not say what is better
+    mode: str | None  # ``None``: the name does not show whether high or low is better
     target: float
     last: float
     best: float | None = None  # where the last value is far worse; the target is near it

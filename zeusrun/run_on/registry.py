@@ -120,8 +120,8 @@ class Client(Protocol):
     def explain_end(self, name: str, *, saved: bool) -> tuple[TrialStatus | None, str] | None:
         """Return the status of a trial without an outcome, and a reason; ``None`` if unknown.
 
-        The status is ``None`` if the scheduler knows only the reason. ``saved``: there is a
-        checkpoint.
+        The status is ``None`` if the scheduler knows only the reason. ``saved``: whether there is
+        a checkpoint.
         """
 
 
@@ -152,7 +152,7 @@ def _client(name: str) -> Client:
     """Return the client of the scheduler that has a job; raises ``LaunchError``."""
     if (backend := backend_of(name)) is None:  # of a newer version; nor may it be an option
         prefix = name.partition(":")[0]
-        what = "is a job of no scheduler that this version of zeusrun knows"
+        what = "names no scheduler that this version of zeusrun supports"
         raise LaunchError(f"{name} {f'names no job of {prefix}' if prefix in BACKENDS else what}")
     client: Client = load(backend, "client")
     return client

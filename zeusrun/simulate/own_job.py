@@ -1,6 +1,6 @@
-"""Builds a job to simulate from a job's own history: what its runs took with each batch size.
+"""Builds a job to simulate from the history of a real job.
 
-A batch size without runs on today's devices is left out: nothing shows what it would take.
+A batch size without runs on today's devices is left out, because its speed is unknown.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ _MAX_EPOCHS = 1e6
 
 @dataclass(frozen=True)
 class KnownArm:
-    """What the history shows of a batch size."""
+    """The facts about a batch size in the history."""
 
     batch_size: int
-    runs: int  # that reached or missed the target
+    runs: int  # runs that reached or missed the target
     log_epochs: float  # mean, to the target
     missing: float  # share of the runs that miss the target
     paces: Sequence[Pace]  # of runs that reached the target, here or with another batch size
     rates: Mapping[float, Rate]  # by power limit
-    drawn: Array | None  # of ``log_epochs``, as the history believes it; ``None``: none reached it
+    drawn: Array | None  # samples of ``log_epochs``; ``None``: no run reached the target
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class JobModel:
     reached: int  # runs that the epochs are known from
     run_sd: float  # of one run's log epochs
     energy_known: bool
-    left_out: tuple[int, ...]  # candidates that have no runs here, or that crashes rule out
+    left_out: tuple[int, ...]  # candidates without usable runs here, or with crashes
 
 
 def learn(job: str, problem: Problem, trials: Sequence[Trial]) -> JobModel:
@@ -121,7 +121,7 @@ def learn(job: str, problem: Problem, trials: Sequence[Trial]) -> JobModel:
     if problem.default not in evidence.fitting:
         raise UsageError(
             f"memory or a crash rules out the default batch size of {job}, {problem.default}; "
-            "make one the default that runs"
+            "set batch_size.default to a batch size that runs"
         )
     if problem.default not in sizes:
         raise UsageError(
@@ -209,7 +209,7 @@ def _curves(model: JobModel, arm: KnownArm, seed: int) -> list[LearningCurve]:
 def _learn_arm(
     size: int, drawn: Array | None, rates: Mapping[float, Rate], evidence: Evidence
 ) -> KnownArm | None:
-    """Return what the runs of a batch size show; ``None`` if none reached or missed the target."""
+    """Return the facts about a batch size; ``None`` if no run reached or missed the target."""
     results, reached = (each.get(size, ()) for each in (evidence.results, evidence.reached))
     missed = [run for run in results if run.status is TrialStatus.MISSED]
     paces = [run.pace for run in reached if run.pace] or newest_paces(evidence)
@@ -217,7 +217,7 @@ def _learn_arm(
         lost = _weigh(missed)  # those that are no bad luck
         others = (1 - evidence.luck.missing_of(size)) * _weigh(reached) / (_weigh(reached) + lost)
         log_epochs, missing = float(np.mean(drawn)), 1 - others
-    elif missed:  # it has never reached the target
+    elif missed:  # the batch size has never reached the target
         log_epochs, missing = math.log(_MAX_EPOCHS), 1.0
     else:
         return None

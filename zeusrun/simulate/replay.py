@@ -42,7 +42,7 @@ _END, _START = 0, 1  # at the same moment, ends come first: a trial that starts 
 
 
 class Played(NamedTuple):
-    """A trial and when it ran, in seconds."""
+    """A trial, and when it started and ended, in seconds."""
 
     trial: Trial
     start_s: float

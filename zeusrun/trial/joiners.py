@@ -1,6 +1,6 @@
-"""How a field of a trial is joined that was preempted and went on. Pure.
+"""Joins the parts of a trial that was preempted and continued. Pure.
 
-Each field of the record names its joiner, which gets both parts and the name of the field.
+Each field of the record has a joiner. A joiner gets both parts and the name of the field.
 """
 
 from __future__ import annotations
@@ -38,31 +38,31 @@ class Parts(NamedTuple):
     last: Any  # an ``Outcome``
 
     def both(self, name: str) -> tuple[Any, Any]:
-        """Return the values of a field."""
+        """Return the values of a field before and in the last part."""
         return getattr(self.trial, name), getattr(self.last, name)
 
     @property
     def trained(self) -> bool:
-        """Whether the last part came to training."""
+        """Whether training started in the last part."""
         return self.last.time_s is not None
 
     @property
     def source(self) -> EnergySource | None:
-        """The weaker source of the energy; ``None`` if one is unknown, or only one is measured."""
+        """The weaker energy source; ``None`` if a source is unknown, or only one is measured."""
         sources: tuple[EnergySource | None, ...] = self.both("energy_source")
         if not self.trained:
             return sources[0]
         known = [each for each in sources if each is not None]
         mixed = len({each.measured for each in known}) > 1
-        return None if mixed or len(known) < len(sources) else max(known)  # the later is weaker
+        return None if mixed or len(known) < len(sources) else max(known)  # larger is weaker
 
     def earlier(self) -> list[CurvePoint]:
-        """Return the points of the curve that the last part does not report again."""
+        """Return the points of the earlier curve that the last part does not repeat."""
         curve = self.last.curve
         return [each for each in self.trial.curve if not curve or each.epoch < curve[0].epoch]
 
     def since(self, points: Sequence[CurvePoint]) -> list[CurvePoint]:
-        """Return points of the last part with the time and energy of the whole."""
+        """Return points of the last part with time and energy since the start of the trial."""
         time_s = self.trial.time_s
         energy_j = None if metered(self, "energy_j") is None else self.trial.energy_j
         return [
@@ -72,7 +72,7 @@ class Parts(NamedTuple):
 
 
 def _of_values(join: Callable[[Any, Any], Any]) -> Joiner:
-    """Return a joiner that needs only the values of its field."""
+    """Return a joiner that uses only the two values of its field."""
     return lambda parts, name: join(*parts.both(name))
 
 
@@ -85,7 +85,7 @@ last_measured = _of_values(lambda before, last: before if last is None else last
 
 
 def shares(parts: Parts, name: str) -> tuple[HostShare, ...]:
-    """Add what each host used; a host that was not there all the time has no known part."""
+    """Add the energy of each host; unknown if the host did not take part in both parts."""
     before, last = parts.both(name)
     earlier = {share[:2]: share.energy_j for share in before}
     sums = [add(earlier.get(share[:2]), share.energy_j) for share in last]
@@ -93,64 +93,67 @@ def shares(parts: Parts, name: str) -> tuple[HostShare, ...]:
 
 
 def seen(parts: Parts, name: str) -> bool | None:
-    """Return whether it was seen in one of both; ``None`` if that is unknown."""
+    """Return whether the value is true in a part; ``None`` if that is unknown."""
     both = parts.both(name)
     return True if any(both) else None if None in both else False
 
 
 def trained(parts: Parts, name: str) -> float | None:
-    """Add what the training took; a part that ended before its training took nothing of it."""
+    """Add an amount of the training; a part without training adds nothing."""
     before, last = parts.both(name)
     return add(before, last) if parts.trained else before
 
 
 def metered(parts: Parts, name: str) -> float | None:
-    """Add what was measured or estimated; a model is never added to a meter."""
+    """Add energy or an amount derived from it; estimates and measurements are never added."""
     return None if parts.trained and parts.source is None else trained(parts, name)
 
 
 def weaker(parts: Parts, _name: str) -> EnergySource | None:
-    """Return the weaker source of the energy; ``None`` if the energy is unknown."""
+    """Return the weaker energy source; ``None`` if the energy is unknown."""
     return None if metered(parts, "energy_j") is None else parts.source
 
 
 def weighed(parts: Parts, _name: str) -> float | None:
-    """Return the cost of both."""
+    """Return the cost of both parts in joules."""
     max_power_w = last_measured(parts, "max_power_w")
     energy_j, time_s = metered(parts, "energy_j"), trained(parts, "time_s")
     return cost_j(energy_j, max_power_w, time_s, parts.trial.eta_knob)
 
 
 def priced(parts: Parts, name: str) -> float | None:
-    """Add what the energy cost, unless it is in two currencies."""
+    """Add the prices of the energy; ``None`` if their currencies differ."""
     differ = parts.trained and parts.trial.currency != parts.last.currency
     return None if differ else metered(parts, name)
 
 
 def currency(parts: Parts, _name: str) -> str | None:
-    """Return the currency of the price; ``None`` if that is unknown."""
+    """Return the currency of the price; ``None`` if the price is unknown."""
     return None if priced(parts, "price") is None else parts.trial.currency
 
 
 def common(parts: Parts, name: str) -> float | None:
-    """Return what both have in common; ``None`` if they differ."""
+    """Return the value if both parts have the same; ``None`` if they differ."""
     before, last = parts.both(name)
     return before if before == last or not parts.trained else None
 
 
 def longer(parts: Parts, name: str) -> float | None:
-    """Return that of the longer part."""
+    """Return the value of the longer part."""
     both: tuple[float | None, float | None] = parts.both(name)
     return both[1] if (parts.last.time_s or 0.0) > parts.trial.time_s else both[0]
 
 
 def counted(parts: Parts, name: str) -> int | None:
-    """Return the epochs, which the last part counts on; ``None`` if it perhaps began anew."""
+    """Return the epochs of the last part, which continues the count of the part before.
+
+    ``None`` if the training may have started again from the beginning.
+    """
     return None if any(parts.both("unclear")) else last_known(parts, name)
 
 
 def of_span(parts: Parts, name: str) -> float | None:
-    """Add a count of the span; unknown if the last part knows only that of its whole training."""
+    """Add a count over the span; unknown if the last part has only the count to its end."""
     before, last = parts.both(name)
     lost = last is None and getattr(parts.last, f"whole_{name}") is not None
     return None if lost else add_known(before, last)
@@ -163,13 +166,16 @@ def best(parts: Parts, name: str) -> float | None:
 
 
 def curve(parts: Parts, _name: str) -> tuple[CurvePoint, ...]:
-    """Return a curve by epochs."""
+    """Return the joined curve by epochs."""
     points = (*parts.earlier(), *parts.since(parts.last.curve))
     return thin_curve(points, parts.trial.target, parts.trial.mode)
 
 
 def curve_by_samples(parts: Parts, name: str) -> tuple[CurvePoint, ...]:
-    """Return a curve whose later part counts its samples from 0; empty if neither has one."""
+    """Return the joined curve by samples, which the last part counts from 0.
+
+    Empty if no part has such a curve.
+    """
     trial, (before, last) = parts.trial, parts.both(name)
     if not before and not last:
         return ()
@@ -181,25 +187,25 @@ def curve_by_samples(parts: Parts, name: str) -> tuple[CurvePoint, ...]:
 
 
 def noise(parts: Parts, name: str) -> tuple[NoisePoint, ...]:
-    """Return both noise curves, by the samples of both parts."""
+    """Return the joined noise curve; its samples count from the start of the trial."""
     samples, progress = parts.trial.samples or 0, parts.trial.progress
     return join_curves(*parts.both(name), samples, progress if samples else 0.0)
 
 
 def worlds(parts: Parts, name: str) -> tuple[WorldChange, ...]:
-    """Return the changes of both; each part begins with the same number of ranks."""
+    """Return the changes of the ranks; each part begins with the number of ranks of the trial."""
     trial, (before, last) = parts.trial, parts.both(name)
     again = [WorldChange(0.0, 0, trial.world_size)] if parts.trained else []
     return join_worlds(before, [*again, *last], trial.time_s or 0.0, trial.epochs or 0)
 
 
 def syncs(parts: Parts, name: str) -> tuple[SyncChange, ...]:
-    """Return the changes of both."""
+    """Return the synchronization changes of both parts."""
     return join_syncs(*parts.both(name), parts.trial.epochs or 0)
 
 
 def interrupted(parts: Parts, name: str) -> tuple[Interruption, ...]:
-    """Return the interruptions of both, and the one between them."""
+    """Return the interruptions of both parts, and the interruption between them."""
     before, last = parts.both(name)
     if not parts.trained:
         return tuple(before)

@@ -1,4 +1,4 @@
-"""A trial and its outcome, as they are stored, compared and joined. Frozen values."""
+"""A trial and its outcome: frozen values that are stored, compared and joined."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from zeusrun.trial.values import (
 )
 
 STORED = {"stored": True}
-"""The metadata of a field of which databases keep a copy in a column, to search and to add up."""
+"""The metadata of a field that databases copy into a column, for searches and sums."""
 
 
 def taken(
     joiner: join.Joiner, *, default: object = None, signed: bool = False, stored: bool = False
 ) -> Any:  # noqa: ANN401 - the type is that of the field
-    """Declare a field of ``_Taken``, and how it is joined.
+    """Declare a field of ``_Taken`` and its joiner.
 
-    ``signed``: an amount that may be negative. ``stored``: see ``STORED``.
+    ``signed``: whether the amount may be negative. ``stored``: see ``STORED``.
     """
     return field(default=default, metadata={"joiner": joiner, "signed": signed, "stored": stored})
 
@@ -45,12 +45,12 @@ class _Taken:
     """What a training took and showed. ``None`` is unknown, never zero.
 
     The span that counts is from the start of training to the moment the target was first reached,
-    else to the last optimizer step or report, whichever is later. Each field has its joiner; see
-    ``joiners.py``. One without it is that of the last part.
+    else to the last optimizer step or report, whichever is later. The joiners are in
+    ``joiners.py``; a field without a joiner has the value of the last part.
     """
 
     startup_s: float | None = taken(join.total)  # from launch to the start of training
-    # Of the span, as are energy, cost and epochs.
+    # Over the span, as are energy, cost and epochs.
     time_s: float | None = taken(join.trained, stored=True)
     energy_j: float | None = taken(join.metered, stored=True)
     energy_source: EnergySource | None = taken(join.weaker, stored=True)  # noqa: RUF009 - a field
@@ -61,44 +61,44 @@ class _Taken:
     best_metric: float | None = taken(join.best)  # the best finite value in the whole run
     curve: tuple[CurvePoint, ...] = taken(join.curve, default=())
     power_profile: tuple[PowerPoint, ...] = taken(join.last_known, default=())
-    # Per GPU, most of the span; ``None``: as dispatched.
+    # Of each GPU, for most of the span; ``None``: the limit with which the trial started.
     power_limit_w: float | None = taken(join.longer)
     energy_counter_j: float | None = taken(join.total)  # over the span, by the devices' counters
     energy_integrated_j: float | None = taken(join.total)  # the same, from sampled power
     # What trying other limits cost above holding the chosen one: in ``cost_j``, not the arm's.
     profiling_cost_j: float | None = taken(join.known_total, signed=True)
-    # Whether others used the job's GPUs, or its CPUs to their full.
+    # Whether other programs used the job's GPUs, or nearly all of its CPUs.
     shared: bool | None = taken(join.seen)
     # From the end of the training to the end of the processes.
     shutdown_s: float | None = taken(join.known_total)
-    # If it is not the trial's, the trial teaches nothing.
+    # If this is not the trial's batch size, policies ignore the trial.
     observed_batch_size: int | None = taken(join.last_known)
-    # Nor if nothing took the chosen one: the script trained with its own.
+    # Whether the script did not use the chosen batch size; then policies ignore the trial, too.
     unapplied: bool = taken(join.last_known, default=False)
     noise_curve: tuple[NoisePoint, ...] = taken(join.noise, default=())
-    # Of a rank's gradient; the last moving average.
+    # Variance of a rank's gradient: the last moving average.
     gradient_variance: float | None = taken(join.last_measured)
     gradients_of: str | None = taken(join.last_known)  # how they were measured; see ``Watched.how``
-    batch_sizes: tuple[SizeChange, ...] = taken(join.sizes, default=())  # of a run that adapted it
-    # Of an elastic run that changed it.
+    batch_sizes: tuple[SizeChange, ...] = taken(join.sizes, default=())  # changes in the run
+    # Changes of the number of ranks in an elastic run.
     world_sizes: tuple[WorldChange, ...] = taken(join.worlds, default=())
-    # Of a run whose ranks changed how they agree.
+    # Changes of how the ranks synchronize.
     syncs: tuple[SyncChange, ...] = taken(join.syncs, default=())
-    # Of ``energy_j``, with what held while it ran, in ``currency``.
+    # Price of ``energy_j`` in ``currency``, by the tariff at the time of the run.
     price: float | None = taken(join.priced, stored=True)
     currency: str | None = taken(join.currency, stored=True)
-    # Grams of CO2 equivalent; both include ``pue``.
+    # Grams of CO2 equivalent; price and carbon include ``pue``.
     carbon_g: float | None = taken(join.metered, stored=True)
     pue: float | None = taken(join.common)  # energy of the site over that of the devices
     cause: str | None = None  # of a crash, without ranks, numbers and paths, to compare crashes
-    warnings: tuple[str, ...] = taken(join.rows, default=())  # sentences for people
+    warnings: tuple[str, ...] = taken(join.rows, default=())  # sentences for the user
     interruptions: tuple[Interruption, ...] = taken(join.interrupted, default=())  # within the span
-    # That the optimizer consumed up to the last report of the span.
+    # Samples that the optimizer consumed up to the last report of the span.
     samples: int | None = taken(join.of_span)
-    # These in epochs; ``None``: the data have no known size.
+    # ``samples`` in epochs; ``None``: the size of the data is unknown.
     progress: float | None = taken(join.of_span)
     by_samples: tuple[CurvePoint, ...] = taken(join.curve_by_samples, default=())  # see ``Trial``
-    # Whether its epochs are only the numbers of its reports.
+    # Whether ``epochs`` only counts the reports.
     by_reports: bool = taken(join.last_known, default=False)
     # Whether the script went on from a checkpoint of another run.
     continued: bool = taken(join.last_known, default=False)
@@ -106,7 +106,7 @@ class _Taken:
     unclear: bool = taken(join.last_known, default=False)
     reason_code: ReasonCode | None = None  # what ``reason`` says, for programs
     stalls: tuple[Stall, ...] = taken(join.rows, default=())
-    hosts: tuple[HostShare, ...] = taken(join.shares, default=())  # of a run on several
+    hosts: tuple[HostShare, ...] = taken(join.shares, default=())  # of a run on several hosts
     # The same of the whole training, which goes on after the target with ``on_target: continue``.
     whole_time_s: float | None = taken(join.trained)
     whole_energy_j: float | None = taken(join.metered)
@@ -225,7 +225,7 @@ class Trial(_Taken, _Dispatched):
         """
         if not outcome.status.finished:
             raise ValueError(f"an outcome of {self.trial} cannot be {outcome.status.value}")
-        finished_at = max(outcome.finished_at, self.started_at)  # the clock was set back
+        finished_at = max(outcome.finished_at, self.started_at)  # if the clock was set back
         values = {**vars(outcome), "finished_at": finished_at}
         stay = {name for name in ("power_limit_w", "hosts") if not values[name]}
         ended = replace(self, **{name: values[name] for name in values.keys() - stay})
@@ -283,7 +283,7 @@ class Trial(_Taken, _Dispatched):
 
 
 def join_parts(trial: Trial, outcome: Outcome) -> Outcome:
-    """Return the outcome of the last part of a trial with the parts before its preemptions.
+    """Join the outcome of the last part of a trial with the parts before its preemptions.
 
     If the last part reports an epoch again, the earlier report no longer counts, because the
     script continued from an older checkpoint. The time and energy of both count.
@@ -297,7 +297,7 @@ def join_parts(trial: Trial, outcome: Outcome) -> Outcome:
 
 
 def _without_restored(outcome: Outcome) -> Outcome:
-    """Remove the restored model, evaluated again."""
+    """Remove the first point if it is an evaluation of the restored model."""
     if not outcome.curve or not is_baseline(outcome.curve[0]):
         return outcome
     own = tuple(point for point in outcome.by_samples if not is_baseline(point))
@@ -305,7 +305,7 @@ def _without_restored(outcome: Outcome) -> Outcome:
 
 
 def _without_empty_estimates(trial: Trial, outcome: Outcome) -> Outcome:
-    """Replace estimates of 0 J by unknown: CPU time counts in ticks of 10 ms, and none was seen."""
+    """Replace estimates of 0 J by unknown. CPU time counts in ticks of 10 ms."""
     if outcome.energy_source is not EnergySource.ESTIMATED:
         return outcome
     curve, by_samples = (

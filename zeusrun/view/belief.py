@@ -1,4 +1,4 @@
-"""What a policy believes, in words, as ``explain``, a report and a server show it."""
+"""The belief of a policy in sentences, for ``explain``, reports and servers."""
 
 from __future__ import annotations
 
@@ -27,19 +27,22 @@ if TYPE_CHECKING:
 
 _CERTAIN = 0.995
 _TRIES = frozenset({Stage.EXPLORE, Stage.SPEED_CHECK})
-_MANY = 10  # candidates, beyond which those that matter little are not listed
-_APART = 30.0  # times the lower end of a range
+_MANY = 10  # with more candidates, the least relevant ones are not listed
+_APART = 30.0  # largest ratio of the ends of a range that is shown
 
 
 @dataclass(frozen=True)
 class Belief:
-    """What the policy expects of each batch size, and its choice in sentences, a headline first."""
+    """The expectations of a policy for each batch size, and its choice in sentences.
+
+    The first sentence is a headline.
+    """
 
     arms: tuple[ArmBelief, ...] = ()
     sentences: tuple[str, ...] = ()
     policy: str = ""
-    unit: CurveUnit = "epochs"  # of what is said of epochs
-    missing: str | None = None  # why nothing is known: a sentence
+    unit: CurveUnit = "epochs"  # what "epochs" of the arms count
+    missing: str | None = None  # why the belief is unknown, as a sentence
 
 
 def believe(
@@ -49,8 +52,8 @@ def believe(
 
     Args:
         chooser: The policy, and the job.
-        problem: That of the next run.
-        runs: Past ones, oldest first.
+        problem: The problem of the next run.
+        runs: Past runs, oldest first.
         continued: A preempted run that the next submit continues instead.
     """
     rng = np.random.default_rng(chooser.spec.policy.seed)
@@ -71,7 +74,7 @@ def believe(
 
 
 def unknown_belief(error: ZeusrunError) -> Belief:
-    """Return a belief that says why it is unknown."""
+    """Return a belief without content that says why it is unknown."""
     return Belief(missing=f"What the policy believes is unknown: {error}")
 
 
@@ -107,7 +110,7 @@ def describe_choice(
 
 
 def _describe_crashes(job: str, arms: Sequence[int]) -> str:
-    """Say in how many of the newest runs the script crashed, and with what batch sizes."""
+    """Say in how many of the newest runs the script crashed, and with which batch sizes."""
     last = "the last run" if len(arms) == 1 else f"the last {len(arms)} runs"
     sizes = sorted(set(arms))
     plural = "s" if len(sizes) > 1 else ""
@@ -126,10 +129,10 @@ def _describe_control(policy: Policy, problem: Problem, runs: Sequence[Observati
             f"there are no control runs (policy.control: {every}), because memory or crashes rule "
             f"out the default, {default}"
         )
-    when = "The next run is one" if number == now else f"The next one is recurrence {number}"
+    run = "run is a control run" if number == now else f"control run is recurrence {number}"
     return (
         f"one recurrence in {every} is a control run of the default, {default} (policy.control). "
-        f"{when}"
+        f"The next {run}"
     )
 
 
@@ -146,11 +149,11 @@ def lead(
     """Return a headline and the sentences, for readers who know nothing of policies.
 
     Args:
-        policy: Its name.
-        decision: For the next run.
-        beliefs: Of every candidate.
-        problem: The one that was decided.
-        retry: What would run if that run missed the target; ``None``: nothing.
+        policy: The name of the policy.
+        decision: The decision on the next run.
+        beliefs: The beliefs about every candidate.
+        problem: The problem that the decision solves.
+        retry: The decision after a miss of that run; ``None``: no attempt follows.
         continued: A preempted run that the next submit continues instead.
         adapts: Whether the run changes its batch size.
     """
@@ -170,7 +173,7 @@ def lead(
         why += f" (the policy draws at random; the probability of this was {chance})"
     others = [belief for belief in beliefs if belief is not own]
     cost = _cost(decision, own, by_arm.get(problem.default), problem)
-    then = "no other one follows" if retry is None else f"{retry.global_batch_size} follows at once"
+    then = "no attempt follows" if retry is None else f"{retry.global_batch_size} follows at once"
     last = f"If the next run misses the target, {then}"
     if not control:
         last = f"{_change(policy, decision, own, others, ignored=problem.ignored)}. {last}"
@@ -178,10 +181,10 @@ def lead(
 
 
 def fold(beliefs: Sequence[ArmBelief]) -> tuple[list[ArmBelief], str | None]:
-    """Return the candidates that matter, and a sentence on the others; ``None``: there are none.
+    """Return the candidates to list, and a sentence about the others or ``None``.
 
-    Of many, those matter that have ended, may run next, or are the best to try after these; and,
-    once it is known what a try is worth, those that cannot be tried now.
+    If there are many candidates, the list has those with trials, those that may run next, and the
+    two best of the others. When the value of tries is known, it also has those without a value.
     """
     worth = {each.global_batch_size: each.value_j for each in beliefs if each.value_j is not None}
     others = [
@@ -233,13 +236,13 @@ def _change(
     never = policy == "fixed" or not others
     if never or own.chance < _CERTAIN:
         fixed = "policy fixed never uses another batch size; set policy.name to auto to try others"
-        alone = "it is the only candidate; more of them in batch_size.candidates can be tried"
+        alone = "it is the only candidate; add others to batch_size.candidates to try them"
         if ignored:
-            alone = "no other candidate is tried before one arrives in the training"
+            alone = "no other candidate is tried before the script trains with a chosen batch size"
         return (fixed if others else alone) if never else "every result changes the probabilities"
     known = [(each.cost_j, each.global_batch_size) for each in others if each.reached]
     if not known and not own.reached:
-        return "once a run has reached the target, others are tried that may be cheaper"
+        return "once a run has reached the target, batch sizes that may be cheaper are tried"
     costs = [(cost_j, arm) for cost_j, arm in known if cost_j is not None]
     if not costs:
         if known or all(each.cost_j is None for each in others):
@@ -247,12 +250,12 @@ def _change(
         return "no other batch size has reached the target yet, so what they cost is a guess"
     cost_j, other = min(costs)
     if decision.stage is Stage.EXPLOIT:
-        runs = f"if runs of {own.global_batch_size} come to cost more than those of {other}"
+        runs = f"if {own.global_batch_size} is expected to cost more than {other}"
         return f"{runs} ({energy_text(cost_j)}), {other} is used"
-    reaches = "once it has reached the target, and is expected to cost less than"
+    reaches = f"once {own.global_batch_size} has reached the target at a lower expected cost than"
     return f"{reaches} {other} ({energy_text(cost_j)}), it replaces {other} as the cheapest so far"
 
 
 def is_known(range_j: tuple[float, float] | None) -> bool:
-    """Whether the ends of a range say something; where little is known, they are far apart."""
+    """Whether a range is narrow enough to show; where little is known, its ends are far apart."""
     return range_j is None or range_j[1] <= _APART * range_j[0]

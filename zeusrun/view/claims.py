@@ -34,7 +34,7 @@ def claim_style(estimate: Estimate | None, *sums: Estimate | None) -> str:
 
 
 def claim_share(share: Estimate) -> str:
-    """Return what is saved: ``saves 14 % (9 to 19 %)``, or that no difference shows."""
+    """Return a saving in words, such as ``saves 14 % (9 to 19 %)``, a loss, or no difference."""
     if not share.is_shown:
         return f"no difference can be shown yet ({_range(share)})"
     if share.low > 0:
@@ -43,7 +43,7 @@ def claim_share(share: Estimate) -> str:
 
 
 def claim_against(share: Estimate, name: str, other: str) -> str:
-    """Return what one saves: ``32 saves 14 % of the cost of a run (9 to 19 %) against 64``."""
+    """Return a comparison: ``32 saves 14 % of the cost of a run (9 to 19 %) against 64``."""
     if not share.is_shown:
         return f"{name} against {other}: no difference in cost can be shown yet ({_range(share)})"
     claim = f"costs {_percent(-share.value)} % more a run ({_range(-share)})"

@@ -1,4 +1,4 @@
-"""A belief on a console: its sentences, then a table of the batch sizes."""
+"""Shows a belief on a console: its sentences, then a table of the batch sizes."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def explain_table(
 ) -> RenderableType:
     """Return what a policy believes about each batch size: a table, then a verdict on each.
 
-    ``kept`` are remarks about past trials that are interpreted differently now. ``limits`` are, by
-    arm, the best power limit in watts and the number of measured ones. ``width``: of the console;
-    columns for which it has no room are not shown.
+    ``kept`` are remarks about past trials that are interpreted differently now. ``limits`` has, for
+    each arm, the best power limit in watts and the number of measured limits. ``width`` is the
+    width of the console in characters; columns that do not fit are left out.
     """
     beliefs, rest = fold(belief.arms)
     unit, lead = belief.unit, belief.sentences
@@ -103,7 +103,7 @@ def _range(belief: ArmBelief) -> str:
 
 
 def belief_columns(unit: CurveUnit) -> list[Column]:
-    """Return the columns of what a policy believes of each batch size."""
+    """Return the columns of the table of beliefs, one row for each batch size."""
     names = {each.name: each.name.replace("epoch", unit.removesuffix("s")) for each in _BELIEF}
     return [replace(each, name=names[each.name]) for each in _BELIEF]
 

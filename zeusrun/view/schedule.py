@@ -95,7 +95,7 @@ def _outcome(schedule: Schedule, occurrence: Occurrence, now: float) -> Text:
 
 
 def _describe(occurrence: Occurrence) -> str:
-    """Return what an occurrence has come to."""
+    """Return the result of an occurrence of a schedule in words."""
     if occurrence.result == "ended":
         return occurrence.describe()
     return f"{occurrence.result}: {occurrence.why}" if occurrence.why else occurrence.result

@@ -200,7 +200,7 @@ def spread_text(values: Sequence[float], text: Callable[[float], str], between: 
 
 
 def _basis(model: JobModel, width: int) -> Table:
-    """Return what each batch size is simulated with."""
+    """Return the table of the measured values with which each batch size is simulated."""
     rows = []
     for arm in model.arms:
         rate = min(arm.rates.values(), key=lambda rate: rate.epoch_s)
@@ -221,7 +221,7 @@ def _basis(model: JobModel, width: int) -> Table:
 
 def _legend(cases: Sequence[Case], seeds: int) -> Iterator[str]:
     _, model, forecast = cases[-1]
-    yield f"It rests on {units.plural(model.reached, 'run')} that reached the target."
+    yield f"The forecast uses {units.plural(model.reached, 'run')} that reached the target."
     yield (
         f"The median of {units.plural(seeds, 'replay')}, and where nine of ten lie: each replay "
         "draws what is uncertain, and the runs, anew. Exploring: what tries of other batch sizes "
@@ -242,7 +242,7 @@ def _warnings(model: JobModel) -> Iterator[str]:
         yield f"only {model.reached} runs: the true spread may be much wider"
     if model.left_out:
         sizes = ", ".join(map(str, model.left_out))
-        yield f"left out, because no run here shows what they take: {sizes}"
+        yield f"left out, because they crash or have no usable runs on these devices: {sizes}"
 
 
 def forecast_json(

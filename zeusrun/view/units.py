@@ -193,12 +193,12 @@ def shortened(text: str, width: int = 20) -> str:
 
 
 def capitalized(text: str) -> str:
-    """Return a text with a capital letter; the rest stays as it is."""
+    """Return a text with a capital first letter; the rest is unchanged."""
     return text[:1].upper() + text[1:]
 
 
 def sentence(text: str) -> str:
-    """Return a text as a sentence, with a capital letter and a point."""
+    """Return a text as a sentence, with a capital first letter and a full stop."""
     return f"{capitalized(text)}."
 
 

@@ -138,8 +138,8 @@ def share(samples: int, ranks: int, rank: int) -> int:
 def cut(samples: int, ranks: int, rank: int, per_device_max: int | None) -> list[int]:
     """Return the sizes of a rank's micro-batches in a step; they differ by one at most.
 
-    Their number is the smallest that fits. A micro-batch may have one sample more than
-    ``per_device_max`` if that is 1 and the ranks' shares are uneven.
+    The function makes as few micro-batches as fit. If ``per_device_max`` is 1 and the ranks have
+    unequal numbers of samples, a micro-batch may have two samples.
     """
     parts = 1
     if per_device_max is not None:

@@ -44,7 +44,7 @@ class Over:
 
     def test_the_longest_texts_fit_into_the_index(self, history):
         """A row of an index of PostgreSQL has at most 2,704 bytes."""
-        drawn = random.Random(7)  # what repeats would be compressed
+        drawn = random.Random(7)  # random, because repeated text would be compressed
         long = ["".join(chr(drawn.randrange(0x20000, 0x2A000)) for _ in range(300)) for _ in "abc"]
         texts = {"host": long[0], "gpu_model": long[1]}
         trial = begin(history, build_trial(**texts))

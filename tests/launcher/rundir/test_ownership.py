@@ -1,4 +1,4 @@
-"""Whose a run directory is, where its record does not say it."""
+"""The owner of a run directory whose record is missing or damaged."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_its_record_says_it(trial, tmp_path):
 
 @pytest.mark.parametrize("content", [None, "{"])
 def test_without_a_record_a_directory_that_is_there_is_the_trials(trial, tmp_path, content):
-    """Also if another node of the same home has begun it."""
+    """The trial may have begun on another node with the same home."""
     record = tmp_path / "runs" / "job" / "job-1-1" / "trial.json"
     record.unlink()
     if content is not None:

@@ -34,7 +34,7 @@ from zeusrun.trial import Bound, Decision, Stage, TrialStatus
 
 
 def make_control(**parts):
-    """Return what decides on a run, with stand-ins for what it asks."""
+    """Return the control of a run, with stand-ins for the objects that it uses."""
     control = object.__new__(RunControl)
     vars(control).update(parts)
     return control
@@ -115,7 +115,10 @@ GOES_ON = Decision(32, Stage.EXPLORE, "it is fast", bound=Bound(7.0))
             {"speed": GOES_ON},
             *(
                 HOPELESS,
-                [BoundChanged(7.0), Noted("its speed is known, and it continues: it is fast")],
+                [
+                    BoundChanged(7.0),
+                    Noted("the speed is now known, and the run continues: it is fast"),
+                ],
             ),
         ),
     ],

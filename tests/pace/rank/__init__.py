@@ -1,1 +1,1 @@
-"""What it does within a rank."""
+"""The rank's side of the part ``pace``."""

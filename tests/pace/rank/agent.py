@@ -1,4 +1,4 @@
-"""Within a rank: writes down each event."""
+"""The agent within a rank: writes the name of each event to a file."""
 
 from __future__ import annotations
 

@@ -247,7 +247,7 @@ def test_an_unknown_key_says_what_was_probably_meant(tmp_path, key, hint):
 
 
 WAYS = "takes exactly one of hosts, hostfile, slurm, kubernetes; it has"
-END = "; an empty section is {}"
+END = "; write {} for an empty section"
 
 
 @pytest.mark.parametrize(

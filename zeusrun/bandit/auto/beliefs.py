@@ -277,11 +277,11 @@ def assess(problem: Problem, runs: Runs) -> Assessment:
 
 
 def saved_by_check(now: Assessment, index: int, price: float) -> float:
-    """Return what it is expected to save to measure an arm's speed before the arm is tried.
+    """Return the expected saving of a speed check of an arm before the arm is tried.
 
-    Once the speed is known, the most valuable arm of known speed runs. If that is another one, the
-    check has cost ``price`` and a start. All costs are in runs of the incumbent; the result is
-    negative if the check costs more than it saves.
+    After the check, the most valuable arm of known speed runs. If this is not the checked arm, the
+    check has cost ``price`` and a start. The unit of all costs is a run of the incumbent. The
+    result is negative if the check costs more than it saves.
     """
     beliefs, evidence = now.beliefs, now.evidence
     known = {*evidence.speeds, beliefs.arms[index]}

@@ -149,9 +149,10 @@ def _without_old_bounds(runs: Runs) -> Runs:
 
 
 def _even_out(runs: Runs) -> Runs:
-    """Correct the epochs of each run for where between its last two reports it passed the target.
+    """Correct the epochs of each run: estimate where between two reports it passed the target.
 
-    Two runs that are nearly equal can differ by a whole report. The mean over all runs stays.
+    Without this, two nearly equal runs can differ by a whole report interval. The mean over all
+    runs stays the same.
     """
     shares = [run.last_step[1] for run in runs if run.last_step]
     usual = statistics.fmean(shares) if shares else 0.0

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
     from zeusrun.bandit.problem import Observation, RunsByArm
 
-OWN_MISSES = 20.0  # runs of an arm that count as much for its bad luck as the share of the job
-TOO_MANY = 3  # times as many failures as successes: then no failure is bad luck
+OWN_MISSES = 20.0  # weight of the job's share of bad luck, in runs of the arm
+TOO_MANY = 3  # with so many failures per success, no failure is bad luck
 BAD_LUCK = 0.1  # chance that a failure of an arm that has reached the target is bad luck
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from zeusrun.history.base import Shared
 
 Kind = Literal["begin", "finish", "withdraw"]
-"""A trial that began offline; the end of a trial; the end of one that may never have begun."""
+"""The start of an offline trial; the end of a trial; the end of a trial that may not have begun."""
 
 _NAME = re.compile(r"\d{8,12}\.json")
 _MAX_BYTES = 256 << 20

@@ -42,7 +42,7 @@ _NOT_BEGUN = "it could not be begun: the shared history did not respond"
 
 
 class SharedHistory(History):
-    """A ``History`` over that of a server, with a local copy and a spool.
+    """The client of a server's history, with a local copy and a spool for offline writes.
 
     Reads ask the remote history only for what has changed. If it does not respond, they return the
     local copy. A request that fails for that reason is made again, after pauses that grow
@@ -63,10 +63,10 @@ class SharedHistory(History):
         """Prepare; nothing is read yet.
 
         Args:
-            remote: The history on a server or in a database.
-            folder: Where the copy and the spool are.
-            name: Its address.
-            wait_s: How long ``snapshot`` and ``begin`` try to reach it.
+            remote: The history on the server.
+            folder: The directory of the copy and the spool.
+            name: The address of the server.
+            wait_s: How many seconds ``snapshot`` and ``begin`` try to reach the server.
             offline: What ``snapshot`` does after that: raise, or return the local copy.
             show: Shows a sentence to the user.
             pause: Waits between two tries of ``snapshot`` and ``begin``; it may raise to give up.
@@ -274,7 +274,7 @@ class SharedHistory(History):
         self.remote.report_host(host, facts)
 
     def keep_trace(self, trial: str, trace: dict[str, Any]) -> None:
-        """See ``History.keep_trace``; tried once, and not soon after a failure."""
+        """See ``History.keep_trace``; one try, and none soon after a failed request."""
         self._patience.check()
         self.remote.keep_trace(self._key(trial), trace)
 

@@ -1,4 +1,4 @@
-"""The columns of trials: fields of the record with a copy of their own, to search and to add up."""
+"""The columns of the table of trials: copies of record fields for searches and for sums."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from zeusrun.trial import Trial
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_CHARACTERS = 150  # of a text: an id has 102 at most, and a row of an index 2,704 bytes
-_MAX_AMOUNT = 1e30  # a larger amount is damaged, and sums would overflow
+_CHARACTERS = 150  # of a text; an id has at most 102, an index row 2,704 bytes
+_MAX_AMOUNT = 1e30  # a larger amount is invalid, and sums would overflow
 
 
 class _Kind(NamedTuple):
@@ -24,7 +24,10 @@ class _Kind(NamedTuple):
 
 
 def _storable(text: str | None) -> str | None:
-    """Return a text; ``None`` if it has half a surrogate pair or a NUL, which databases refuse."""
+    """Return a text, cut to ``_CHARACTERS``; ``None`` if it has a character that is not printable.
+
+    Databases refuse a NUL and half a surrogate pair.
+    """
     return text[:_CHARACTERS] if text is not None and text.isprintable() else None
 
 
@@ -33,7 +36,7 @@ def _addable(amount: float | None) -> float | None:
 
 
 _TEXT = _Kind(sa.String(_CHARACTERS), _storable)
-_MOMENT = _Kind(sa.Double(), unix_seconds)  # in Unix seconds
+_MOMENT = _Kind(sa.Double(), unix_seconds)  # Unix seconds
 _AMOUNT = _Kind(sa.Double(), _addable)
 _KINDS = {int: _Kind(sa.BigInteger(), int), float: _AMOUNT}
 
@@ -49,14 +52,14 @@ def _find_stored() -> dict[str, _Kind]:
 
 _STORED = _find_stored()
 SUMS = tuple(name for name, kind in _STORED.items() if kind is _AMOUNT)
-"""Columns that are added up over all runs."""
+"""The columns that are summed over runs."""
 
 
 def build_columns() -> list[sa.Column[Any]]:
-    """Return the columns, with the names of the fields."""
+    """Return the columns; each has the name of its field."""
     return [sa.Column(name, kind.column) for name, kind in _STORED.items()]
 
 
 def column_values(trial: Trial) -> dict[str, Any]:
-    """Return what the columns of a trial contain."""
+    """Return the values of the columns for a trial, by the name of the field."""
     return {name: kind.convert(getattr(trial, name)) for name, kind in _STORED.items()}

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from zeusrun.trial import Trial
 
-_DIGITS = 18  # of a number that every database can store
+_DIGITS = 18  # the longest number that every database can store
 _FINAL = TRIALS.c.status.not_in([each.value for each in TrialStatus if not each.final])
 
 
@@ -52,18 +52,19 @@ SORTS = {
 
 
 class Wanted(NamedTuple):
-    """Which runs a list shows, in which order, and which page of it."""
+    """The runs of a list: the search, the order, and the page."""
 
     sort: str = "run"  # one of ``SORTS``
     descending: bool = True
     page: int = 1
-    words: tuple[str, ...] = ()  # each of which a run has; see ``_has``
+    words: tuple[str, ...] = ()  # a run must have every word; see ``_has``
 
 
 def _has(word: str) -> sa.ColumnElement[bool]:
-    """Return whether a run has a word: its status, or a part of its name, its host or its GPU.
+    """Return the condition that a run has a word, in upper or lower case.
 
-    In any case. A number is its batch size, or a part of its host or its GPU.
+    A word is the status of the run, or a part of its name, host or GPU model. A number is its batch
+    size, or a part of its host or GPU model.
     """
     columns, status = TRIALS.c, word.upper()
     is_number = word.isdecimal() and len(word) < _DIGITS

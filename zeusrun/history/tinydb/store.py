@@ -40,7 +40,7 @@ Cache: TypeAlias = dict[str | tuple[storage.Volume, int], dict[int, Trial]]
 
 
 def open_in(home: Path) -> TinyDBHistory:
-    """Open the history of a home."""
+    """Open the history in the files of a home."""
     return TinyDBHistory(home / "history")
 
 

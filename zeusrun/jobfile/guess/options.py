@@ -1,7 +1,7 @@
 """The options that a script declares, and their values in a command.
 
-A script declares options by calls of argparse and click. Only what its own text shows for certain
-counts: a default that is computed is not known.
+A script declares options by calls of argparse and click. zeusrun reads only
+values that the text of the script contains; a computed default is unknown.
 """
 
 from __future__ import annotations
@@ -89,9 +89,9 @@ def parse(text: str) -> ast.Module:
 
 
 def read_options(tree: ast.Module, text: str) -> tuple[Option, ...]:
-    """Return the options of a script; of two with the same flag, the last one counts.
+    """Return the options of a script; if two have the same flag, the last one is valid.
 
-    ``tree``: of its text; empty if it is no Python.
+    ``tree`` is the syntax tree of ``text``; it is empty if the text is not Python.
     """
     try:
         return tuple(_read(tree, text))

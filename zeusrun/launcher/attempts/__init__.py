@@ -1,1 +1,1 @@
-"""The attempts of a recurrence, one after the other."""
+"""Runs the attempts of a recurrence one after the other."""

@@ -264,12 +264,12 @@ def plan_ranks(
     node: int = 0,
     secrets: Sequence[str] = (),
 ) -> RankPlan:
-    """Return what the ranks of a trial are told on a host; see ``build_command``."""
+    """Return the plan for the ranks of a trial on a host; see ``build_command``."""
     own = paths.of_node(node) if node else paths
     objective, sizes, rate = spec.objective, spec.batch_size, spec.learning_rate
     micro, steps = split_batch(trial.global_batch_size // trial.world_size, sizes.per_device_max)
     told: dict[str, Mapping[str, Any]] = {}
-    for part in reversed(spec.parts.values()):  # what a part tells one before it is a default
+    for part in reversed(spec.parts.values()):  # a part's own values win over those of another part
         told |= part.tell(sizes, trial, fitting)
     return RankPlan(
         job=trial.job,

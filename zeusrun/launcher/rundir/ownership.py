@@ -94,10 +94,10 @@ def remove_unbegun(history: History, home: Path, job: str, trials: Sequence[Tria
 
 
 def run_paths(home: Path, trial: Trial) -> RunPaths:
-    """Return where the files of a trial are if they are in a home.
+    """Return the run directory that a trial has if its files are in this home.
 
-    Another trial may be there; see ``find_own``. The directory of a trial that began offline keeps
-    its name when the trial gets a number.
+    The directory may belong to another trial; see ``find_own``. The directory of a trial that
+    began offline keeps its name when the trial gets a number.
     """
     return RunPaths(runs_directory(home, trial.job) / Path(trial.run_dir).name)
 
@@ -105,9 +105,9 @@ def run_paths(home: Path, trial: Trial) -> RunPaths:
 def find_own(home: Path, trial: Trial) -> RunPaths | None:
     """Return the files of a trial if they are certainly its own; ``None`` if they are not here.
 
-    Call this before a record decides what is written, deleted or killed: the history may have been
-    tampered with, and the trials of a shared one may be those of other machines. The path is as the
-    trial names it if that leads here: processes are found by it.
+    Call this before zeusrun writes, deletes or kills anything because of a record: somebody may
+    have changed the history, and a shared history has trials of other machines. If the path in the
+    record leads to this home, the result has that path, because processes are found by it.
     """
     paths, name = run_paths(home, trial), Path(trial.run_dir).name
     if trial.job not in {job_of(name), offline_job(name)} or paths.run_dir.is_symlink():
@@ -116,13 +116,13 @@ def find_own(home: Path, trial: Trial) -> RunPaths | None:
     named, record = RunPaths(Path(trial.run_dir)) if is_named else None, read_record(paths)
     if record is not None:
         return (named or paths) if is_same(record, trial) else None
-    # It is damaged, or not yet written: the history alone says whose directory it is. One that is
-    # not there may be on another machine of the same name.
+    # The record file is damaged or not written yet, so only the history says whose directory it is.
+    # A missing directory may be on another machine with the same host name.
     return named if os.path.isdir(paths.run_dir) else None  # noqa: PTH112 - never raises
 
 
 def _leads_to(run_dir: Path, named: Path) -> bool:
-    """Whether a path names a run directory, perhaps through a link to a folder above it."""
+    """Whether ``named`` is the path of a run directory, perhaps through a link to a parent."""
     try:
         same = os.path.realpath(named.parent) == os.path.realpath(run_dir.parent)
         return same and named.name == run_dir.name and not named.is_symlink()
@@ -131,9 +131,9 @@ def _leads_to(run_dir: Path, named: Path) -> bool:
 
 
 def is_abandoned(history: History, trial: Trial, paths: RunPaths | None) -> bool:
-    """Whether the launcher of an unfinished trial is dead; ``paths`` is what ``find_own`` returned.
+    """Whether the launcher of an unfinished trial is dead; ``paths`` is the result of ``find_own``.
 
-    If the files are elsewhere, a history with leases decides.
+    ``False`` if the files are on another machine and the history has leases: its server decides.
     """
     if paths is None and history.keeps_leases(trial.job):
         return False

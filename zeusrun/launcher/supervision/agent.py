@@ -1,4 +1,4 @@
-"""An agent looks after a running trial beside its supervisor."""
+"""Agents, which handle parts of the supervision of a running trial."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ if TYPE_CHECKING:
 
 
 class Agent:
-    """Handles one concern of a run. No method may wait.
+    """Handles one concern of a run. No method may block.
 
-    The supervisor calls ``take`` with each event of the ranks, then ``advance``, and at the end
-    ``conclude`` in its place.
+    The supervisor calls ``take`` with each event of the ranks, then ``advance``. After the ranks
+    have ended, it calls ``conclude`` instead of ``advance``.
     """
 
     def take(self, event: Event) -> None:
         """Process an event of a rank."""
 
     def advance(self, progress: Progress) -> None:
-        """Act on how far the training is, about ten times a second."""
+        """Act on the progress of the training. Called about ten times a second."""
 
     def conclude(self, progress: Progress) -> None:
-        """Act a last time: all ranks have ended."""
+        """Act a last time, after all ranks have ended."""
         self.advance(progress)

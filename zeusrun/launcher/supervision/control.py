@@ -1,4 +1,4 @@
-"""What decides on a running trial: stops, the policy, power limits, and stalls."""
+"""Controls a running trial: stops, the policy, power limits, and stalls."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 
 class RunControl(Agent):
-    """Decides on one running trial.
+    """Controls one running trial.
 
-    It is asked in this order at each tick: ``mark`` the progress, ``ask_policy``, and ``step`` once
-    all other agents have seen the progress.
+    At each tick, the supervisor calls ``mark``, then ``ask_policy``, then the other agents, and
+    then ``step``.
     """
 
     def __init__(
@@ -66,20 +66,20 @@ class RunControl(Agent):
         self.stalls.take(event)
 
     def hear_nodes(self) -> None:
-        """Show what the launchers of other hosts say; a signal to one of them ends the run."""
+        """Show messages of the launchers on other hosts; stop the run if one received a signal."""
         allocation = self._submission.allocation
         if allocation is not None and (text := allocation.check_sentinel()) is not None:
             self.stopping.take_signal(text)
         for node in self._submission.nodes:
             while node.notices:
                 text = node.notices.popleft()
-                self._messages.warn_once(text, text)  # a full disk refuses every part of a file
+                self._messages.warn_once(text, text)  # a full disk causes the same error many times
             while node.signals:
                 name = signal_name(node.signals.popleft())
                 self.stopping.take_signal(f"{name} to the launcher of host {node.name}")
 
     def mark(self, before: Progress, progress: Progress) -> Progress:
-        """Return the progress with what was ordered, and the power limit that is held."""
+        """Return the progress with the state of the stop order and the held power limit."""
         order, reached = self.stopping.order, progress.reached
         if order is not None and order.ends_ranks:
             reached = reached or before.reached
@@ -92,7 +92,7 @@ class RunControl(Agent):
         )
 
     def ask_policy(self, progress: Progress, *, epoch: bool) -> None:
-        """Ask the policy again: about the speed, and after an ``epoch`` about another one."""
+        """Ask the policy about a measured speed, and after an ``epoch`` whether to continue."""
         if not self.stopping.may_ask_policy:
             return
         answer = self.policy.check_speed(progress, self.limits.stepped_under)
@@ -102,12 +102,12 @@ class RunControl(Agent):
         if answer is not None:
             self.stopping.bound(answer.cost_bound_j)
             self._messages.emit(BoundChanged(answer.cost_bound_j))
-            self._messages.note(f"its speed is known, and it continues: {answer.why}")
+            self._messages.note(f"the speed is now known, and the run continues: {answer.why}")
         if epoch:
             self.stopping.policy_order = self.policy.review(progress)
 
     def step(self, progress: Progress) -> bool:
-        """Carry out what is decided now; return whether the ranks still run."""
+        """Decide, and act on the decision; return whether the ranks are still running."""
         level = self.stopping.decide(progress, self.stalls.describe_pause())
         stopping = self.stopping.order is not None
         self.stalls.advance(replace(progress, ending=progress.ending or stopping))

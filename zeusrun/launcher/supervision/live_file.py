@@ -22,9 +22,9 @@ _LIVE_PERIOD_S = 1.0
 
 
 def write_live_file(run: Supervised, progress: Progress, *, final: bool) -> Progress:
-    """Write ``live.json`` if it is due, and return the progress, then with the price so far.
+    """Write ``live.json`` if it is due; then the returned progress has the price so far.
 
-    It is due about once a second, after an epoch, once a stop is ordered, and at the end.
+    The file is due about once a second, after an epoch, after a stop order, and at the end.
     """
     stopped = run.control.stopping.order is not run.live.order
     due = progress.now_t >= run.live.due_at_t or progress.curve != run.progress.curve

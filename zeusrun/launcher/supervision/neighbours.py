@@ -115,21 +115,21 @@ class Neighbours:
 
 
 class CpuSharing(Agent):
-    """Warns of others on the CPU."""
+    """Warns of other programs on the CPU."""
 
     def __init__(self, neighbours: Neighbours, warn: Callable[[str], None]) -> None:
-        """Look with ``neighbours``."""
+        """Prepare; ``neighbours`` finds the other programs."""
         self._neighbours, self._warn = neighbours, warn
 
     def advance(self, progress: Progress) -> None:
-        """Look once the training, or a process of its own, has begun, until a rank ends."""
+        """Look for other programs from the start of the training until a rank ends."""
         begun = progress.training_t is not None or bool(progress.ranks.spawned)
         trains = begun and not progress.ranks.exit_codes
         if (text := self._neighbours.check(progress.now_t, trains=trains)) is not None:
             self._warn(text)
 
     def conclude(self, progress: Progress) -> None:
-        """Warn if other programs took too much."""
+        """Warn if other programs used too much of the CPU."""
         self.advance(progress)
         if (text := self._neighbours.describe_load()) is not None:
             self._warn(text)

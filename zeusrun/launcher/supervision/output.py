@@ -1,4 +1,4 @@
-"""Shows what the ranks print, and what happens to them."""
+"""Shows the output of the ranks, and notes about their events."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ class Output(Agent):
     """Follows the logs of the ranks.
 
     Attributes:
-        tails: Of the logs, by rank.
+        tails: The reader of each log, by rank.
     """
 
     def __init__(self, paths: RunPaths, ranks: Iterable[int], messages: Messages) -> None:
-        """Follow the logs of these ranks from their beginning; others may join."""
+        """Follow the logs of these ranks from the start; ranks that join later are added."""
         self._paths, self._messages = paths, messages
         self.tails = log_tails(paths, ranks)
 
     def take(self, event: Event) -> None:
-        """Follow the log of a newcomer, and show what people read of an event."""
+        """Follow the log of a new rank, and show the note about an event."""
         if isinstance(event, Started) and event.rank not in self.tails:
             self.tails |= log_tails(self._paths, [event.rank])
         if (note := describe(event)) is not None:
             self._messages.note(note)
 
     def advance(self, progress: Progress) -> None:
-        """Show new lines, but never so many that supervision has to wait."""
+        """Show new lines, but not so many that they delay the supervision."""
         del progress
         self._show(final=False)
 
     def conclude(self, progress: Progress) -> None:
-        """Show the remaining lines, and what is left of a line."""
+        """Show the remaining lines, even a last one without a line break."""
         del progress
         self._show(final=True)
 
@@ -63,7 +63,7 @@ class Output(Agent):
 
 
 def describe(event: Event) -> str | None:
-    """Return what people read of an event; ``None`` for nothing."""
+    """Return the note about an event for the user; ``None`` if the event has no note."""
     if isinstance(event, Regrouped) and event.number > 1:
         count = len(event.members)
         return f"{count} rank{'s' * (count > 1)}: {event.why}"

@@ -48,12 +48,12 @@ _SAME_LENGTH = 0.1  # a warm-up, or a step more or less
 
 
 class Remarks(Agent):
-    """Warns of how a script uses zeusrun; of each kind once."""
+    """Warns of wrong uses of zeusrun by a script. Each kind of warning is shown once."""
 
     def __init__(
         self, spec: JobSpec, trial: Trial, earlier: Sequence[Trial], messages: Messages
     ) -> None:
-        """Read the script of a job; ``earlier`` are its trials, oldest first."""
+        """Read the script of a job; ``earlier`` are the earlier trials of the job, oldest first."""
         script = read_job_script(spec)
         self._trial, self._messages = trial, messages
         self._find = functools.partial(
@@ -65,14 +65,14 @@ class Remarks(Agent):
         )
 
     def take(self, event: Event) -> None:
-        """Warn of a schedule with a fixed number of steps."""
+        """Warn of a learning-rate schedule with a fixed number of steps."""
         if not isinstance(event, Scheduled):
             return
         if (text := describe_schedule(event, self._trial)) is not None:
             self._messages.warn_once("schedule", text)
 
     def advance(self, progress: Progress) -> None:
-        """Warn of what is true by now."""
+        """Give the warnings that apply to the progress so far."""
         for kind, text in self._find(progress, self._trial).items():
             self._messages.warn_once(kind, text)
 

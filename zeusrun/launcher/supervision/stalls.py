@@ -167,7 +167,7 @@ def ranks_text(ranks: Sequence[int]) -> str:
 
 
 class StallControl:
-    """Handles the stalls of one trial. It never waits."""
+    """Handles the stalls of one trial. No method blocks."""
 
     def __init__(
         self, spec: JobSpec, paths: RunPaths, messages: Messages, ranks: RunningRanks
@@ -190,7 +190,7 @@ class StallControl:
                 self._pauses = begin_again(self._pauses)
 
     def advance(self, progress: Progress) -> None:
-        """Read the step clocks, about ten times a second, after a stop was decided on."""
+        """Read the step clocks and handle a stall. Called at each tick after the stop decision."""
         if not self._active:
             return
         steps = {rank: count.steps for rank, count in self._ranks.counts().items()}

@@ -85,13 +85,14 @@ def describe_signal(
 ) -> str:
     """Return what happens after a signal.
 
-    ``cancelled`` is the trial if another zeusrun sent it, ``allocated`` if a scheduler did;
-    ``kept``: whether a scheduler keeps the files of the run; ``None`` without a scheduler.
+    ``cancelled`` is the name of the trial if another zeusrun process sent the signal; ``allocated``
+    is the name if a scheduler sent it. ``kept``: whether a scheduler keeps the files of the run;
+    ``None`` without a scheduler.
     """
     preempted = order.cause is ReasonCode.PREEMPTED
     who = "next submit" if allocated is None else "next start, if it has a checkpoint,"
     then = f", and the {who} continues it" if preempted and kept is not False else ""
-    if kept is None:  # a job of a scheduler gets no second Ctrl-C
+    if kept is None:  # nobody can send Ctrl-C to a job of a scheduler
         then += f"; {how_at_once(number, cancelled=cancelled or allocated)}"
     how = "at once" if order.level is StopLevel.KILL else f"within {grace_s:g} s{then}"
     # The last line of the run names the request; do not say it twice.

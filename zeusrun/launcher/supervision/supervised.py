@@ -1,4 +1,4 @@
-"""One running trial: its progress, and all that looks after it."""
+"""One running trial: its progress, and the objects that supervise it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class LastLive(NamedTuple):
-    """When ``live.json`` is due again, and the order it shows."""
+    """When ``live.json`` is due again (monotonic seconds), and the stop order in the file."""
 
     due_at_t: float = 0.0
     order: StopOrder | None = None
@@ -42,14 +42,14 @@ class Supervised:
     """One running trial: its progress, and the objects that supervise it.
 
     Attributes:
-        observer: Reads what the ranks write; it has the ranks.
-        control: Decides whether the run goes on.
-        agents: In the order in which they are called; ``control`` is the first.
-        live: The last ``live.json``.
+        observer: Reads the files of the ranks; ``observer.ranks`` are their processes.
+        control: Decides whether the run continues.
+        agents: The agents in the order of their calls; ``control`` is the first.
+        live: Facts about the last ``live.json``.
     """
 
     def __init__(self, submission: Submission, begun: Begun, signals: CaughtSignals) -> None:
-        """Open the sources of a trial that is about to start, and all that looks after it."""
+        """Open the metric sources and the supervision of a trial that is about to start."""
         spec, choice, paths, trial = submission.spec, begun.choice, begun.paths, begun.trial
         self.submission, self.begun = submission, begun
         self.messages = messages = Messages(begun.emit)
@@ -76,7 +76,7 @@ class Supervised:
 
     @contextlib.contextmanager
     def open_parts(self) -> Iterator[None]:
-        """Open what acts beside the supervisor, of the parts that the job has."""
+        """Open the agents of the parts of the job that act beside the supervisor."""
         with contextlib.ExitStack() as stack:
             for name, section in self.submission.spec.parts.items():
                 if PARTS[name].acts:
@@ -86,18 +86,18 @@ class Supervised:
 
     @property
     def ranks(self) -> RunningRanks:
-        """The ranks."""
+        """The processes of the ranks."""
         return self.observer.ranks
 
     @property
     def shared(self) -> bool | None:
-        """Whether others used the devices at the same time; ``None`` if unknown."""
+        """Whether other programs used the devices at the same time; ``None`` if unknown."""
         found = {self.meter.shared, *(node.shared for node in self.submission.nodes)}
         return True if True in found else None if None in found else False
 
     @property
     def found_stalls(self) -> tuple[Stall, ...]:
-        """The stalls so far, without secrets."""
+        """The stalls so far; secrets are masked."""
         mask, stalls = self.begun.mask, self.control.stalls.found
         found = ((each, mask.text(storable_text(each.places))) for each in stalls)
         return tuple(each._replace(places=places) for each, places in found)

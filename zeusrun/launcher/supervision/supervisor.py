@@ -49,7 +49,7 @@ def start_ranks(run: Supervised) -> Iterator[None]:
                 try:
                     yield
                 finally:
-                    limits.restore()  # before the last processes are ended
+                    limits.restore()  # before the last processes are killed
             ended = True
     except Exception as error:
         if not ended:

@@ -55,7 +55,7 @@ class QueuedFiles:
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             why = getattr(error, "strerror", None) or error
             raise UsageError(
-                f"{path}, which says what to run, cannot be read: {why}; submit the job again"
+                f"{path}, which contains the request, cannot be read: {why}; submit the job again"
             ) from error
 
     def remove_result(self) -> None:
@@ -94,5 +94,5 @@ def find_files(folder: Path, allocation: str) -> QueuedFiles | None:
 def _changed_at(path: Path) -> float:
     try:
         return path.lstat().st_mtime
-    except OSError:  # another submit has removed it
+    except OSError:  # another submit has removed the file
         return 0.0

@@ -81,7 +81,7 @@ class BatchSubmitter(Submitter["_QueuedSource"]):
     lister: str
     """The command that lists all jobs of the scheduler."""
     id_variable: str
-    """The environment variable of a batch step that has the number of its job."""
+    """The environment variable with the number of the job, set in the batch step."""
 
     @abstractmethod
     def build_script(self, spec: JobSpec, files: QueuedFiles, home: Path) -> str:
@@ -104,8 +104,8 @@ class BatchSubmitter(Submitter["_QueuedSource"]):
         return False
 
     def show(self, spec: JobSpec, request: Request) -> Shown:
-        """Return the script that a submit would queue."""
-        del request  # its files have it
+        """Return the batch script that a submit would queue."""
+        del request  # the script reads it from a file
         home = trusted_home(os.environ)
         script = self.build_script(spec, QueuedFiles(home / self.backend / "ID"), home)
         return {"script": script}, script
@@ -131,39 +131,39 @@ class BatchSubmitter(Submitter["_QueuedSource"]):
         return name
 
     def open_output(self, name: str, *, follow: bool) -> contextlib.nullcontext[_QueuedSource]:
-        """Open what the batch step of a job prints; raises ``UsageError`` if that is not here."""
+        """Open the output of a batch step; raises ``UsageError`` if this home does not have it."""
         home = trusted_home(os.environ)
         files = find_files(home / self.backend, name)
         if files is None:
-            raise UsageError(f"{home} has no output of {name}; `{self.lister}` knows all jobs")
+            raise UsageError(f"{home} has no output of {name}; `{self.lister}` lists all jobs")
         return contextlib.nullcontext(_QueuedSource(name, files, self.read_job, follow))
 
     def conclude(
         self, order: Order, source: _QueuedSource, interrupts: int
     ) -> tuple[int, dict[str, Any] | None]:
-        """Return what the batch step has written, or else what the end of its job says."""
+        """Return the result of the batch step; without a result, judge by the end of its job."""
         if (result := source.result) is None:
             return _conclude(order, source, interrupts), None
         # Without trials, the batch step has printed an error.
         return int(result["exit_code"]), result if "trials" in result else None
 
     def run_inside(self, name: str, received: Sequence[int]) -> int:
-        """Run a submit that was queued; only its batch step calls this."""
+        """Run a queued submit. Only the batch step of the job calls this."""
         home = trusted_home(os.environ)
         files = QueuedFiles(home / self.backend / name)
         request = files.read_request()
         own = f"{self.backend}:{os.environ.get(self.id_variable, '')}"
         if request.allocation not in {"", own}:
             raise UsageError(f"this command is for the batch step that runs {request.allocation}")
-        files.remove_result()  # of the time before the job was started again
+        files.remove_result()  # from before a restart of the job
         try:
             result = self._run(request, home, received)
         except ZeusrunError as error:
-            options.tell(str(error))  # before somebody reads the result
+            options.tell(str(error))  # before a follower reads the result
             result = {"exit_code": int(error.exit_code)}
         if result is None:
             return ExitCode.BUSY
-        with contextlib.suppress(ZeusrunError):  # the history has it
+        with contextlib.suppress(ZeusrunError):  # the history still has the result
             files.write("result.json", json.dumps(result).encode())
         return int(result["exit_code"])
 

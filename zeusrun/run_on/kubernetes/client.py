@@ -341,7 +341,7 @@ def describe_job(name: str, job: SchedulerJob | None) -> str:
 
 
 def explain_end(name: str, *, saved: bool) -> None:
-    """Return ``None``: the server of the history finds out by the lease of the trial."""
+    """Return ``None``: the lease of the trial shows the server of the history that it has ended."""
     del name, saved
 
 

@@ -55,7 +55,7 @@ _INTERRUPTED = ExitCode.SIGNAL_BASE + signal.SIGINT
 
 
 class KubernetesSubmitter(Submitter[PodOutput]):
-    """Submits to Kubernetes."""
+    """Submits jobs to Kubernetes."""
 
     backend, jobs_wait = "kubernetes", False
 
@@ -79,11 +79,11 @@ class KubernetesSubmitter(Submitter[PodOutput]):
         return name
 
     def open_output(self, name: str, *, follow: bool) -> PodOutput:
-        """Read what the pods of a job print."""
+        """Open the output of the pods of a job."""
         return PodOutput(name, follow=follow)
 
     def stop_job(self, name: str, interrupts: int) -> None:
-        """Delete the job, so that its pods save and end; the second time, do not wait for that."""
+        """Delete the job, so that its pods save and end; raise after the second interrupt."""
         cancel_job(name)
         if interrupts > 1:
             error = ZeusrunError(f"{name} is deleted; its pods end within their grace period")
@@ -93,7 +93,7 @@ class KubernetesSubmitter(Submitter[PodOutput]):
     def conclude(
         self, order: Order, source: PodOutput, interrupts: int
     ) -> tuple[int, dict[str, Any] | None]:
-        """Return what the history has of the job, and how its pod has ended."""
+        """Return the exit code and the result, from the history and the state of the pod."""
         spec, _, home, history, _ = order
         trials = [t for t in history.trials(spec.name, NEWEST) if t.allocation == source.name]
         if trials and interrupts and trials[-1].status is TrialStatus.PREEMPTED:
@@ -120,8 +120,8 @@ class KubernetesSubmitter(Submitter[PodOutput]):
         cannot["overlap: queue"] = schedule.overlap == "queue"
         if what := " and ".join(name for name, is_set in cannot.items() if is_set):
             raise UsageError(
-                f"no CronJob can do {what}; leave out --in-cluster, and cron of this machine "
-                "submits"
+                f"no CronJob can do {what}; leave out --in-cluster, so that cron on this machine "
+                "submits the job"
             )
         cron = rules.timetable.for_kubernetes()
         manifest = build_cron_job(spec, cron, zone, schedule.overlap, rules.deadline_s)
@@ -140,7 +140,7 @@ class KubernetesSubmitter(Submitter[PodOutput]):
         return {"cron_job": name}, text
 
     def run_inside(self, name: str, received: Sequence[int]) -> int:  # noqa: ARG002 - the pod knows it
-        """Run a submit in a pod; only the manifest of one calls this."""
+        """Run a submit in a pod. Only the command in the manifest calls this."""
         spec, request = pods.read_job(os.environ)
         hosts = pods.list_pods(request.allocation, spec.launch.nnodes or 1)
         if (os.environ.get("JOB_COMPLETION_INDEX") or "0") == "0":
@@ -150,7 +150,7 @@ class KubernetesSubmitter(Submitter[PodOutput]):
         port = ((spec.run_on and spec.run_on.ports) or (0,))[0]
         try:
             join_head(f"{hosts[0]}:{port}", lambda: check_not_ended(spec.name, received))
-        except LaunchError as error:  # the head is gone: with this code, all pods start again
+        except LaunchError as error:  # the head is gone: this code restarts all pods
             error.exit_code = ExitCode.BUSY
             raise
         return ExitCode.REACHED

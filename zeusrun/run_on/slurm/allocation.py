@@ -124,7 +124,7 @@ class SlurmAllocation:
             requeue_job(self.name)
         except LaunchError as error:
             job = read_jobs([self.name]).get(self.name)
-            # Somebody else has done so; until its processes end, the job is COMPLETING.
+            # Another process may have requeued the job; it is COMPLETING until its processes end.
             if job is None or (job.restarts <= self.restarts and job.state != "PENDING"):
                 tell(f"{error}; the next submit continues the run")
                 return False

@@ -157,9 +157,9 @@ def can_draw() -> bool:
 def pictures_of(
     shown: JobReport, kept: dict[str, Html | None]
 ) -> Callable[[str, str], Html | None]:
-    """Return what draws the figures of a report; see ``Frame.picture``.
+    """Return a function that draws the figures of a report; see ``Frame.picture``.
 
-    ``kept`` has those that were drawn before. One of a damaged record is missing.
+    ``kept`` has the figures that were drawn before. A figure that cannot be drawn is ``None``.
     """
     draw = report_page.pictures_of(shown)
 

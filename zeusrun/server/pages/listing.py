@@ -12,22 +12,22 @@ from zeusrun.view.report.markup import Html, tag
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_LONGEST = 200  # characters of a search
+_LONGEST = 200  # largest number of characters of a search
 _MOST_PAGES = 10**6
 _TEXTS = frozenset({"job", "status", "host", "gpu"})  # sorted from A to Z first
 
 
 @dataclass(frozen=True)
 class Listing:
-    """The part of an address that describes a list.
+    """The search, order and page of a list, as an address of a page describes them.
 
     Attributes:
-        address: Of the page, relative to itself.
+        address: The address of the page, relative to itself.
         place: The id of the section with the list.
-        search: What is searched for.
-        sort: By what the list is sorted; one of ``sorts``, the first of which is the default.
-        descending: In which direction.
-        page: Of the list, from 1.
+        search: The text of the search; empty for all.
+        sort: The key by which the list is sorted; one of ``sorts``, whose first is the default.
+        descending: Whether the largest value comes first.
+        page: The number of the page of the list, from 1.
     """
 
     address: str
@@ -76,7 +76,7 @@ class Listing:
         return tag("nav", tag("p", *spaced), aria_label=label, class_="pages")
 
     def form(self, label: str, hint: str) -> Html:
-        """Return the form of a search, which keeps the order; ``hint`` says what can be found."""
+        """Return the search form, which keeps the order; ``hint`` names what a search finds."""
         order = self.link().partition("sort=")[2].partition("#")[0]
         hidden = tag("input", type="hidden", name="sort", value=order) if order else ""
         field = tag("input", id="q", type="search", name="q", value=self.search, autocomplete="off")
@@ -94,12 +94,12 @@ class Listing:
         )
 
     def wanted(self) -> Wanted:
-        """Return which runs to ask the database for."""
+        """Return the request to the database for the runs of this list."""
         words = tuple(dict.fromkeys(self.search.split()))[:_MOST_WORDS]
         return Wanted(self.sort, self.descending, self.page, words)
 
 
-_MOST_WORDS = 6  # of a search: each is looked for in every run
+_MOST_WORDS = 6  # largest number of words of a search; each is compared with every run
 
 
 def _begins_high(sort: str) -> bool:
@@ -110,7 +110,7 @@ def _begins_high(sort: str) -> bool:
 def read_listing(
     query: Mapping[str, str], address: str, place: str, sorts: Sequence[str]
 ) -> Listing:
-    """Return what an address says of a list; a wrong search, order or page is the default."""
+    """Return the list that an address describes; wrong values are replaced by the defaults."""
     search, order, page = (query.get(name, "").strip() for name in ("q", "sort", "page"))
     search = search[:_LONGEST] if search.isprintable() else ""
     sort, descending = order.removeprefix("-"), order.startswith("-")

@@ -123,7 +123,7 @@ _GPU_COLUMNS = (
 
 
 def schedules_table(schedules: Sequence[ScheduleFacts], links: Links) -> Html:
-    """Return when jobs run by themselves, the next one first."""
+    """Return the table of schedules, the next run first."""
     ordered = sorted(schedules, key=lambda each: (each.next[:1] or ["~"], each.job))
     columns = [
         Column("job", lambda each: links.link_job(each.job)),
@@ -194,7 +194,7 @@ class ScheduleFacts(_Facts):
     words: _Text = None
     next: _Texts = []  # RFC 3339
     paused: object = None
-    last_run: _Text = None  # what it came to, when the machine reported
+    last_run: _Text = None  # the result of the last run, at the time of the machine's report
 
 
 class HostFacts(_Facts):

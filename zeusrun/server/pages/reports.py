@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 UNREADABLE = (HistoryError, ValueError, ArithmeticError)
 """What a damaged record raises, such as one with -1 epochs; or the database."""
 _KEPT_JOBS = 6  # with up to ``NEWEST`` trials each, 10 MB
-_KEPT_RUNS = 32  # with their figures, of 50 kB
+_KEPT_RUNS = 32  # runs whose figures, about 50 kB, are kept
 _TRACES = 12  # of a job
 _NO_SETTINGS = (
     "What the policy believes is unknown: the job file is not known here, as for runs of Zeus's "
@@ -53,7 +53,7 @@ class JobView(NamedTuple):
     newest: Trial
     report: JobReport | None  # ``None``: no run has ended
     whole: bool  # whether ``report`` is of all trials
-    pictures: dict[str, Html | None]  # its figures that were drawn before
+    pictures: dict[str, Html | None]  # the figures that were drawn before, by name
 
 
 class Digest(NamedTuple):
@@ -80,7 +80,7 @@ class _Kept:
 
 
 class Reports:
-    """Reads and keeps what pages show of jobs; safe for threads."""
+    """Reads and caches what pages show about jobs; safe for threads."""
 
     def __init__(self, store: SqlHistory) -> None:
         self._store = store
@@ -107,9 +107,9 @@ class Reports:
             return JobView(job, kept.runs, newest, report, whole, kept.pictures)
 
     def digests(self, heads: Iterable[JobHead], wait_s: float) -> dict[str, Digest]:
-        """Return what is known of some jobs; wait so long at most for what is not.
+        """Return the known digests of some jobs; wait at most ``wait_s`` for the others.
 
-        A thread computes that. A job keeps its last digest until it has another one.
+        A thread computes missing and outdated digests. Until then, a job keeps its old digest.
         """
         heads = list(heads)
         found = [(head, self._digests.get(head.job)) for head in heads]
@@ -121,7 +121,7 @@ class Reports:
         return {head.job: self._digests[head.job] for head in heads if head.job in self._digests}
 
     def pictures_of(self, trial: Trial, trace: PowerTrace | None) -> dict[str, Html | None]:
-        """Return the figures of a run that were drawn before, as long as it stays the same."""
+        """Return the figures of a run that were drawn before; empty once the run has changed."""
         spans = () if trace is None else trace.spans
         key = trial.uuid, trial.status, trial.curve, trial.by_samples, spans
         with self._lock:

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger("zeusrun.server")
 _CARDS = 24  # runs that are shown as cards on a page
-_WAIT_S = 0.15  # for what jobs have saved; the first page shows the rest a little later
+_WAIT_S = 0.15  # how long a page waits for the savings of jobs; it asks again for the rest
 _FOREVER = "private, max-age=31536000, immutable"
 _DEMO = tag("strong", "Demo: nothing here was measured", class_="demo")
 _THREADS = 4
@@ -67,7 +67,7 @@ def build_router(store: SqlHistory, *, demo: bool = False) -> APIRouter:
     """
     pages = _Pages(store)
     router = APIRouter(include_in_schema=False)
-    threads = CapacityLimiter(_THREADS)  # launchers do not wait for pages
+    threads = CapacityLimiter(_THREADS)  # so that launchers do not wait for pages
     as_document = functools.partial(_as_document, demo=demo)
     for path, endpoint in (
         ("/", _in_thread(as_document(pages.overview), threads)),

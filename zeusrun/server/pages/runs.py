@@ -183,7 +183,7 @@ _MOST_POINTS = 100  # rows of the table of the curve
 
 
 class RunContent(NamedTuple):
-    """What the page shows; ``trial`` has the numbers so far while it is ``running``."""
+    """The values on the page of a run; of a ``running`` trial, the values so far."""
 
     trial: Trial
     running: RunningTrial | None
@@ -192,7 +192,7 @@ class RunContent(NamedTuple):
 
 
 def _unit_of(trial: Trial) -> CurveUnit:
-    """Return what the curve of a run is drawn against."""
+    """Return the unit of the horizontal axis of the learning curve."""
     unit = curve_unit([trial])
     return unit if curve_in(trial, unit) else "epochs"
 
@@ -200,7 +200,7 @@ def _unit_of(trial: Trial) -> CurveUnit:
 def run_page(
     content: RunContent, version: str | None, drawn: dict[str, Html | None]
 ) -> document.Page:
-    """Return the page of a run; ``drawn``: its figures so far, to which others are added."""
+    """Return the page of a run; ``drawn`` is the cache of its figures, and gets new ones."""
     trial = content.trial
     report, address = run_report(content), _LINKS.run(trial.trial)
     frame = Frame(document.pictures_of(report, drawn))

@@ -30,7 +30,7 @@ TEXT, SMALL = 10.0, 9.0
 _FAR = 30.0  # if the largest value is so many times the median, the axis is logarithmic
 _LABEL = 22  # letters of a name in a legend
 _GOLDEN = 0.618034  # spreads dots evenly, and the same way every time
-_LOCK = threading.Lock()  # matplotlib's settings are those of the whole process
+_LOCK = threading.Lock()  # the settings of matplotlib apply to the whole process
 
 
 class Palette(NamedTuple):
@@ -308,14 +308,14 @@ def _shrink(element: ET.Element, decimals: int) -> None:
     if len(element) > 1 and {child.tag for child in element} == {"use"}:
         shared = set.intersection(*({*child.attrib.items()} for child in element))
         for key, value in shared:
-            if key not in {"href", "x", "y"}:  # the group cannot have these for them
+            if key not in {"href", "x", "y"}:  # these attributes cannot move to the group
                 element.attrib[key] = value
                 for child in element:
                     del child.attrib[key]
 
 
 def _properties(style: str) -> dict[str, str]:
-    """Return a style as attributes: the policy of a server's pages permits no styles.
+    """Return a style as attributes, because the CSP of a server's pages permits no inline styles.
 
     The page chooses the font. Before matplotlib 3.9, "font" contained its size, too.
     """

@@ -161,7 +161,7 @@ def usual_size(facts: JobFacts) -> SizeFacts:
 
 
 def _usual(column: Column) -> Callable[[JobFacts], str]:
-    """Return what shows a median of the usual batch size of a job."""
+    """Return a function that shows a median of the usual batch size of a job."""
     return lambda facts: cell(column.value(usual_size(facts)))
 
 
@@ -176,7 +176,7 @@ def energy_saved(net: NetAmounts) -> str:
 
 
 def money_saved(net: NetAmounts) -> str:
-    """Return the money that was saved, likewise."""
+    """Return the money that was saved, in each currency, with its range, for a cell of a table."""
     sums = [
         short_amount(amount, functools.partial(units.money, currency=currency))
         for currency, amount in net.money.items()

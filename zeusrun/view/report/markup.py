@@ -51,7 +51,7 @@ def section(title: str, *content: str, **attributes: str | int | None) -> Html:
 
 
 def page_head(above: str, title: str, *below: str) -> Html:
-    """Return what stands first on a page: a line, the title below it, and what follows."""
+    """Return the head of a page: a line, the title below the line, and the rest."""
     line = tag("p", above, class_="job")
     return join((line, tag("h1", title, class_="headline"), *below))
 

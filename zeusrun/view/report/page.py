@@ -80,7 +80,7 @@ def _job_part(report: JobReport, prefix: str, *, alone: bool) -> tuple[Html, lis
 
 
 def pictures_of(report: JobReport, prefix: str = "") -> Callable[[str, str], Html | None]:
-    """Return what draws the figures of a page; ``prefix`` tells those of several jobs apart."""
+    """Return a function that draws the figures of a job; ``prefix`` makes their ids unique."""
 
     def picture(name: str, label: str) -> Html | None:
         with drawing():

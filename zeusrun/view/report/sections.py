@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from zeusrun.view.belief import Belief
     from zeusrun.view.report.facts import JobFacts, JobReport, OverheadFacts, PowerFacts
 
-_ROWS = 100  # of a table: the newest ones
+_ROWS = 100  # largest number of rows of a table; the newest are shown
 _SHOWN_FAILURES = 12  # more are folded
 _MOST_STALLS = 20
 _LONGEST = 300  # characters of a reason, or of what was seen of a stall
