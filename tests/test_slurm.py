@@ -369,7 +369,7 @@ def test_a_follower_that_is_ended_leaves_the_training(slurm, number, code):
     child.send_signal(number)
     ended, seen = slurm.end(child)
     assert ended == code, seen
-    assert re.search(r"slurm:\d+ goes on without this process", seen)
+    assert re.search(r"slurm:\d+ continues without this process", seen)
     slurm.wait_for_reports(2)
     slurm.enough()
     wait_for(lambda: slurm.trial()["status"] == "REACHED")

@@ -145,7 +145,7 @@ class Submitter(ABC, Generic[_Source]):
                 try:
                     follower.follow()
                 except LaunchError as error:
-                    raise LaunchError(f"{error}; {name} goes on without this process") from error
+                    raise LaunchError(f"{error}; {name} continues without this process") from error
             code, result = self.conclude(order, source, follower.interrupts)
         if as_json and result is not None:
             print_json(result)
@@ -208,7 +208,7 @@ class Follower:
             again = "" if interrupts > 1 else f"; press Ctrl-C again to {then}"
             self.shown.print(f"{self.name} is asked to stop{again}", highlight=False)
         if len(self.received) > interrupts:
-            error = ZeusrunError(f"{self.name} goes on without this process")
+            error = ZeusrunError(f"{self.name} continues without this process")
             hung_up = signal.SIGHUP in self.received
             error.exit_code = ExitCode.SIGNAL_BASE + signal.SIGHUP if hung_up else ExitCode.BUSY
             raise error

@@ -100,9 +100,9 @@ class _Taken:
     by_samples: tuple[CurvePoint, ...] = taken(join.curve_by_samples, default=())  # see ``Trial``
     # Whether ``epochs`` only counts the reports.
     by_reports: bool = taken(join.last_known, default=False)
-    # Whether the script went on from a checkpoint of another run.
+    # Whether the script continued from a checkpoint of another run.
     continued: bool = taken(join.last_known, default=False)
-    # Whether an interrupted training went on or began anew is unknown.
+    # Whether it is unknown if an interrupted training continued or started again.
     unclear: bool = taken(join.last_known, default=False)
     reason_code: ReasonCode | None = None  # what ``reason`` says, for programs
     stalls: tuple[Stall, ...] = taken(join.rows, default=())

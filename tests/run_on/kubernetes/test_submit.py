@@ -418,7 +418,7 @@ def test_the_job_goes_on_without_its_follower(submit, crowded, then, tickets, ca
     number, code = case
     then(lambda _: signal.raise_signal(number))
     found, _, errors = submit()
-    assert (found, "goes on without this process" in errors) == (code, True)
+    assert (found, "continues without this process" in errors) == (code, True)
     (going,) = crowded.store.all("jobs")
     assert "deletionTimestamp" not in going["metadata"]
     assert len(tickets()) == 1

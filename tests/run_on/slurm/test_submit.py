@@ -392,7 +392,7 @@ def test_a_signal_to_a_follower_stops_its_job_if_it_is_ctrl_c(
     found, _, errors = submit()
     assert found == code
     assert [each[1:] for each in slurm.calls("scancel")] == stops
-    assert ("goes on without this process" in errors) is (not stops)
+    assert ("continues without this process" in errors) is (not stops)
 
 
 def test_cancel_takes_a_queued_submit_by_its_job_and_by_its_name(cli, job, slurm, zeusrun):
