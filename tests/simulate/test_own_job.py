@@ -162,7 +162,7 @@ def test_a_batch_size_that_only_missed_the_target_never_reaches_it():
                 ),
             ],
             {},
-            "memory or a crash rules out the default batch size of job, 32; make one the default",
+            "memory or a crash rules out the default batch size of job, 32; set batch_size.default to",
         ),
         ([ran(n, s, watts=None) for n, s in enumerate([32, 64] * 3, 1)], {}, "only eta_knob 0"),
         (KNOWN, {"max_power_w": None}, "only eta_knob 1 can be simulated"),
