@@ -18,7 +18,7 @@ from zeusrun.gpu.registry import job_devices
 from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.launcher.attempts.recurrence import submit
-from zeusrun.launcher.context import Submission
+from zeusrun.launcher.context import Submission, holding_limits
 from zeusrun.launcher.events import Advanced, BoundChanged, Noted, TrialEnded, TrialStarts, Warned
 from zeusrun.launcher.processes.command import find_torchrun
 from zeusrun.launcher.supervision import speed_check
@@ -119,7 +119,8 @@ def run(zeusrun):
             environment=environment,
         )
         try:
-            return submit(dataclasses.replace(submission, **changes), recorder), recorder
+            with holding_limits(dataclasses.replace(submission, **changes), recorder) as held:
+                return submit(held, recorder), recorder
         finally:
             submission.close()
 

@@ -17,7 +17,7 @@ from tests.factories import PREEMPTED, REACHED
 from zeusrun.errors import HistoryError
 from zeusrun.history import turns
 from zeusrun.history.base import Conflict
-from zeusrun.launcher.turn import HeldTurn
+from zeusrun.launcher.begin import HeldTurn
 from zeusrun.reasons import ReasonCode
 from zeusrun.trial import CurvePoint, EnergySource, Interruption, Outcome, Trial, TrialStatus
 from zeusrun.trial.values import WorldChange

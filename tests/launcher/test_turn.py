@@ -13,8 +13,8 @@ from zeusrun.errors import BusyError
 from zeusrun.history import turns
 from zeusrun.history.base import Conflict, UnavailableError
 from zeusrun.history.turns import Turn
-from zeusrun.launcher import turn as module
-from zeusrun.launcher.turn import HeldTurn
+from zeusrun.launcher import begin as module
+from zeusrun.launcher.begin import HeldTurn
 
 
 class Watched(MemoryHistory):

@@ -21,6 +21,7 @@ from zeusrun.history.base import NEWEST, UnavailableError
 from zeusrun.jobfile.fingerprint import take_fingerprint
 from zeusrun.jobfile.secrets import find_exposed
 from zeusrun.launcher.attempts.recurrence import submit as run_submit
+from zeusrun.launcher.context import holding_limits
 from zeusrun.launcher.events import FoundLost, Noted, TrialEnded, Warned
 from zeusrun.launcher.processes.signals import CaughtSignals
 from zeusrun.launcher.queue.admission import admitted, check_not_ended
@@ -114,7 +115,8 @@ def run_recurrence(
                     submission = prepare(submission, consume)
                     check_not_ended(spec.name, signals.received)
                     began = True
-                    result = run_submit(submission, consume)
+                    with holding_limits(submission, consume) as submission:
+                        result = run_submit(submission, consume)
                 if result.attempts > 1 and result.exit_code == ExitCode.TARGET_MISSED:
                     view.show(Warned(f"the target was missed in {result.attempts} attempts"))
                 with contextlib.suppress(HistoryError):  # the recurrence is recorded

@@ -2,39 +2,135 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import platform
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from uuid import uuid4
 
 from zeusrun.choice.attempts import find_preempted
 from zeusrun.choice.problem import Chooser, Machine, Moment
 from zeusrun.clock import timestamp
+from zeusrun.energy.device import LimitableDevice
+from zeusrun.errors import DeviceError
 from zeusrun.files.home import runs_directory
 from zeusrun.jobfile.fingerprint import take_fingerprint
+from zeusrun.launcher.events import Noted, Warned
 from zeusrun.launcher.processes.command import Place, build_command
 from zeusrun.launcher.queue.tickets import find_waiting
 from zeusrun.launcher.rundir.layout import RunPaths, has_checkpoint, numbered_runs
 from zeusrun.launcher.rundir.ownership import find_own, run_paths
 from zeusrun.launcher.rundir.record import has_begun
+from zeusrun.lever import POWER, Lever
 from zeusrun.tariff import Tariffs
 from zeusrun.trial import Hardware, HostShare, TrialStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    import threading
+    from collections import deque
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from zeusrun.bandit.registry import Policy
     from zeusrun.choice.problem import Forced
     from zeusrun.energy.device import Device
+    from zeusrun.gpu.power_limits.holder import LimitHolder
     from zeusrun.history.base import History
     from zeusrun.jobfile.spec import JobSpec
-    from zeusrun.launcher.other_hosts import Hosts, Node
+    from zeusrun.launcher.events import Emit
     from zeusrun.launcher.power.limits import HeldLimits
     from zeusrun.launcher.processes.command import Command, Torchrun
+    from zeusrun.launcher.processes.torchrun import ProcessExit, StopLevel
     from zeusrun.run_on.registry import Allocation
+    from zeusrun.sidecar.step_clock import StepCount
     from zeusrun.trial import Trial
+
+
+class Node(Protocol):
+    """One other host: its devices, and its part of a run.
+
+    Attributes:
+        name: The name of the host, as the user writes it.
+        ranks: The global ranks on this host.
+        states: The process state of each of its live ranks, as psutil names it.
+        counts: The step clock of each of its ranks that has made a step.
+        lost: Why the host is lost, as a sentence; ``None`` if it is not.
+        shared: Whether others computed on its devices in this run; ``None`` if unknown.
+        saved: Whether a checkpoint of the run is on its disk, or on a shared one.
+        all_live: Whether all of its ranks live.
+        ended: Set once its part of the run has ended, or the host is lost.
+        oom_kills: How many processes the kernel has killed there for lack of memory.
+        notices: Messages of the node for the user, oldest first. The reader removes each message.
+        signals: The signal numbers that its launcher received. The reader removes each number.
+    """
+
+    name: str
+    ranks: range
+    states: dict[int, str]
+    counts: dict[int, StepCount]
+    lost: str | None
+    shared: bool | None
+    saved: bool
+    all_live: bool
+    ended: threading.Event
+    oom_kills: int | None
+    notices: deque[str]
+    signals: deque[int]
+
+    @property
+    def devices(self) -> Sequence[Device]:
+        """The devices that the job uses on this host."""
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its part of the run has not ended."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether its torchrun has failed."""
+
+    def start(self, command: Command, paths: RunPaths, grace_period_s: float) -> None:
+        """Start its part of a run."""
+
+    def wait_until_started(self) -> None:
+        """Wait until it has; raises ``LaunchError``."""
+
+    def stop(self, level: StopLevel) -> None:
+        """Stop its part, at least so firmly."""
+
+    def finish(self) -> ProcessExit:
+        """Wait for the end of its part; return how that ended."""
+
+    def ask_for_stacks(self) -> None:
+        """Let its ranks write their stacks."""
+
+    def kill_ranks(self) -> None:
+        """Kill its ranks, but not its torchrun."""
+
+
+class Hosts(Protocol):
+    """The other hosts of a submit."""
+
+    remarks: list[str]
+    """Warnings about differences between the hosts."""
+
+    @property
+    def nodes(self) -> Sequence[Node]:
+        """Each of them."""
+
+    @property
+    def slots(self) -> Mapping[str, int | str]:
+        """By host, as ``launch.nproc_per_node``."""
+
+    def places(self) -> list[Place]:
+        """Return where the torchrun of each host is, that of this one first."""
+
+    def join_limits(self, own: LimitHolder | None, mode: str) -> HeldLimits:
+        """Return the power limits of all hosts as one; ``own`` are those of this one."""
+
+    def close(self) -> None:
+        """End the launchers there."""
 
 
 @dataclass(frozen=True)
@@ -164,6 +260,49 @@ class Submission:
             self.cluster.close()
         for device in self.devices:
             device.close()
+
+
+@contextlib.contextmanager
+def holding_limits(submission: Submission, emit: Emit) -> Iterator[Submission]:
+    """Hold the GPUs' power limits for a submit, and restore the original ones at the end.
+
+    Raises ``DeviceError`` if a GPU does not take the limit of the job.
+    """
+    mode, fixed_w = submission.spec.power_limit.mode, submission.spec.power_limit.watts
+    shared = [text for device in submission.gpus if (text := device.caveat) is not None]
+    if fixed_w is not None and shared:
+        raise DeviceError(
+            f"power_limit.watts: {shared[0]}; set power_limit.mode to 'observe', and the limit of "
+            "the whole GPU by `nvidia-smi -pl`"
+        )
+    if mode == "optimize" and shared:
+        emit(Noted(f"power limits are not changed: {shared[0]}"))
+        mode = "observe"
+    # The job's own ZEUSD_SOCK_PATH counts for the guard as it does for the devices.
+    environment = {**submission.environment, **submission.spec.env}
+    own: LimitHolder | None = None
+    if any(isinstance(device, LimitableDevice) for device in submission.devices):
+        from zeusrun.launcher.power.control import open_limits  # noqa: PLC0415 - few have them
+
+        own = open_limits(mode, submission.devices, submission.home, environment)
+    holder: HeldLimits | None = own
+    if submission.cluster is not None and submission.gpus and mode != "observe":
+        holder = submission.cluster.join_limits(own, mode)
+    if holder is None:
+        if fixed_w is not None:
+            emit(Warned(f"power_limit.watts: the job has no GPU to hold to {fixed_w:g} W"))
+        yield submission
+        return
+    try:
+        with holder:
+            if fixed_w is not None:
+                holder.check(Lever(POWER, fixed_w))
+            elif holder.refused is not None:
+                emit(Noted(f"power limits are not changed: {holder.refused}"))
+            yield replace(submission, limits=holder)
+    finally:
+        if holder.unrestored is not None:
+            emit(Warned(holder.unrestored))
 
 
 _FEW = 5  # newest runs: they show whether a script saves checkpoints

@@ -12,8 +12,8 @@ from tests.history.memory import MemoryHistory
 from zeusrun.choice.choose import Attempt
 from zeusrun.errors import HistoryError, LaunchError
 from zeusrun.launcher import heartbeat
-from zeusrun.launcher.attempts import attempt
-from zeusrun.launcher.attempts.attempt import (
+from zeusrun.launcher.attempts import recurrence
+from zeusrun.launcher.attempts.recurrence import (
     AttemptResult,
     _announce,
     _announce_end,
@@ -184,7 +184,7 @@ def test_an_outcome_that_the_history_cannot_store_is_an_error_that_says_where_it
 
     monkeypatch.setattr(history, "finish", fail)
     if case == "no disk":
-        monkeypatch.setattr(attempt, "write_record", lambda *_: False)
+        monkeypatch.setattr(recurrence, "write_record", lambda *_: False)
     begun = SimpleNamespace(trial=trial, paths=paths, mask=Mask(()))
     with pytest.raises(HistoryError) as error:
         _record(history, begun, REACHED)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
 from dataclasses import replace
 from types import SimpleNamespace
@@ -13,17 +12,17 @@ from tests.factories import REACHED, begin, build_trial, load_job
 from tests.history.memory import MemoryHistory
 from zeusrun.choice.choose import Attempt, NothingLeft
 from zeusrun.choice.problem import Forced
-from zeusrun.errors import DeviceError, ExitCode
+from zeusrun.errors import ExitCode
 from zeusrun.launcher.attempts import recurrence
-from zeusrun.launcher.attempts.attempt import AttemptResult
 from zeusrun.launcher.attempts.recurrence import (
+    AttemptResult,
     SubmitResult,
     _attempts_before,
     _may_go_on,
     exit_code,
 )
 from zeusrun.launcher.context import Submission
-from zeusrun.launcher.events import Noted, Warned
+from zeusrun.launcher.events import Warned
 from zeusrun.launcher.queue.request import Request
 from zeusrun.launcher.supervision.stopping import StopOrder
 from zeusrun.reasons import ReasonCode
@@ -91,90 +90,6 @@ def test_a_result_counts_the_attempts_that_could_reach_the_target():
     assert not SubmitResult(1, (), 0).reached
 
 
-class Holder(contextlib.nullcontext):
-    """Holds limits as a ``LimitHolder`` does."""
-
-    refused = unrestored = None
-
-    def __enter__(self):
-        return self
-
-    def check(self, lever):
-        self.checked = lever
-
-
-class Joined(Holder):
-    """Holds the limits of several hosts."""
-
-    def __init__(self, *parts):
-        super().__init__()
-        self.parts = parts
-
-
-def hold(monkeypatch, folder, power_limit, holder, *, caveat=None, cluster=None, gpus=1, others=0):
-    """Return the mode with which limits are opened, what is held, and what is said."""
-    modes, said = [], []
-    monkeypatch.setattr(
-        "zeusrun.launcher.power.control.open_limits",
-        lambda mode, *_arguments: modes.append(mode) or holder,
-    )
-    monkeypatch.setattr(recurrence, "LimitableDevice", SimpleNamespace)
-    devices = [SimpleNamespace(caveat=caveat)] * gpus
-    submission = SimpleNamespace(
-        spec=load_job(folder, power_limit=power_limit), gpus=devices,
-        devices=[*devices, *[SimpleNamespace()] * others],
-        home=folder, environment={}, cluster=cluster,
-    )  # fmt: skip
-    with recurrence._limits(submission, said.append) as limits:
-        pass
-    return modes, limits, said
-
-
-FIXED = {"mode": "fixed", "watts": 200}
-
-
-def test_power_limits_are_held_or_it_is_said_why_not(tmp_path, monkeypatch):
-    holder = Holder()
-    assert hold(monkeypatch, tmp_path, {"mode": "optimize"}, holder) == (["optimize"], holder, [])
-    assert hold(monkeypatch, tmp_path, FIXED, holder) == (["fixed"], holder, [])
-    assert holder.checked.value == 200
-    holder.refused = "no permission"
-    notes = [Noted("power limits are not changed: no permission")]
-    assert hold(monkeypatch, tmp_path, {"mode": "optimize"}, holder)[2] == notes
-    holder.unrestored = "GPU 0 stays at 200 W"
-    assert hold(monkeypatch, tmp_path, FIXED, holder)[2] == [Warned("GPU 0 stays at 200 W")]
-    told = [Warned("power_limit.watts: the job has no GPU to hold to 200 W")]
-    assert hold(monkeypatch, tmp_path, FIXED, None, gpus=0) == ([], None, told)
-    assert hold(monkeypatch, tmp_path, {"mode": "observe"}, None) == (["observe"], None, [])
-
-
-def test_the_limit_of_a_plugins_device_that_is_no_gpu_is_held(tmp_path, monkeypatch):
-    holder = Holder()
-    found = hold(monkeypatch, tmp_path, FIXED, holder, gpus=0, others=1)
-    assert found == (["fixed"], holder, [])
-
-
-def test_the_limit_of_a_gpu_that_others_share_is_left_alone(tmp_path, monkeypatch):
-    modes, _, said = hold(monkeypatch, tmp_path, {"mode": "optimize"}, None, caveat="it is MIG")
-    assert (modes, said) == (["observe"], [Noted("power limits are not changed: it is MIG")])
-    with pytest.raises(
-        DeviceError, match=r"power_limit\.watts: it is MIG; set power_limit.mode to"
-    ):
-        hold(monkeypatch, tmp_path, FIXED, None, caveat="it is MIG")
-
-
-@pytest.mark.parametrize(
-    ("mode", "gpus", "joined"),
-    [("optimize", 1, True), ("observe", 1, False), ("optimize", 0, False)],
-)
-def test_the_limits_of_all_hosts_are_held_together(tmp_path, monkeypatch, mode, gpus, joined):
-    cluster, own = SimpleNamespace(join_limits=Joined), Holder()
-    _, limits, _ = hold(monkeypatch, tmp_path, {"mode": mode}, own, cluster=cluster, gpus=gpus)
-    assert isinstance(limits, Joined) is joined
-    own = own if gpus else None
-    assert limits.parts == (own, mode) if joined else limits is own
-
-
 MISSED = TrialStatus.MISSED
 
 
@@ -185,29 +100,27 @@ MISSED = TrialStatus.MISSED
         *(([MISSED, None], [], (1, 4)), ([MISSED, MISSED], [signal.SIGINT], (1, 130))),
     ],
 )
-def test_a_submit_makes_attempts_with_the_limits_of_its_job(
+def test_a_submit_makes_attempts_until_the_target_or_a_signal(
     tmp_path, monkeypatch, ends, signals, found
 ):
-    holder, said, given = Holder(), [], []
-    monkeypatch.setattr("zeusrun.launcher.power.control.open_limits", lambda *_: holder)
-    monkeypatch.setattr(recurrence, "LimitableDevice", SimpleNamespace)
+    said, given = [], []
 
-    def run(submission, made, _emit, caught):
-        given.append((submission.limits, len(made)))
+    def run(_submission, made, _emit, caught):
+        given.append(len(made))
         caught.received += signals
-        status = ends[len(given) - 1]
+        status = ends[len(made)]
         trial = build_trial(attempt=len(given), status=status or MISSED)
         return AttemptResult(trial, None) if status else NothingLeft("nothing is left")
 
-    monkeypatch.setattr(recurrence.attempt, "run", run)
+    monkeypatch.setattr(recurrence, "run", run)
     submission = Submission(
         spec=load_job(tmp_path, attempts=2), history=MemoryHistory(), policy=None,
-        devices=[SimpleNamespace(is_gpu=True, caveat=None)], world_size=1, torchrun=None, home=tmp_path, environment={},
+        devices=[], world_size=1, torchrun=None, home=tmp_path, environment={},
     )  # fmt: skip
     result = recurrence.submit(submission, said.append)
     assert (len(result.trials), result.exit_code, result.recurrence) == (*found, 1)
     assert (Warned("nothing is left") in said) is (len(given) > found[0])
-    assert given == [(holder, 0), (holder, 1)][: len(given)]
+    assert given == [0, 1][: len(given)]
 
 
 def test_a_batch_size_of_the_user_is_forced_with_its_reason():

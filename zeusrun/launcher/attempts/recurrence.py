@@ -1,4 +1,4 @@
-"""One submit of a job: makes attempts until the target is reached or nothing is left to try."""
+"""One submit of a job: attempts until the target is reached or nothing is left to try."""
 
 from __future__ import annotations
 
@@ -6,27 +6,170 @@ import contextlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from zeusrun.analysis.usual import find_usual
 from zeusrun.bandit.problem import OUTDONE
 from zeusrun.choice.choose import Attempt, NothingLeft
-from zeusrun.energy.device import LimitableDevice
-from zeusrun.errors import DeviceError, ExitCode
+from zeusrun.clock import timestamp
+from zeusrun.errors import ExitCode, HistoryError
 from zeusrun.history.base import NEWEST
-from zeusrun.launcher.attempts import attempt
-from zeusrun.launcher.events import Noted, Warned
+from zeusrun.launcher.begin import begin
+from zeusrun.launcher.events import Noted, TrialEnded, TrialStarts, Warned
+from zeusrun.launcher.heartbeat import keep_power, send_heartbeats
 from zeusrun.launcher.processes.signals import PREEMPTING, CaughtSignals
-from zeusrun.lever import POWER, Lever
+from zeusrun.launcher.redact import mask_outcome
+from zeusrun.launcher.rundir.layout import has_checkpoint
+from zeusrun.launcher.rundir.record import write_record
+from zeusrun.launcher.supervision.supervised import Supervised
+from zeusrun.launcher.supervision.supervisor import conclude, start_ranks, supervise
+from zeusrun.launcher.supervision.unfinished import outcome_so_far
 from zeusrun.reasons import ReasonCode
-from zeusrun.trial import TrialStatus
+from zeusrun.trial import Outcome, TrialStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from zeusrun.gpu.power_limits.holder import LimitHolder
+    from zeusrun.history.base import History
+    from zeusrun.launcher.begin import Begun
     from zeusrun.launcher.context import Submission
     from zeusrun.launcher.events import Emit
-    from zeusrun.launcher.power.limits import HeldLimits
+    from zeusrun.launcher.rundir.layout import RunPaths
     from zeusrun.launcher.supervision.stopping import StopOrder
     from zeusrun.trial import Trial
+
+
+@dataclass(frozen=True)
+class AttemptResult:
+    """An attempt as it is recorded, and the order that stopped it, if any."""
+
+    trial: Trial
+    stop: StopOrder | None
+
+    @property
+    def replaced(self) -> bool:
+        """Whether another batch size follows after a speed check, even if this ran out of memory.
+
+        Then it does not count as an attempt.
+        """
+        checked = self.stop is not None and self.stop.cause is ReasonCode.SPEED_CHECKED
+        return checked and self.trial.status in {TrialStatus.CANCELLED, TrialStatus.OOM}
+
+
+def run(
+    submission: Submission, made: Sequence[Attempt], emit: Emit, signals: CaughtSignals
+) -> AttemptResult | NothingLeft:
+    """Make the next attempt of a recurrence; ``made`` are those before it.
+
+    Raises ``ZeusrunError`` if it could not be started, or its outcome could not be recorded.
+    """
+    begun = begin(submission, made, emit, signals.received)
+    if isinstance(begun, NothingLeft):
+        return begun
+    # The lease of a trial is kept until it is recorded, also if its history is shared.
+    with begun.lease, send_heartbeats(submission, begun):
+        with _finish_if_it_fails(submission, begun):
+            _announce(submission, begun, made)
+            training = Supervised(submission, begun, signals)
+            with start_ranks(training):
+                supervise(training)
+            outcome = conclude(training)
+        trial = _record(submission.history, begun, outcome)
+    return _announce_end(begun, AttemptResult(trial, training.control.stopping.order))
+
+
+@contextlib.contextmanager
+def _finish_if_it_fails(submission: Submission, begun: Begun) -> Iterator[None]:
+    """If zeusrun cannot run a trial, record what it has used so far, and raise the error."""
+    try:
+        yield
+    except BaseException as error:
+        trial = begun.trial
+        reason = f"zeusrun could not run it: {str(error) or type(error).__name__}"
+        bare = Outcome(
+            TrialStatus.FAILED, reason, timestamp(), reason_code=ReasonCode.LAUNCHER_FAILED
+        )
+        outcome = outcome_so_far(trial, begun.paths, bare)
+        if trial.preemptions and outcome.time_s == trial.time_s:  # it can still be continued
+            outcome = replace(outcome, status=TrialStatus.PREEMPTED)
+        _record(submission.history, begun, outcome)
+        raise
+
+
+def _announce(submission: Submission, begun: Begun, made: Sequence[Attempt]) -> None:
+    """Emit notes on a trial that is about to start, then ``TrialStarts``."""
+    trial, choice, paths, emit = begun.trial, begun.choice, begun.paths, begun.emit
+    notes = [f"history: {text}" for text in choice.about_history if trial.attempt == 1]
+    if made and not made[-1].replaced:
+        number = trial.attempt - sum(each.replaced for each in made)
+        notes.append(
+            f"trying again with batch size {trial.global_batch_size}, attempt {number} of "
+            f"{submission.spec.attempts}"
+        )
+    if made and made[-1].trial.cause is not None:
+        notes.append(
+            "if this attempt fails with the same error, it is the last one with this batch size"
+        )
+    for text in notes:
+        emit(Noted(text))
+    if choice.note is not None:
+        emit((Warned if trial.preemptions else Noted)(choice.note))
+    if (grown := choice.too_large) is not None:
+        emit(
+            Noted(
+                f"the batch size may grow to {choice.largest_that_fits}, because {grown.trial} "
+                f"ran out of memory with {grown.last_batch_size}; if it fits now: zeusrun history "
+                f"--forget {grown.trial}"
+            )
+        )
+    if trial.preemptions:
+        then = "is continued"
+        if not has_checkpoint(paths.run_dir):
+            then = "starts from the beginning: it saved no checkpoint"
+        emit(Noted(f"{trial.trial} was preempted and {then}"))
+    usual, bound_j = find_usual(trial, choice.earlier), choice.decision.cost_bound_j
+    emit(TrialStarts(trial, bound_j, usual, submission.spec.instrument))
+
+
+def _announce_end(begun: Begun, ended: AttemptResult) -> AttemptResult:
+    """Show how an attempt has ended, and return it."""
+    reached, stop = ended.trial.status is TrialStatus.REACHED, ended.stop
+    if reached and stop and stop.cause in {ReasonCode.HOPELESS, ReasonCode.SPEED_CHECKED}:
+        begun.emit(Noted("it reached the target within its grace period"))
+    replaced = ended.trial.status is TrialStatus.CANCELLED and ended.replaced
+    begun.emit(TrialEnded(ended.trial, replaced))
+    return ended
+
+
+def _record(history: History, begun: Begun, outcome: Outcome) -> Trial:
+    """Write the outcome into the run directory, then into the history; raises ``HistoryError``."""
+    trial, paths = begun.trial, begun.paths
+    outcome = mask_outcome(outcome, begun.mask)
+    where = "The run directory does not contain it either."
+    kept = write_record(paths, trial.finish(outcome))
+    try:
+        finished = history.finish(trial.trial, outcome)
+    except (HistoryError, ValueError) as error:  # ValueError: another zeusrun took it for lost
+        where = _where_kept(history, trial, paths) if kept else where
+        raise HistoryError(
+            f"{trial.trial} ended as {outcome.status.value} ({outcome.reason}), but the history "
+            f"could not store it: {error} {where}"
+        ) from error
+    keep_power(history, finished, paths)
+    return finished
+
+
+def _where_kept(history: History, trial: Trial, paths: RunPaths) -> str:
+    """Return where the unrecorded outcome of a trial is, and what will record it."""
+    try:
+        known = history.find(trial.trial)
+    except HistoryError:
+        known = trial
+    kept = f"Its outcome is kept in {paths.trial}"
+    if known is None:
+        return (
+            "The history was deleted or replaced while the trial ran. "
+            f"{kept}; `zeusrun repair --restore {trial.job}` records it."
+        )
+    return f"{kept}." if known.status.finished else f"{kept}; the next submit records it."
 
 
 @dataclass(frozen=True)
@@ -49,67 +192,25 @@ class SubmitResult:
 
 
 def submit(submission: Submission, emit: Emit) -> SubmitResult:
-    """Run one recurrence of a job; ``emit`` gets every event. Raises ``ZeusrunError``."""
-    with CaughtSignals() as signals, _limits(submission, emit) as limits:
-        return _recur(replace(submission, limits=limits), emit, signals)
+    """Run one recurrence of a job: trials until one reaches the target, or nothing is left to try.
 
-
-@contextlib.contextmanager
-def _limits(submission: Submission, emit: Emit) -> Iterator[HeldLimits | None]:
-    """Hold the GPUs' power limits, and restore the original ones at the end."""
-    mode, fixed_w = submission.spec.power_limit.mode, submission.spec.power_limit.watts
-    shared = [text for device in submission.gpus if (text := device.caveat) is not None]
-    if fixed_w is not None and shared:
-        raise DeviceError(
-            f"power_limit.watts: {shared[0]}; set power_limit.mode to 'observe', and the limit of "
-            "the whole GPU by `nvidia-smi -pl`"
-        )
-    if mode == "optimize" and shared:
-        emit(Noted(f"power limits are not changed: {shared[0]}"))
-        mode = "observe"
-    # The job's own ZEUSD_SOCK_PATH counts for the guard as it does for the devices.
-    environment = {**submission.environment, **submission.spec.env}
-    own: LimitHolder | None = None
-    if any(isinstance(device, LimitableDevice) for device in submission.devices):
-        from zeusrun.launcher.power.control import open_limits  # noqa: PLC0415 - few have them
-
-        own = open_limits(mode, submission.devices, submission.home, environment)
-    holder: HeldLimits | None = own
-    if submission.cluster is not None and submission.gpus and mode != "observe":
-        holder = submission.cluster.join_limits(own, mode)
-    if holder is None:
-        if fixed_w is not None:
-            emit(Warned(f"power_limit.watts: the job has no GPU to hold to {fixed_w:g} W"))
-        yield None
-        return
-    try:
-        with holder:
-            if fixed_w is not None:
-                holder.check(Lever(POWER, fixed_w))
-            elif holder.refused is not None:
-                emit(Noted(f"power limits are not changed: {holder.refused}"))
-            yield holder
-    finally:
-        if holder.unrestored is not None:
-            emit(Warned(holder.unrestored))
-
-
-def _recur(submission: Submission, emit: Emit, signals: CaughtSignals) -> SubmitResult:
-    """Run trials until one reaches the target, or nothing is left to try."""
+    ``emit`` gets every event. Raises ``ZeusrunError``.
+    """
     own: list[Trial] = []
     made: list[Attempt] = []  # including those before a preemption
-    while True:
-        ended = attempt.run(submission, made, emit, signals)
-        if isinstance(ended, NothingLeft):
-            emit(Warned(ended.reason))
-            break
-        if not made:
-            made += _attempts_before(submission, ended.trial)
-        own.append(ended.trial)
-        stop = ended.stop
-        made.append(Attempt(ended.trial, ended.replaced))
-        if signals.received or not _may_go_on(submission, made, stop):
-            break
+    with CaughtSignals() as signals:
+        while True:
+            ended = run(submission, made, emit, signals)
+            if isinstance(ended, NothingLeft):
+                emit(Warned(ended.reason))
+                break
+            if not made:
+                made += _attempts_before(submission, ended.trial)
+            own.append(ended.trial)
+            stop = ended.stop
+            made.append(Attempt(ended.trial, ended.replaced))
+            if signals.received or not _may_go_on(submission, made, stop):
+                break
     return SubmitResult(own[0].recurrence, tuple(own), exit_code(own[-1], stop, signals.received))
 
 

@@ -23,7 +23,7 @@ from zeusrun.sidecar.step_clock import read_step_clock
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from zeusrun.launcher.other_hosts import Node
+    from zeusrun.launcher.context import Node
     from zeusrun.launcher.processes.command import Command
     from zeusrun.launcher.rundir.layout import RunPaths
     from zeusrun.sidecar.events import Event
