@@ -71,7 +71,7 @@ def better_value(value: float, best: float | None, mode: str) -> float | None:
 def is_suspect(value: float, target: float, mode: str) -> bool:
     """Whether a value that meets a target may be in another unit, or a part of a number.
 
-    Whether it counts, only the launcher can tell: ``metrics/doubt.py``.
+    Whether it counts, only the launcher can tell: ``metrics/advance.py``.
     """
     if mode == "min":
         return 0 <= TIMES * value <= target

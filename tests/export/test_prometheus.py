@@ -9,7 +9,7 @@ import pytest
 
 from tests.factories import DONE, PREEMPTED, REACHED, build_trial
 from zeusrun.export.prometheus import Families, jobs_text
-from zeusrun.launcher.rundir.record import Live
+from zeusrun.launcher.rundir.layout import Live
 from zeusrun.trial import CurvePoint, SizeChange, TrialStatus
 
 SAMPLE = re.compile(r'(\w+)\{((?:\w+="(?:[^"\\\n]|\\[\\n"])*",?)*)\} (\S+)')

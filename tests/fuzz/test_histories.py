@@ -23,8 +23,7 @@ from zeusrun.errors import HistoryError
 from zeusrun.history.rules import encode_trial
 from zeusrun.history.tinydb.storage import volume_path
 from zeusrun.history.tinydb.store import TinyDBHistory
-from zeusrun.launcher.rundir.layout import create_run
-from zeusrun.launcher.rundir.record import read_live, read_outcome
+from zeusrun.launcher.rundir.layout import create_run, read_live, read_outcome
 from zeusrun.lever import Lever
 from zeusrun.trial import Hardware, Outcome, Trial, TrialStatus
 from zeusrun.view.report.facts import JobReport, build_facts

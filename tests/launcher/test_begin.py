@@ -20,9 +20,13 @@ from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.launcher import begin as module
 from zeusrun.launcher.context import Submission
 from zeusrun.launcher.processes.command import find_torchrun
-from zeusrun.launcher.rundir.layout import RunPaths, create_run
-from zeusrun.launcher.rundir.ownership import RunLock
-from zeusrun.launcher.rundir.record import reserve_record, write_record
+from zeusrun.launcher.rundir.layout import (
+    RunLock,
+    RunPaths,
+    create_run,
+    reserve_record,
+    write_record,
+)
 from zeusrun.trial import HostShare, TrialStatus
 
 

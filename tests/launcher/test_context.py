@@ -20,8 +20,7 @@ from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.launcher.context import Submission, _own_trials
 from zeusrun.launcher.processes.command import Place, find_torchrun
 from zeusrun.launcher.processes.torchrun import check_descriptors
-from zeusrun.launcher.rundir.layout import RunPaths, create_run
-from zeusrun.launcher.rundir.record import write_record
+from zeusrun.launcher.rundir.layout import RunPaths, create_run, write_record
 from zeusrun.trial import EnergySource, Hardware, HostShare, TrialStatus
 
 

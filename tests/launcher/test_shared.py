@@ -32,8 +32,7 @@ from zeusrun.history.sql.store import SqlHistory
 from zeusrun.launcher import heartbeat
 from zeusrun.launcher.events import TrialEnded
 from zeusrun.launcher.heartbeat import HeartbeatThread
-from zeusrun.launcher.rundir.layout import create_run, read_cancel
-from zeusrun.launcher.rundir.record import Live, reserve_record, write_live
+from zeusrun.launcher.rundir.layout import Live, create_run, read_cancel, reserve_record, write_live
 from zeusrun.maintenance.repair import read_found_trials
 from zeusrun.reasons import ReasonCode
 from zeusrun.redaction import MASK, Mask

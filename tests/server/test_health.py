@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.factories import DONE, build_trial
 from zeusrun.history.sql.store import SqlHistory
-from zeusrun.launcher.rundir.record import Live
+from zeusrun.launcher.rundir.layout import Live
 
 
 def read(text):

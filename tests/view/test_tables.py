@@ -15,7 +15,7 @@ from zeusrun.analysis.critical import CriticalSize
 from zeusrun.analysis.savings import find_savings
 from zeusrun.bandit.problem import ArmBelief
 from zeusrun.launcher.queue.tickets import Ticket
-from zeusrun.launcher.rundir.record import Live
+from zeusrun.launcher.rundir.layout import Live
 from zeusrun.trial import (
     CurvePoint,
     EnergySource,

@@ -19,7 +19,7 @@ from zeusrun.view.export import print_text
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from zeusrun.launcher.rundir.record import Live
+    from zeusrun.launcher.rundir.layout import Live
     from zeusrun.trial import Trial
 
 _URI = "MLFLOW_TRACKING_URI"

@@ -24,7 +24,7 @@ from zeusrun.jobfile.spec import load_spec
 from zeusrun.jobfile.validators import Overlap
 from zeusrun.launcher.begin import plan
 from zeusrun.launcher.queue.request import Request
-from zeusrun.launcher.rundir.ownership import files_of
+from zeusrun.launcher.rundir.layout import files_of
 from zeusrun.run_on.registry import BACKENDS
 from zeusrun.view.export import print_json
 from zeusrun.view.tables import plan_sheet

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from zeusrun.analysis.amounts import Total
-    from zeusrun.launcher.rundir.record import Live
+    from zeusrun.launcher.rundir.layout import Live
     from zeusrun.trial import Trial
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

@@ -11,9 +11,8 @@ from zeusrun.errors import HistoryError, ZeusrunError
 from zeusrun.history.base import HEARTBEAT_S, UnavailableError
 from zeusrun.jobfile.secrets import is_secret_name
 from zeusrun.launcher.redact import copy_job
-from zeusrun.launcher.rundir.layout import ask_to_cancel, read_cancel
+from zeusrun.launcher.rundir.layout import ask_to_cancel, read_cancel, read_live
 from zeusrun.launcher.rundir.logs import read_last_lines
-from zeusrun.launcher.rundir.record import read_live
 from zeusrun.redaction import mask_values
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from zeusrun.analysis.amounts import Savings, Total
     from zeusrun.launcher.queue.tickets import Ticket
-    from zeusrun.launcher.rundir.record import Live
+    from zeusrun.launcher.rundir.layout import Live
     from zeusrun.trial import Trial
 
 STATUS_STYLES = {

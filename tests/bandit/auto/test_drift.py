@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.bandit.runs import run
 from zeusrun.bandit.auto.drift import LEAST, describe_edited, weigh_runs, without_edited
-from zeusrun.bandit.auto.luck import find_luck
+from zeusrun.bandit.auto.evidence import find_luck
 from zeusrun.bandit.problem import RUN_SD
 from zeusrun.trial import TrialStatus
 

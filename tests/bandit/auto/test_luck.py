@@ -10,7 +10,7 @@ import pytest
 
 from tests.bandit.runs import run
 from tests.bandit.scripts import problem
-from zeusrun.bandit.auto.luck import find_luck
+from zeusrun.bandit.auto.evidence import find_luck
 from zeusrun.bandit.auto.policy import Auto
 from zeusrun.bandit.problem import RUN_SD
 from zeusrun.trial import TrialStatus

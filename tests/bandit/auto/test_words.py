@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from zeusrun.bandit.auto.luck import Luck
+from zeusrun.bandit.auto.evidence import Luck
 from zeusrun.bandit.auto.words import belief_of, why_after_crash, why_incumbent, why_retry, why_try
 from zeusrun.bandit.problem import Spread
 from zeusrun.trial import Bound

@@ -15,8 +15,7 @@ from zeusrun.launcher.queue import admission
 from zeusrun.launcher.queue.admission import GpuWish, Queue, check_not_ended, read_wish
 from zeusrun.launcher.queue.request import Request
 from zeusrun.launcher.queue.tickets import Tickets
-from zeusrun.launcher.rundir.layout import create_run, read_cancel
-from zeusrun.launcher.rundir.record import Live, write_live
+from zeusrun.launcher.rundir.layout import Live, create_run, read_cancel, write_live
 from zeusrun.reasons import ReasonCode
 
 

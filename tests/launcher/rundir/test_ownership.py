@@ -9,9 +9,7 @@ from dataclasses import replace
 import pytest
 
 from tests.factories import build_trial
-from zeusrun.launcher.rundir.layout import create_run
-from zeusrun.launcher.rundir.ownership import find_own
-from zeusrun.launcher.rundir.record import write_record
+from zeusrun.launcher.rundir.layout import create_run, find_own, write_record
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 
 from tests.launcher.values import GOAL, LAUNCHED, ended, report, started, ten_watts
 from zeusrun.launcher.events import Messages
-from zeusrun.launcher.supervision.observer import RunObserver, first_progress
+from zeusrun.launcher.supervision.supervised import RunObserver, first_progress
 from zeusrun.metrics.seen import Ranks
 from zeusrun.sidecar.events import Spawned
 from zeusrun.trial import CurvePoint
@@ -27,7 +27,7 @@ def test_an_epoch_has_come_whatever_was_read_after_it():
 def test_a_time_that_cannot_be_of_this_run_is_replaced_by_that_of_arrival(monkeypatch, t):
     """The run was launched at 1 s and reads at 7 s."""
     clock = SimpleNamespace(monotonic=lambda: 7.0)
-    monkeypatch.setattr("zeusrun.launcher.supervision.observer.time", clock)
+    monkeypatch.setattr("zeusrun.launcher.supervision.supervised.time", clock)
     taken, messages = [], Messages(lambda _event: None)
     ranks = SimpleNamespace(find_others=lambda *_: [], count=lambda: None, take=taken.append)
     source = SimpleNamespace(read=lambda *, final: [started(t)], warnings=())

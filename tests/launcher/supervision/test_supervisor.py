@@ -14,16 +14,14 @@ import pytest
 from tests.launcher.values import GOAL, LAUNCHED, METERED, after, ended, report, started
 from zeusrun.launcher.events import Advanced, BoundChanged, Messages, Noted, Printed, Warned
 from zeusrun.launcher.processes.torchrun import StopLevel
-from zeusrun.launcher.rundir.layout import create_run
-from zeusrun.launcher.rundir.record import read_live
+from zeusrun.launcher.rundir.layout import create_run, read_live
 from zeusrun.launcher.supervision.agent import Agent
 from zeusrun.launcher.supervision.control import RunControl
 from zeusrun.launcher.supervision.live_file import write_live_file
 from zeusrun.launcher.supervision.neighbours import CpuSharing
-from zeusrun.launcher.supervision.observer import PollResult
-from zeusrun.launcher.supervision.output import Output, describe
+from zeusrun.launcher.supervision.remarks import Output, describe
 from zeusrun.launcher.supervision.stopping import StopOrder
-from zeusrun.launcher.supervision.supervised import LastLive, Supervised
+from zeusrun.launcher.supervision.supervised import LastLive, PollResult, Supervised
 from zeusrun.launcher.supervision.supervisor import _observe, start_ranks
 from zeusrun.lever import power_lever
 from zeusrun.reasons import ReasonCode, Stall

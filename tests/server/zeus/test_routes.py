@@ -17,7 +17,7 @@ from tests.server.zeus.conftest import JOB
 from zeusrun.history.sql.engine import writing
 from zeusrun.history.sql.survey import read_running
 from zeusrun.history.sql.zeus_jobs import ZeusJobs
-from zeusrun.launcher.rundir.record import Live
+from zeusrun.launcher.rundir.layout import Live
 from zeusrun.reasons import ReasonCode
 from zeusrun.server.zeus import routes
 from zeusrun.server.zeus.job import LEASE_S

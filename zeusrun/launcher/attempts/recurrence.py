@@ -17,11 +17,10 @@ from zeusrun.launcher.events import Noted, TrialEnded, TrialStarts, Warned
 from zeusrun.launcher.heartbeat import keep_power, send_heartbeats
 from zeusrun.launcher.processes.signals import PREEMPTING, CaughtSignals
 from zeusrun.launcher.redact import mask_outcome
-from zeusrun.launcher.rundir.layout import has_checkpoint
-from zeusrun.launcher.rundir.record import write_record
+from zeusrun.launcher.rundir.layout import has_checkpoint, write_record
+from zeusrun.launcher.supervision.outcome import outcome_so_far
 from zeusrun.launcher.supervision.supervised import Supervised
 from zeusrun.launcher.supervision.supervisor import conclude, start_ranks, supervise
-from zeusrun.launcher.supervision.unfinished import outcome_so_far
 from zeusrun.reasons import ReasonCode
 from zeusrun.trial import Outcome, TrialStatus
 

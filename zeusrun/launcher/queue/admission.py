@@ -16,9 +16,7 @@ from zeusrun.gpu.nvml import gpus_of_job
 from zeusrun.launcher.processes.signals import PREEMPTING
 from zeusrun.launcher.queue.request import Request
 from zeusrun.launcher.queue.tickets import Tickets
-from zeusrun.launcher.rundir.layout import ask_to_cancel
-from zeusrun.launcher.rundir.ownership import find_own
-from zeusrun.launcher.rundir.record import read_live
+from zeusrun.launcher.rundir.layout import ask_to_cancel, find_own, read_live
 from zeusrun.run_on.registry import cancel_job, interrupt_job
 
 if TYPE_CHECKING:

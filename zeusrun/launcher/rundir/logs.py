@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from zeusrun.launcher.rundir.layout import RunPaths
-    from zeusrun.launcher.rundir.ownership import RunLock
+    from zeusrun.launcher.rundir.layout import RunLock, RunPaths
 
 _POLL_S = 0.2
 _END_BYTES = 64_000

@@ -7,7 +7,7 @@ import platform
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from zeusrun.launcher.rundir.record import Live, write_live
+from zeusrun.launcher.rundir.layout import Live, write_live
 from zeusrun.launcher.supervision.outcome import limit_in_force, outcome_now, price_outcome
 from zeusrun.launcher.supervision.supervised import LastLive
 from zeusrun.metrics.progress import TrainingSummary

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from zeusrun.analysis.amounts import Estimate
     from zeusrun.history.sql.survey import JobHead
-    from zeusrun.launcher.rundir.record import Live
+    from zeusrun.launcher.rundir.layout import Live
     from zeusrun.server.pages.listing import Listing
     from zeusrun.server.pages.machines import ScheduleFacts
     from zeusrun.server.pages.reports import JobView

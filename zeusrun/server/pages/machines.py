@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pydantic import ValidatorFunctionWrapHandler
 
-    from zeusrun.launcher.rundir.record import Live
+    from zeusrun.launcher.rundir.layout import Live
 
 _LINKS = Links()
 _OLD_S = 3600.0

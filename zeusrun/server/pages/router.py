@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
     from zeusrun.history.sql.store import SqlHistory
     from zeusrun.history.sql.survey import JobHead
-    from zeusrun.launcher.rundir.record import Live
+    from zeusrun.launcher.rundir.layout import Live
     from zeusrun.server.pages.reports import JobView
 
 _LOG = logging.getLogger("zeusrun.server")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from zeusrun.analysis.amounts import size_label
 from zeusrun.analysis.curves import amount_in, curve_in, curve_unit
 from zeusrun.history.base import HEARTBEAT_S, LEASE_S
-from zeusrun.launcher.rundir.record import Live
+from zeusrun.launcher.rundir.layout import Live
 from zeusrun.maintenance.running import state_of
 from zeusrun.server.pages import document
 from zeusrun.trial import TrialStatus
