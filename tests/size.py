@@ -70,7 +70,7 @@ BUDGETS: Mapping[str, int] = {
     "adapt": 638,
     "analysis": 999,
     "backends": 698,
-    "commands": 2_800,
+    "commands": 2_801,
     "elastic": 1_688,
     "export": 309,
     "gpu and energy": 2_293,
@@ -78,12 +78,12 @@ BUDGETS: Mapping[str, int] = {
     "hooks": 1_489,
     "hosts": 1_612,
     "jobfile": 3_181,
-    "kubernetes": 918,
-    "launcher": 5_941,
-    "maintenance": 1_096,
+    "kubernetes": 917,
+    "launcher": 5_851,
+    "maintenance": 1_099,
     "metrics": 2_087,
     "other files": 350,
-    "policies": 3_245,
+    "policies": 3_230,
     "report": 1_358,
     "schedule": 1_055,
     "server": 3_816,
@@ -92,7 +92,7 @@ BUDGETS: Mapping[str, int] = {
     "slurm": 482,
     "sync": 1_106,
     "values": 1_661,
-    "view": 2_049,
+    "view": 2_075,
     "watch": 1_000,
     "worker": 1_643,
 }
@@ -129,8 +129,8 @@ class Loaded(NamedTuple):
     lines: int
 
 
-WALK_BUDGET = Walk(files=104, stops=367, returns=263)
-LOADED_BUDGET = Loaded(modules=172, lines=19_717)
+WALK_BUDGET = Walk(files=95, stops=338, returns=243)
+LOADED_BUDGET = Loaded(modules=164, lines=19_693)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

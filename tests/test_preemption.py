@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.runs import only_trial, survivors, wait_for
-from zeusrun.launcher.rundir.layout import RunLock, RunPaths, reopen_run
+from zeusrun.launcher.rundir.layout import RunPaths, reopen_run
+from zeusrun.launcher.rundir.ownership import RunLock
 
 
 def job(zeusrun, *args, **changes):

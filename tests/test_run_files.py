@@ -15,7 +15,8 @@ from tests.history.memory import MemoryHistory
 from zeusrun.errors import HistoryError
 from zeusrun.files.tail import LineTail
 from zeusrun.history.tinydb.store import TinyDBHistory
-from zeusrun.launcher.rundir.layout import RunLock, RunPaths, create_run, find_own, write_record
+from zeusrun.launcher.rundir.layout import RunPaths, create_run, write_record
+from zeusrun.launcher.rundir.ownership import RunLock, find_own
 from zeusrun.maintenance.recover import recover_lost
 from zeusrun.metrics.base import SidecarReader
 from zeusrun.sidecar.step_clock import read_step_clock

@@ -8,7 +8,7 @@ import pytest
 
 from tests.factories import build_trial, load_job
 from zeusrun.bandit.registry import create_policy
-from zeusrun.choice.choose import find_preempted, why_no_other, why_not_continued
+from zeusrun.choice.attempts import find_preempted, why_no_other, why_not_continued
 from zeusrun.choice.problem import Chooser, Forced, Machine
 from zeusrun.reasons import ReasonCode
 from zeusrun.trial import CurvePoint, Decision, Hardware, Interruption, Stage, TrialStatus

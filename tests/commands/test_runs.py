@@ -19,7 +19,7 @@ from tests.factories import DONE, PREEMPTED
 from tests.runs import only_trial, survivors, wait_for
 from zeusrun.analysis.amounts import SAVED
 from zeusrun.history.registry import remember_choice
-from zeusrun.launcher.rundir.layout import RunLock
+from zeusrun.launcher.rundir.ownership import RunLock
 from zeusrun.trial import TrialStatus
 
 

@@ -20,13 +20,8 @@ from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.launcher import begin as module
 from zeusrun.launcher.context import Submission
 from zeusrun.launcher.processes.command import find_torchrun
-from zeusrun.launcher.rundir.layout import (
-    RunLock,
-    RunPaths,
-    create_run,
-    reserve_record,
-    write_record,
-)
+from zeusrun.launcher.rundir.layout import RunPaths, create_run, reserve_record, write_record
+from zeusrun.launcher.rundir.ownership import RunLock
 from zeusrun.trial import HostShare, TrialStatus
 
 

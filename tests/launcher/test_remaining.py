@@ -8,8 +8,8 @@ import pytest
 
 from tests.launcher.values import GOAL, LAUNCHED
 from zeusrun.analysis.usual import UNKNOWN
-from zeusrun.launcher.remaining import estimate_remaining
 from zeusrun.trial import CurvePoint
+from zeusrun.view.live import estimate_remaining
 
 CURVE = (CurvePoint(1, 4.0, 40.0, 0.1), CurvePoint(2, 6.0, 60.0, 0.2))
 SEEN = replace(

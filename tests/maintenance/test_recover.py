@@ -10,19 +10,14 @@ import pytest
 from tests.factories import begin, build_trial
 from tests.history.memory import MemoryHistory
 from zeusrun.bandit.proof import is_resized
-from zeusrun.choice.choose import find_preempted
+from zeusrun.choice.attempts import find_preempted
 from zeusrun.errors import BusyError
 from zeusrun.files.home import limits_directory
 from zeusrun.launcher.events import FoundLost, Noted, Warned
-from zeusrun.launcher.rundir.layout import (
-    Live,
-    RunLock,
-    create_run,
-    read_outcome,
-    write_live,
-    write_record,
-)
-from zeusrun.launcher.supervision.outcome import cost_with_earlier, outcome_so_far
+from zeusrun.launcher.rundir.layout import Live, create_run, read_outcome, write_live, write_record
+from zeusrun.launcher.rundir.ownership import RunLock
+from zeusrun.launcher.supervision.outcome import cost_with_earlier
+from zeusrun.launcher.supervision.unfinished import outcome_so_far
 from zeusrun.maintenance import recover
 from zeusrun.maintenance.recover import (
     Orphans,

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from tests.factories import begin, build_trial
 from tests.history.memory import MemoryHistory
 from zeusrun.jobfile.validators import size_bytes
-from zeusrun.launcher.rundir.layout import RunLock, RunPaths, create_run
+from zeusrun.launcher.rundir.layout import RunPaths, create_run
+from zeusrun.launcher.rundir.ownership import RunLock
 from zeusrun.maintenance.retention import Bounds, OldRun, choose_old, collect, remove
 from zeusrun.run_on import registry
 from zeusrun.trial import Outcome, TrialStatus

@@ -21,7 +21,8 @@ from zeusrun.history.registry import open_named
 from zeusrun.history.shared.store import SharedHistory
 from zeusrun.history.sql.store import SqlHistory
 from zeusrun.history.tinydb.store import TinyDBHistory
-from zeusrun.launcher.rundir.layout import RunPaths, create_run, find_own
+from zeusrun.launcher.rundir.layout import RunPaths, create_run
+from zeusrun.launcher.rundir.ownership import find_own
 from zeusrun.maintenance.transfer import rename_job, transfer
 from zeusrun.trial import TrialStatus
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.factories import REACHED, build_trial
 from tests.launcher.values import GOAL, after, report
-from zeusrun.metrics.advance import Known, find_doubt, find_known
+from zeusrun.metrics.doubt import Known, find_doubt, find_known
 from zeusrun.metrics.progress import settle
 from zeusrun.trial import TrialStatus
 

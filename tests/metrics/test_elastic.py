@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from tests.factories import REACHED, build_trial
 from tests.launcher.values import after, ended, report, started
 from zeusrun.metrics.base import decode_event
-from zeusrun.metrics.progress import count_spans, take_step_clock
+from zeusrun.metrics.progress import take_step_clock
 from zeusrun.metrics.seen import Ranks, find_batch_size
+from zeusrun.metrics.spans import count_spans
 from zeusrun.sidecar.events import Observed, Regrouped, encode_event
 from zeusrun.sidecar.step_clock import StepCount
 from zeusrun.trial import Outcome, Trial, TrialStatus, join_parts

@@ -8,7 +8,7 @@ import pytest
 
 from tests.factories import REACHED, build_trial
 from tests.launcher.values import GOAL, LAUNCHED
-from zeusrun.metrics.progress import find_first_epoch, is_continued
+from zeusrun.metrics.spans import find_first_epoch, is_continued
 from zeusrun.sidecar.events import Observed
 from zeusrun.trial import CurvePoint
 

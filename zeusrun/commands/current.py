@@ -19,7 +19,8 @@ from zeusrun.errors import HistoryError, UsageError, ZeusrunError
 from zeusrun.history.base import HEARTBEAT_S, UnavailableError
 from zeusrun.history.rules import has_expired
 from zeusrun.launcher.queue.tickets import find_waiting, read_waiting
-from zeusrun.launcher.rundir.layout import ask_to_cancel, files_of, find_own, lease_of
+from zeusrun.launcher.rundir.layout import ask_to_cancel
+from zeusrun.launcher.rundir.ownership import files_of, find_own, lease_of
 from zeusrun.maintenance.running import read_running
 from zeusrun.plain_text import plain_text
 from zeusrun.run_on.registry import (

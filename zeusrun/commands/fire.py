@@ -12,7 +12,7 @@ from zeusrun.commands.submit import run_job
 from zeusrun.errors import UsageError
 from zeusrun.files.home import trusted_home
 from zeusrun.jobfile.spec import load_spec
-from zeusrun.launcher.queue.request import Request
+from zeusrun.launcher.queue.admission import Request
 from zeusrun.schedule.deferral import decide_start
 from zeusrun.schedule.occurrence import fire as run_occurrence
 from zeusrun.schedule.occurrence import taken

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from zeusrun.history.base import History
     from zeusrun.jobfile.spec import JobSpec
-    from zeusrun.launcher.queue.request import Request
+    from zeusrun.launcher.queue.admission import Request
     from zeusrun.run_on.registry import SchedulerJob
     from zeusrun.schedule.store import Schedule
 

@@ -18,7 +18,7 @@ from zeusrun.bandit.eras import compare_training, describe_eras
 from zeusrun.bandit.power import best_limits
 from zeusrun.bandit.registry import create_policy
 from zeusrun.bandit.reinterpret import read_history
-from zeusrun.choice.choose import why_not_continued
+from zeusrun.choice.attempts import why_not_continued
 from zeusrun.choice.problem import build_problem, next_recurrence
 from zeusrun.commands.compose import compose
 from zeusrun.commands.options import AsJson, Overrides, answer, console, find_settings

@@ -17,7 +17,7 @@ from zeusrun.files.private import replace_file
 from zeusrun.history import rules
 from zeusrun.history.base import NEWEST
 from zeusrun.history.registry import find_default, open_history, open_named, remember_choice
-from zeusrun.launcher.rundir.layout import files_of, newest_here
+from zeusrun.launcher.rundir.ownership import files_of, newest_here
 from zeusrun.plain_text import plain_text
 from zeusrun.run_on.registry import GONE, check_exists, describe_job, is_job, read_jobs
 from zeusrun.view.export import print_json

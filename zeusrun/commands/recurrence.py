@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from zeusrun.jobfile.spec import JobSpec
     from zeusrun.launcher.context import Submission
     from zeusrun.launcher.events import Emit, SubmitEvent
-    from zeusrun.launcher.queue.request import Request
+    from zeusrun.launcher.queue.admission import Request
     from zeusrun.launcher.queue.tickets import HeldTicket
     from zeusrun.notify.notices import Notice
     from zeusrun.run_on.registry import Allocation

@@ -16,7 +16,8 @@ from zeusrun.energy.power_trace import read_power
 from zeusrun.errors import UsageError, ZeusrunError
 from zeusrun.history.base import NEWEST
 from zeusrun.jobfile.spec import load_spec
-from zeusrun.launcher.rundir.layout import RunPaths, files_of, newest_here
+from zeusrun.launcher.rundir.layout import RunPaths
+from zeusrun.launcher.rundir.ownership import files_of, newest_here
 from zeusrun.plugins import check_extra
 from zeusrun.view.belief import Belief, unknown_belief
 from zeusrun.view.report import facts, page

@@ -21,16 +21,9 @@ from zeusrun.errors import UsageError
 from zeusrun.history.base import NEWEST
 from zeusrun.launcher.queue.tickets import read_waiting
 from zeusrun.launcher.rundir.failure import read_traceback
-from zeusrun.launcher.rundir.layout import (
-    RunPaths,
-    earlier_parts,
-    files_of,
-    find_own,
-    find_place,
-    lease_of,
-    read_live,
-)
+from zeusrun.launcher.rundir.layout import RunPaths, earlier_parts, read_live
 from zeusrun.launcher.rundir.logs import follow_logs, log_tails
+from zeusrun.launcher.rundir.ownership import files_of, find_own, find_place, lease_of
 from zeusrun.maintenance.running import read_running
 from zeusrun.plain_text import plain_log_line, plain_text
 from zeusrun.run_on.registry import backend_of, describe_job, is_job, is_remote

@@ -23,8 +23,8 @@ from zeusrun.jobfile.hosts import parse_hostfile
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.jobfile.validators import Overlap
 from zeusrun.launcher.begin import plan
-from zeusrun.launcher.queue.request import Request
-from zeusrun.launcher.rundir.layout import files_of
+from zeusrun.launcher.queue.admission import Request
+from zeusrun.launcher.rundir.ownership import files_of
 from zeusrun.run_on.registry import BACKENDS
 from zeusrun.view.export import print_json
 from zeusrun.view.tables import plan_sheet

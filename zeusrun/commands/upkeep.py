@@ -21,7 +21,8 @@ from zeusrun.job_name import is_job_name
 from zeusrun.jobfile.spec import load_keep, load_spec
 from zeusrun.jobfile.tariffs import load_tariffs
 from zeusrun.jobfile.validators import size_bytes
-from zeusrun.launcher.rundir.layout import RunPaths, newest_here
+from zeusrun.launcher.rundir.layout import RunPaths
+from zeusrun.launcher.rundir.ownership import newest_here
 from zeusrun.maintenance.doctor import Check, attempt, check_machine, check_server, check_unused
 from zeusrun.maintenance.repair import find_and_repair, find_damage, read_found_trials
 from zeusrun.maintenance.retention import Bounds, collect, read_bounds, remove

@@ -11,11 +11,11 @@ from zeusrun.commands import options
 from zeusrun.elastic.rank.board import BY_EPOCHS, FIXED, Board
 from zeusrun.elastic.section import Elastic
 from zeusrun.errors import UsageError
-from zeusrun.launcher.rundir.layout import files_of, lease_of
+from zeusrun.launcher.rundir.ownership import files_of, lease_of
 from zeusrun.view.units import plural
 
 if TYPE_CHECKING:
-    from zeusrun.launcher.rundir.layout import RunLock
+    from zeusrun.launcher.rundir.ownership import RunLock
     from zeusrun.trial import Trial
 
 _POLL_S = 0.05

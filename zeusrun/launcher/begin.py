@@ -30,14 +30,11 @@ from zeusrun.launcher.redact import copy_job, mask_events, mask_job
 from zeusrun.launcher.rundir.layout import (
     RunPaths,
     create_run,
-    find_own,
     has_begun,
-    lease_of,
-    remove_run,
-    remove_unbegun,
     reopen_run,
     reserve_record,
 )
+from zeusrun.launcher.rundir.ownership import find_own, lease_of, remove_run, remove_unbegun
 from zeusrun.reasons import ReasonCode
 from zeusrun.trial import TrialStatus
 
@@ -51,7 +48,7 @@ if TYPE_CHECKING:
     from zeusrun.launcher.context import Submission
     from zeusrun.launcher.events import Emit
     from zeusrun.launcher.processes.command import Command
-    from zeusrun.launcher.rundir.layout import RunLock
+    from zeusrun.launcher.rundir.ownership import RunLock
     from zeusrun.redaction import Mask
     from zeusrun.trial import Trial
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import uuid4
 
-from zeusrun.choice.choose import find_preempted
+from zeusrun.choice.attempts import find_preempted
 from zeusrun.choice.problem import Chooser, Machine, Moment
 from zeusrun.clock import timestamp
 from zeusrun.energy.device import LimitableDevice
@@ -19,14 +19,8 @@ from zeusrun.jobfile.fingerprint import take_fingerprint
 from zeusrun.launcher.events import Noted, Warned
 from zeusrun.launcher.processes.command import Place, build_command
 from zeusrun.launcher.queue.tickets import find_waiting
-from zeusrun.launcher.rundir.layout import (
-    RunPaths,
-    find_own,
-    has_begun,
-    has_checkpoint,
-    numbered_runs,
-    run_paths,
-)
+from zeusrun.launcher.rundir.layout import RunPaths, has_begun, has_checkpoint, numbered_runs
+from zeusrun.launcher.rundir.ownership import find_own, run_paths
 from zeusrun.lever import POWER, Lever
 from zeusrun.tariff import Tariffs
 from zeusrun.trial import Hardware, HostShare, TrialStatus

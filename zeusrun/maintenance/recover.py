@@ -20,17 +20,14 @@ from zeusrun.launcher.events import FoundLost, Noted, Warned
 from zeusrun.launcher.processes.descendants import end_group, end_run, names_of, scan_processes
 from zeusrun.launcher.queue.tickets import find_waiting
 from zeusrun.launcher.rundir.layout import (
-    RunLock,
     RunPaths,
-    find_own,
     has_checkpoint,
-    is_abandoned,
-    lease_of,
     read_live,
     read_outcome,
     write_record,
 )
-from zeusrun.launcher.supervision.outcome import outcome_so_far
+from zeusrun.launcher.rundir.ownership import RunLock, find_own, is_abandoned, lease_of
+from zeusrun.launcher.supervision.unfinished import outcome_so_far
 from zeusrun.reasons import ReasonCode
 from zeusrun.run_on.registry import explain_end
 from zeusrun.trial import Outcome, Trial, TrialStatus, join_parts

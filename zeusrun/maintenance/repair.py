@@ -13,15 +13,8 @@ from zeusrun.files.home import limits_directory, runs_directory
 from zeusrun.job_name import is_job_name
 from zeusrun.launcher.power.control import restore_limits
 from zeusrun.launcher.queue.tickets import find_waiting
-from zeusrun.launcher.rundir.layout import (
-    RunPaths,
-    find_own,
-    is_abandoned,
-    read_outcome,
-    read_record,
-    run_names,
-    run_paths,
-)
+from zeusrun.launcher.rundir.layout import RunPaths, read_outcome, read_record, run_names
+from zeusrun.launcher.rundir.ownership import find_own, is_abandoned, run_paths
 from zeusrun.maintenance.recover import end_orphans, recover_lost
 
 if TYPE_CHECKING:

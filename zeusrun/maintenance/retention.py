@@ -13,11 +13,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zeusrun.choice.choose import list_preempted
+from zeusrun.choice.attempts import list_preempted
 from zeusrun.clock import unix_seconds
 from zeusrun.jobfile.validators import size_bytes
 from zeusrun.launcher.queue.tickets import find_waiting
-from zeusrun.launcher.rundir.layout import RunLock, RunPaths, find_own, run_paths
+from zeusrun.launcher.rundir.layout import RunPaths
+from zeusrun.launcher.rundir.ownership import RunLock, find_own, run_paths
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:

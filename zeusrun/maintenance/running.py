@@ -10,7 +10,8 @@ from zeusrun.errors import HistoryError
 from zeusrun.files.home import runs_directory
 from zeusrun.history.rules import find_expired
 from zeusrun.launcher.queue.tickets import find_waiting
-from zeusrun.launcher.rundir.layout import Live, find_own, is_abandoned, read_live
+from zeusrun.launcher.rundir.layout import Live, read_live
+from zeusrun.launcher.rundir.ownership import find_own, is_abandoned
 from zeusrun.trial import Outcome, TrialStatus
 
 if TYPE_CHECKING:

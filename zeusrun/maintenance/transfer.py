@@ -13,7 +13,8 @@ from zeusrun.history import rules
 from zeusrun.history.registry import HISTORY_VARIABLE
 from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.job_name import check_job_name
-from zeusrun.launcher.rundir.layout import RunPaths, find_own, read_record, write_record
+from zeusrun.launcher.rundir.layout import RunPaths, read_record, write_record
+from zeusrun.launcher.rundir.ownership import find_own
 
 if TYPE_CHECKING:
     from pathlib import Path

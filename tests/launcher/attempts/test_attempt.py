@@ -22,14 +22,8 @@ from zeusrun.launcher.attempts.recurrence import (
 )
 from zeusrun.launcher.events import Noted, TrialEnded, Warned
 from zeusrun.launcher.heartbeat import send_heartbeats
-from zeusrun.launcher.rundir.layout import (
-    Live,
-    RunLock,
-    ask_to_cancel,
-    create_run,
-    read_cancel,
-    write_live,
-)
+from zeusrun.launcher.rundir.layout import Live, ask_to_cancel, create_run, read_cancel, write_live
+from zeusrun.launcher.rundir.ownership import RunLock
 from zeusrun.launcher.supervision.stopping import StopOrder
 from zeusrun.reasons import ReasonCode
 from zeusrun.redaction import Mask

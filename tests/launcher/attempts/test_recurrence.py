@@ -23,7 +23,7 @@ from zeusrun.launcher.attempts.recurrence import (
 )
 from zeusrun.launcher.context import Submission
 from zeusrun.launcher.events import Warned
-from zeusrun.launcher.queue.request import Request
+from zeusrun.launcher.queue.admission import Request
 from zeusrun.launcher.supervision.stopping import StopOrder
 from zeusrun.reasons import ReasonCode
 from zeusrun.trial import TrialStatus

@@ -371,7 +371,7 @@ def test_under_nohup_a_hangup_does_not_stop_a_run(paths):
         from zeusrun.launcher.rundir.layout import RunPaths
         from tests.runs import run_torchrun as run
         from zeusrun.launcher.processes.signals import CaughtSignals
-        from zeusrun.launcher.supervision.control import StopRules, find_stop
+        from zeusrun.launcher.supervision.stopping import StopRules, find_stop
         from zeusrun.launcher.processes.torchrun import StopLevel
         from zeusrun.metrics.progress import Progress
         paths = RunPaths(pathlib.Path(sys.argv[1]))

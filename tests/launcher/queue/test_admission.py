@@ -12,8 +12,7 @@ from tests.factories import begin, build_trial, load_job
 from tests.history.memory import MemoryHistory
 from zeusrun.errors import BusyError, ExitCode
 from zeusrun.launcher.queue import admission
-from zeusrun.launcher.queue.admission import GpuWish, Queue, check_not_ended, read_wish
-from zeusrun.launcher.queue.request import Request
+from zeusrun.launcher.queue.admission import GpuWish, Queue, Request, check_not_ended, read_wish
 from zeusrun.launcher.queue.tickets import Tickets
 from zeusrun.launcher.rundir.layout import Live, create_run, read_cancel, write_live
 from zeusrun.reasons import ReasonCode

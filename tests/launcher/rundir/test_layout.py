@@ -19,16 +19,15 @@ from zeusrun.errors import HistoryError
 from zeusrun.files.home import home_directory, runs_directory, trusted_home
 from zeusrun.history.base import NEWEST
 from zeusrun.launcher.rundir.layout import (
-    RunLock,
     RunPaths,
     create_run,
     has_checkpoint,
     numbered_runs,
     prepare_to_stop,
-    remove_unbegun,
     reopen_run,
     write_stop,
 )
+from zeusrun.launcher.rundir.ownership import RunLock, remove_unbegun
 from zeusrun.sidecar.orders import ENDING
 from zeusrun.trial import TrialStatus
 
@@ -154,7 +153,7 @@ def test_looking_does_not_take_the_lock_away(tmp_path):
 def test_a_launcher_that_was_killed_is_known_to_be_dead(tmp_path):
     paths = create_run(tmp_path, "job", "job-1-1")
     program = (
-        "import sys; from pathlib import Path; from zeusrun.launcher.rundir.layout import *;"
+        "import sys; from pathlib import Path; from zeusrun.launcher.rundir.ownership import *;"
         "lock = RunLock(RunPaths(Path(sys.argv[1]))); lock.acquire(); print('held', flush=True);"
         "sys.stdin.read()"
     )

@@ -10,13 +10,14 @@ import pytest
 
 from tests.contracts.lease import LeaseContract
 from tests.factories import build_trial
-from zeusrun.launcher.rundir.layout import create_run, lease_of
+from zeusrun.launcher.rundir.layout import create_run
+from zeusrun.launcher.rundir.ownership import lease_of
 
 LAUNCHER = """
 import sys
 from pathlib import Path
 from zeusrun.launcher.rundir.layout import RunPaths
-from zeusrun.launcher.rundir.layout import RunLock
+from zeusrun.launcher.rundir.ownership import RunLock
 lock = RunLock(RunPaths(Path(sys.argv[1])))
 print(lock.acquire(), flush=True)
 sys.stdin.read()

@@ -7,8 +7,9 @@ import threading
 
 import pytest
 
-from zeusrun.launcher.rundir.layout import RunLock, create_run
+from zeusrun.launcher.rundir.layout import create_run
 from zeusrun.launcher.rundir.logs import follow_logs, log_tails, read_text_lines
+from zeusrun.launcher.rundir.ownership import RunLock
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ from dataclasses import replace
 import pytest
 
 from tests.factories import build_trial
-from zeusrun.launcher.rundir.layout import create_run, find_own, write_record
+from zeusrun.launcher.rundir.layout import create_run, write_record
+from zeusrun.launcher.rundir.ownership import find_own
 
 
 @pytest.fixture

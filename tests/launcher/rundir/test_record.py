@@ -15,13 +15,8 @@ from tests.factories import begin
 from tests.factories import build_trial as trial
 from tests.history.memory import MemoryHistory
 from tests.launcher.values import report, started
-from zeusrun.launcher.rundir.layout import (
-    RunLock,
-    create_run,
-    read_outcome,
-    reserve_record,
-    write_record,
-)
+from zeusrun.launcher.rundir.layout import create_run, read_outcome, reserve_record, write_record
+from zeusrun.launcher.rundir.ownership import RunLock
 from zeusrun.maintenance.recover import recover_lost
 from zeusrun.sidecar.events import EventWriter
 from zeusrun.sidecar.step_clock import StepClock

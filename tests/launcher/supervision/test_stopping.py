@@ -321,6 +321,9 @@ def test_a_request_and_its_signal_count_once_in_a_job_of_slurm(tmp_path, first, 
     assert level is (StopLevel.KILL if now else StopLevel.TERMINATE)
     cause = ReasonCode.CANCELLED if first == "file" else ReasonCode.SIGNAL
     assert stopping.order.cause is cause
+    # The list of the handler has the signals that came, and no others.
+    assert len(signals.received) == (1 if first == "signal" else 2)
+    assert len(stopping.received) == (2 if now else 1)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from zeusrun.launcher.supervision.agent import Agent
 from zeusrun.launcher.supervision.control import RunControl
 from zeusrun.launcher.supervision.live_file import write_live_file
 from zeusrun.launcher.supervision.neighbours import CpuSharing
-from zeusrun.launcher.supervision.remarks import Output, describe
+from zeusrun.launcher.supervision.output import Output, describe
 from zeusrun.launcher.supervision.stopping import StopOrder
 from zeusrun.launcher.supervision.supervised import LastLive, PollResult, Supervised
 from zeusrun.launcher.supervision.supervisor import _observe, start_ranks

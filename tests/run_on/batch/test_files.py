@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from zeusrun.errors import UsageError
-from zeusrun.launcher.queue.request import Request
+from zeusrun.launcher.queue.admission import Request
 from zeusrun.run_on.batch.files import find_files, new_files
 
 REQUEST = Request(overrides=("a=1", "b=ü"), batch_size=32, overlap="queue", until=1e9, wait=True)

@@ -18,7 +18,7 @@ from tests.kubernetes_schemas import FOLDER, check, find_crd, needs_crds
 from zeusrun.errors import JobFileError, UsageError
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.jobfile.yaml_reader import write_job_yaml
-from zeusrun.launcher.queue.request import Request
+from zeusrun.launcher.queue.admission import Request
 from zeusrun.run_on.kubernetes import pod as pods
 from zeusrun.run_on.kubernetes.manifest import build_cron_job, build_manifest, new_name
 from zeusrun.run_on.registry import is_job

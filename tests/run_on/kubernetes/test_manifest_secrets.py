@@ -9,7 +9,7 @@ import pytest
 from tests.factories import load_job
 from zeusrun.errors import JobFileError, UsageError
 from zeusrun.jobfile.spec import load_spec
-from zeusrun.launcher.queue.request import Request
+from zeusrun.launcher.queue.admission import Request
 from zeusrun.run_on.kubernetes.manifest import build_manifest
 
 SECTION = {"image": "registry.example/train:1", "resources": {"cpu": 1, "memory": "1Gi"}}

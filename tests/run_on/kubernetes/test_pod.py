@@ -16,7 +16,7 @@ from tests.fake_kubernetes.kubelet import environment_of
 from tests.kubernetes import SECTION
 from zeusrun.errors import BusyError, JobFileError, LaunchError, UsageError
 from zeusrun.jobfile.spec import load_spec
-from zeusrun.launcher.queue.request import Request
+from zeusrun.launcher.queue.admission import Request
 from zeusrun.reasons import ReasonCode
 from zeusrun.run_on.kubernetes import pod as pods
 from zeusrun.run_on.kubernetes.manifest import build_manifest

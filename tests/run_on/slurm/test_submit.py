@@ -15,7 +15,7 @@ from zeusrun.commands.submit import run_job
 from zeusrun.errors import BusyError, HistoryError, LaunchError, UsageError
 from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.jobfile.spec import load_spec
-from zeusrun.launcher.queue.request import Request
+from zeusrun.launcher.queue.admission import Request
 from zeusrun.launcher.queue.tickets import HeldTicket, Tickets
 from zeusrun.reasons import ReasonCode
 from zeusrun.run_on.batch import submit as batch

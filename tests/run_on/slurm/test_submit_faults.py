@@ -17,7 +17,8 @@ from zeusrun.commands.follow import Follower
 from zeusrun.errors import ZeusrunError
 from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.launcher.queue.tickets import Tickets
-from zeusrun.launcher.rundir.layout import RunLock, RunPaths
+from zeusrun.launcher.rundir.layout import RunPaths
+from zeusrun.launcher.rundir.ownership import RunLock
 from zeusrun.run_on.batch import submit as batch
 from zeusrun.run_on.batch.files import new_files
 from zeusrun.run_on.slurm.submit import SlurmSubmitter

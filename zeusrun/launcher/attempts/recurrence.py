@@ -18,9 +18,9 @@ from zeusrun.launcher.heartbeat import keep_power, send_heartbeats
 from zeusrun.launcher.processes.signals import PREEMPTING, CaughtSignals
 from zeusrun.launcher.redact import mask_outcome
 from zeusrun.launcher.rundir.layout import has_checkpoint, write_record
-from zeusrun.launcher.supervision.outcome import outcome_so_far
 from zeusrun.launcher.supervision.supervised import Supervised
 from zeusrun.launcher.supervision.supervisor import conclude, start_ranks, supervise
+from zeusrun.launcher.supervision.unfinished import outcome_so_far
 from zeusrun.reasons import ReasonCode
 from zeusrun.trial import Outcome, TrialStatus
 
@@ -38,10 +38,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AttemptResult:
-    """An attempt as it is recorded, and the order that stopped it, if any."""
+    """An attempt as it is recorded, the order that stopped it, and the signals that ended it."""
 
     trial: Trial
     stop: StopOrder | None
+    signals: Sequence[int] = ()  # the request of another zeusrun is among them, as Ctrl-C
 
     @property
     def replaced(self) -> bool:
@@ -72,7 +73,8 @@ def run(
                 supervise(training)
             outcome = conclude(training)
         trial = _record(submission.history, begun, outcome)
-    return _announce_end(begun, AttemptResult(trial, training.control.stopping.order))
+    stopping = training.control.stopping
+    return _announce_end(begun, AttemptResult(trial, stopping.order, stopping.received))
 
 
 @contextlib.contextmanager
@@ -206,11 +208,11 @@ def submit(submission: Submission, emit: Emit) -> SubmitResult:
             if not made:
                 made += _attempts_before(submission, ended.trial)
             own.append(ended.trial)
-            stop = ended.stop
+            stop, ended_by = ended.stop, ended.signals or signals.received
             made.append(Attempt(ended.trial, ended.replaced))
-            if signals.received or not _may_go_on(submission, made, stop):
+            if ended_by or not _may_go_on(submission, made, stop):
                 break
-    return SubmitResult(own[0].recurrence, tuple(own), exit_code(own[-1], stop, signals.received))
+    return SubmitResult(own[0].recurrence, tuple(own), exit_code(own[-1], stop, ended_by))
 
 
 def _attempts_before(submission: Submission, trial: Trial) -> list[Attempt]:

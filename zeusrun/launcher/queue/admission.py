@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal
 
+from zeusrun.choice.problem import Forced
 from zeusrun.clock import read_clock
 from zeusrun.errors import BusyError, ExitCode, ZeusrunError
 from zeusrun.gpu.nvml import gpus_of_job
 from zeusrun.launcher.processes.signals import PREEMPTING
-from zeusrun.launcher.queue.request import Request
 from zeusrun.launcher.queue.tickets import Tickets
-from zeusrun.launcher.rundir.layout import ask_to_cancel, find_own, read_live
+from zeusrun.launcher.rundir.layout import ask_to_cancel, read_live
+from zeusrun.launcher.rundir.ownership import find_own
 from zeusrun.run_on.registry import cancel_job, interrupt_job
 
 if TYPE_CHECKING:
@@ -29,6 +30,28 @@ if TYPE_CHECKING:
     from zeusrun.launcher.queue.tickets import HeldTicket, State, Ticket
     from zeusrun.launcher.rundir.layout import RunPaths
     from zeusrun.trial import Trial
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """The options of a submit; one that is queued in Slurm keeps them as JSON."""
+
+    overrides: tuple[str, ...] = ()  # of the job file
+    batch_size: int | None = None  # the user's own choice; ``None`` to ask the policy
+    why: str = "chosen by --batch-size"
+    overlap: Overlap = "allow"
+    until: float | None = None  # Unix seconds: it gives up if it cannot begin by then
+    wait: bool = False  # for GPUs of other jobs
+    quiet: bool = False
+    job_file: str = ""  # of a queued one, as the next two
+    ticket: int = 0  # its number
+    allocation: str = ""  # its job, such as slurm:1234, once it is known
+
+    @property
+    def forced(self) -> Forced | None:
+        """The user's own choice."""
+        return None if self.batch_size is None else Forced(self.batch_size, self.why)
+
 
 _POLL_S = 0.5
 _PLAIN = Request()

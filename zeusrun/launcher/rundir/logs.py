@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from zeusrun.launcher.rundir.layout import RunLock, RunPaths
+    from zeusrun.launcher.rundir.layout import RunPaths
+    from zeusrun.launcher.rundir.ownership import RunLock
 
 _POLL_S = 0.2
 _END_BYTES = 64_000

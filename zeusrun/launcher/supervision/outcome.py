@@ -6,8 +6,7 @@ import math
 import signal
 from dataclasses import replace
 from datetime import datetime, timezone
-from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from zeusrun.clock import timestamp
 from zeusrun.cost import cost_j
@@ -16,24 +15,14 @@ from zeusrun.errors import JobFileError
 from zeusrun.launcher.power.limits import UNMEASURED, LimitsReport
 from zeusrun.launcher.processes.torchrun import TICK_S
 from zeusrun.launcher.rundir.failure import NO_CAUSE, Failure, signal_name
-from zeusrun.launcher.rundir.layout import read_live
 from zeusrun.launcher.supervision.verdict import End, describe_target, judge_end
-from zeusrun.metrics.advance import advance
-from zeusrun.metrics.base import SidecarReader
-from zeusrun.metrics.progress import (
-    Progress,
-    count_spans,
-    is_continued,
-    settle,
-    take_energy,
-    take_step_clock,
-)
-from zeusrun.metrics.seen import Ranks, describe_alone, find_batch_size
+from zeusrun.metrics.progress import settle, take_energy
+from zeusrun.metrics.seen import describe_alone, find_batch_size
+from zeusrun.metrics.spans import count_spans, is_continued
 from zeusrun.reasons import ReasonCode, Stall
-from zeusrun.sidecar.step_clock import read_step_clock
 from zeusrun.target import meets_target
 from zeusrun.tariff import Tariffs, amount
-from zeusrun.trial import Outcome, TrialStatus, join_parts, thin_curve
+from zeusrun.trial import Outcome, TrialStatus
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,9 +30,9 @@ if TYPE_CHECKING:
     from zeusrun.energy.meter import Meter
     from zeusrun.launcher.context import Submission
     from zeusrun.launcher.processes.torchrun import ProcessExit
-    from zeusrun.launcher.rundir.layout import RunPaths
     from zeusrun.launcher.supervision.stopping import StopOrder
-    from zeusrun.trial import CurvePoint, HostShare, PowerPoint, Trial
+    from zeusrun.metrics.progress import Progress
+    from zeusrun.trial import HostShare, PowerPoint, Trial
 
 # What may be tried once more. A signal to torchrun was sent on purpose.
 _CRASHES = {
@@ -377,77 +366,3 @@ def _between(began: float, ended: float) -> str:
         for t in (began, ended)
     )
     return f"from {first} to {last}"
-
-
-_COUNTS = [*("epochs", "steps", "samples", "progress"), *("whole_epochs", "whole_steps")]
-_COUNTS += ["whole_samples", "whole_progress"]
-
-
-def outcome_so_far(trial: Trial, paths: RunPaths, bare: Outcome) -> Outcome:
-    """Add to an outcome the time, energy and epochs that the files of a run contain.
-
-    ``live.json`` has time and energy as of a second ago; the ranks' events have the epochs.
-    """
-    seen = join_parts(trial, _from_sidecar(trial, paths, bare))
-    live = read_live(paths)
-    if live is None or not live.is_of(trial):
-        return seen
-    last = live.trial
-    counts: dict[str, Any] = {
-        name: max(
-            (n for each in (last, seen) if (n := getattr(each, name)) is not None), default=None
-        )
-        for name in _COUNTS
-    }
-    return replace(
-        last.ended_as(bare.status, bare.reason_code, bare.reason, bare.finished_at),
-        time_s=seen.time_s if last.time_s is None else last.time_s,
-        whole_time_s=seen.whole_time_s if last.time_s is None else last.whole_time_s,
-        **counts,
-        best_metric=last.best_metric if seen.best_metric is None else seen.best_metric,
-        curve=_extend_curve(trial, last.curve, seen.curve),
-        by_samples=_extend_curve(trial, last.by_samples, seen.by_samples),
-        warnings=tuple(dict.fromkeys((*last.warnings, *seen.warnings))),
-        interruptions=max(last.interruptions, seen.interruptions, key=len),
-    )
-
-
-def _extend_curve(
-    trial: Trial, curve: Sequence[CurvePoint], seen: Sequence[CurvePoint]
-) -> tuple[CurvePoint, ...]:
-    """Return a curve with the points that were seen after its end."""
-    last = curve[-1].epoch if curve else -1
-    later = (point for point in seen if point.epoch > last)
-    return thin_curve((*curve, *later), trial.target, trial.mode)
-
-
-def _from_sidecar(trial: Trial, paths: RunPaths, bare: Outcome) -> Outcome:
-    """Return the last part of a trial from the files of its ranks, without energy."""
-    warnings: list[str] = []
-    ranks = Ranks(trial.world_size)
-    progress = Progress(launched_t=0.0, now_t=0.0, ranks=ranks)
-    try:
-        clock = read_step_clock(paths.rank_clock(0))
-        parts = filter(None, SidecarReader(paths.sidecar).read_parts(final=True))
-        first = next(parts, [])
-        launched_t = min((event.t for event in first), default=0.0)
-        progress = replace(progress, launched_t=launched_t, now_t=launched_t)
-        progress = take_step_clock(progress, clock)
-        for event in chain(first, chain.from_iterable(parts)):
-            progress = advance(progress, event, trial, lambda _since, _until: None)
-    except OSError as error:
-        warnings.append(f"{error.filename or paths.run_dir} cannot be read: {error.strerror}")
-    begun_t, active_t = progress.training_t, progress.active_t
-    whole_s = None if begun_t is None or active_t is None else active_t - begun_t
-    time_s = whole_s if progress.reached is None else progress.reached.time_s
-    return replace(
-        outcome_now(trial, progress, None, bare.status),
-        reason=bare.reason,
-        reason_code=bare.reason_code,
-        finished_at=bare.finished_at,
-        startup_s=None,  # torchrun's start is not among the events
-        time_s=time_s,
-        whole_time_s=whole_s,
-        interruptions=progress.ranks.interruptions(begun_t, time_s),
-        warnings=tuple(warnings),
-    )

@@ -7,12 +7,9 @@ import math
 from typing import TYPE_CHECKING
 
 from zeusrun.bandit.reinterpret import samples_per_epoch
-from zeusrun.launcher.events import Printed
-from zeusrun.launcher.rundir.logs import log_tails, read_text_lines
 from zeusrun.launcher.script_warnings import find_choices_to_ask_for, read_job_script
 from zeusrun.launcher.supervision.agent import Agent
 from zeusrun.launcher.supervision.outcome import observed_batch_size
-from zeusrun.metrics.progress import is_continued
 from zeusrun.metrics.seen import (
     TESTED,
     describe_alone,
@@ -21,74 +18,19 @@ from zeusrun.metrics.seen import (
     find_batch_size,
     list_names,
 )
-from zeusrun.sidecar.events import REPORT, Applied, Regrouped, Scheduled, Started, Synced
+from zeusrun.metrics.spans import is_continued
+from zeusrun.sidecar.events import REPORT, Scheduled
 from zeusrun.target import meets_target
 from zeusrun.trial import adapts, is_baseline
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Sequence
 
     from zeusrun.jobfile.spec import JobSpec
     from zeusrun.launcher.events import Messages
-    from zeusrun.launcher.rundir.layout import RunPaths
     from zeusrun.metrics.progress import Progress
     from zeusrun.sidecar.events import Event
     from zeusrun.trial import Trial
-
-_MAX_BACKLOG_BYTES = 256 << 10  # about 5,000 lines, a third of a second to print
-
-
-class Output(Agent):
-    """Follows the logs of the ranks.
-
-    Attributes:
-        tails: The reader of each log, by rank.
-    """
-
-    def __init__(self, paths: RunPaths, ranks: Iterable[int], messages: Messages) -> None:
-        """Follow the logs of these ranks from the start; ranks that join later are added."""
-        self._paths, self._messages = paths, messages
-        self.tails = log_tails(paths, ranks)
-
-    def take(self, event: Event) -> None:
-        """Follow the log of a new rank, and show the note about an event."""
-        if isinstance(event, Started) and event.rank not in self.tails:
-            self.tails |= log_tails(self._paths, [event.rank])
-        if (note := describe(event)) is not None:
-            self._messages.note(note)
-
-    def advance(self, progress: Progress) -> None:
-        """Show new lines, but not so many that they delay the supervision."""
-        del progress
-        self._show(final=False)
-
-    def conclude(self, progress: Progress) -> None:
-        """Show the remaining lines, even a last one without a line break."""
-        del progress
-        self._show(final=True)
-
-    def _show(self, *, final: bool) -> None:
-        messages = self._messages
-        for rank, tail in self.tails.items():
-            with messages.reading(str(tail.path)):
-                if skipped := tail.skip_backlog(_MAX_BACKLOG_BYTES):
-                    what = f"{skipped / 1e6:.1f} MB of rank {rank} are not shown"
-                    messages.note(f"{what}; they are in {tail.path}")
-                while lines := read_text_lines(tail, final=final):
-                    messages.emit(Printed(rank, tuple(lines)))
-                    if not final:
-                        break
-
-
-def describe(event: Event) -> str | None:
-    """Return the note about an event for the user; ``None`` if the event has no note."""
-    if isinstance(event, Regrouped) and event.number > 1:
-        count = len(event.members)
-        return f"{count} rank{'s' * (count > 1)}: {event.why}"
-    if isinstance(event, Synced) and event.problem is None:
-        return f"sync {event.how}: {event.why}"
-    return event.describe() if isinstance(event, Applied) else None
-
 
 _TRAINS_ON = (
     "the target was reached, but the script goes on: it does not ask whether to stop. Loop over "

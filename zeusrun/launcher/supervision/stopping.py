@@ -192,7 +192,8 @@ class Stopping:
     ) -> None:
         """Prepare; the ``allocation`` is asked why its scheduler has sent a signal."""
         self._trial, self._paths, self._messages = trial, paths, messages
-        self._signals, self._spec = signals, spec
+        self._signals, self._spec, self._taken = signals, spec, 0
+        self.received: list[int] = []  # the signals that end the run, requests among them
         self._cancelled: ReasonCode | None = None  # by another zeusrun
         self._allocation = allocation
         self._of_node: str | None = None  # a signal that the launcher of another host received
@@ -209,11 +210,12 @@ class Stopping:
     def may_ask_policy(self) -> bool:
         """Whether the policy is still asked; not if the run will be stopped anyway."""
         ordered = self.order is not None and self.order.cause is not ReasonCode.TARGET_REACHED
-        return not (ordered or self.policy_order is not None or self._received)
+        ending = self._signals.received or self._of_node or self.received
+        return not (ordered or self.policy_order is not None or ending)
 
     @property
-    def _received(self) -> Sequence[int]:
-        return self._signals.received or [signal.SIGTERM] * (self._of_node is not None)
+    def _counted(self) -> Sequence[int]:
+        return self.received or [signal.SIGTERM] * (self._of_node is not None)
 
     @property
     def preempted(self) -> bool:
@@ -241,19 +243,19 @@ class Stopping:
     def conclude(self, progress: Progress, pause: str | None, *, succeeded: bool) -> None:
         """Take a signal that arrived while the ranks ended, perhaps because of the same signal."""
         checked = self.order is not None and self.order.cause is ReasonCode.SPEED_CHECKED
-        self._read_cancel()
-        if self._received and not succeeded and (self.order is None or checked):
+        self._read_signals()
+        if self._counted and not succeeded and (self.order is None or checked):
             self.order = self._find_order(progress, pause)
 
     def _find_order(self, progress: Progress, pause: str | None) -> StopOrder | None:
-        self._read_cancel()
-        signals, cancelled = self._received, self._cancelled
+        self._read_signals()
+        signals, cancelled = self._counted, self._cancelled
         order = find_stop(progress, self.rules, signals, self.policy_order, cancelled)
         if order is None:
             return None
         if order.cause is ReasonCode.PREEMPTED:
             sender = None if self._allocation is None else self._allocation.find_cause()
-            reason = order.reason if self._signals.received else self._of_node or order.reason
+            reason = order.reason if self.received else self._of_node or order.reason
             cause, reason = sender or (order.cause, reason)
             return replace(order, cause=cause, reason=reason)
         if (
@@ -276,7 +278,7 @@ class Stopping:
     def _announce(self, order: StopOrder) -> None:
         if order.cause in BY_SIGNAL:
             cancelled = None if self._cancelled is None else self._trial.trial
-            number = self._received[0]
+            number = self._counted[0]
             allocated = None if self._trial.allocation is None else self._trial.trial
             grace_s, allocation = self._spec.launch.grace_period_s, self._allocation
             kept = None if allocation is None else allocation.keeps_files
@@ -285,10 +287,12 @@ class Stopping:
         elif order.level >= StopLevel.TERMINATE:
             self._messages.note(f"stopping: {order.reason}")
 
-    def _read_cancel(self) -> None:
-        """Treat the request of another zeusrun as Ctrl-C."""
-        received, request = self._signals.received, read_cancel(self._paths)
-        if request is None:
+    def _read_signals(self) -> None:
+        """Take the signals that have come; the request of another zeusrun counts as Ctrl-C."""
+        received = self.received
+        received += self._signals.received[self._taken :]
+        self._taken = len(self._signals.received)
+        if (request := read_cancel(self._paths)) is None:
             return
         interrupts, code = request
         # With a scheduler, a signal comes with each request, before or after it is read here.
@@ -296,4 +300,4 @@ class Stopping:
             received.remove(signal.SIGINT)
         if not received or (received == [signal.SIGINT] and self.order is None):
             self._cancelled = code
-        received.extend([signal.SIGINT] * (interrupts - len(received)))
+        received += [signal.SIGINT] * (interrupts - len(received))

@@ -13,13 +13,16 @@ from zeusrun.launcher.events import Messages
 from zeusrun.launcher.processes.command import placeholder_values
 from zeusrun.launcher.supervision.control import RunControl
 from zeusrun.launcher.supervision.neighbours import CpuSharing, Neighbours
+from zeusrun.launcher.supervision.output import Output
 from zeusrun.launcher.supervision.ranks import RunningRanks
-from zeusrun.launcher.supervision.remarks import Output, Remarks
-from zeusrun.metrics.advance import advance, find_known
+from zeusrun.launcher.supervision.remarks import Remarks
+from zeusrun.metrics.advance import advance
 from zeusrun.metrics.base import open_sources
-from zeusrun.metrics.progress import Progress, find_first_epoch, settle, take_step_clock
+from zeusrun.metrics.doubt import find_known
+from zeusrun.metrics.progress import Progress, settle, take_step_clock
 from zeusrun.metrics.rows import SourceContext
 from zeusrun.metrics.seen import Ranks, Seen
+from zeusrun.metrics.spans import find_first_epoch
 from zeusrun.parts import PARTS, load_part
 from zeusrun.plain_text import storable_text
 from zeusrun.sidecar.events import Regrouped

@@ -12,7 +12,7 @@ from uuid import uuid4
 from zeusrun.clock import read_clock
 from zeusrun.errors import UsageError, writes_to
 from zeusrun.files.private import build_known, check_version, make_folder, read_file, replace_file
-from zeusrun.launcher.queue.request import Request
+from zeusrun.launcher.queue.admission import Request
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from zeusrun.jobfile.spec import JobSpec
-    from zeusrun.launcher.queue.request import Request
+    from zeusrun.launcher.queue.admission import Request
 
 _ASK_S = 3.0  # between two questions to the scheduler
 _WRITTEN_S = 10.0  # a shared file system shows what the batch step wrote last

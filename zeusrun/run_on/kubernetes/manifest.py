@@ -21,7 +21,7 @@ from zeusrun.errors import JobFileError, UsageError
 from zeusrun.files.home import trusted_home
 from zeusrun.history.registry import find_default
 from zeusrun.jobfile.secrets import load_secrets, looks_secret
-from zeusrun.launcher.queue.request import Request
+from zeusrun.launcher.queue.admission import Request
 from zeusrun.redaction import hide_password
 from zeusrun.run_on.kubernetes.client import CONTAINER
 from zeusrun.run_on.kubernetes.section import HISTORY, Kubernetes

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 from zeusrun.errors import JobFileError, LaunchError, UsageError
 from zeusrun.files.private import build_known
 from zeusrun.jobfile.spec import load_spec
-from zeusrun.launcher.queue.admission import check_not_ended
-from zeusrun.launcher.queue.request import Request
+from zeusrun.launcher.queue.admission import Request, check_not_ended
 from zeusrun.reasons import ReasonCode
 from zeusrun.run_on.kubernetes.client import CONTAINER
 from zeusrun.run_on.registry import is_job

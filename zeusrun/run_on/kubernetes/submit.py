@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from zeusrun.jobfile.spec import JobSpec
-    from zeusrun.launcher.queue.request import Request
+    from zeusrun.launcher.queue.admission import Request
     from zeusrun.schedule.store import Schedule
     from zeusrun.trial import Trial
 
