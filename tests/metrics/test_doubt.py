@@ -8,8 +8,8 @@ import pytest
 
 from tests.factories import REACHED, build_trial
 from tests.launcher.values import GOAL, after, report
-from zeusrun.metrics.doubt import Known, find_doubt, find_known
 from zeusrun.metrics.progress import settle
+from zeusrun.metrics.seen import Known, find_doubt, find_known
 from zeusrun.trial import TrialStatus
 
 

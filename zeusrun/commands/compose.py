@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -96,7 +97,8 @@ def compose(
             home=home,
             environment=inherited,
             forced=forced,
-            tariffs=_find_tariffs(spec, home),
+            tariffs=_read_tariffs(spec, home),
+            read_tariffs=functools.partial(_read_tariffs, spec, home),
             cluster=cluster,
             allocation=allocation,
             planned=planned,
@@ -105,7 +107,7 @@ def compose(
     return submission
 
 
-def _find_tariffs(spec: JobSpec, home: Path) -> Tariffs:
+def _read_tariffs(spec: JobSpec, home: Path) -> Tariffs:
     """Return what energy costs the job; raises ``JobFileError`` if a file of it is wrong."""
     own = (spec.price, spec.carbon, spec.pue)
     if own == (None, None, None) and not os.path.lexists(home / TARIFF_FILE):

@@ -28,7 +28,6 @@ from zeusrun.launcher.queue.admission import admitted, check_not_ended
 from zeusrun.launcher.redact import restore_secrets
 from zeusrun.launcher.script_warnings import find_script_warnings
 from zeusrun.maintenance.recover import clean_up
-from zeusrun.maintenance.retention import collect, read_bounds, remove
 from zeusrun.view.console import lasting_console
 from zeusrun.view.export import print_json, result_json
 from zeusrun.view.live import SubmitView
@@ -226,8 +225,13 @@ def _remove_old_runs(
     spec: JobSpec, history: History, home: Path, view: SubmitView, signals: Sequence[int]
 ) -> None:
     """Remove run directories beyond the job's ``keep``. After a signal the next run continues."""
+    if not spec.keep.model_fields_set:
+        return
+    from zeusrun.maintenance import retention  # noqa: PLC0415 - few jobs have it
+
     try:
-        old = collect(history, home, spec.name, read_bounds(spec.keep), read_clock())
+        bounds = retention.read_bounds(spec.keep)
+        old = retention.collect(history, home, spec.name, bounds, read_clock())
     except UnavailableError:
         return  # the next submit removes them
     except HistoryError as error:  # the recurrence is recorded
@@ -235,4 +239,4 @@ def _remove_old_runs(
         return
     for run in old:
         if not signals:
-            remove(run)
+            retention.remove(run)

@@ -148,6 +148,7 @@ class Submission:
     limits: HeldLimits | None = None  # holds power limits while it is entered
     host: str = field(default_factory=platform.node)  # name of this machine
     tariffs: Tariffs = field(default_factory=Tariffs)
+    read_tariffs: Callable[[], Tariffs] = Tariffs  # as they are now; raises ``JobFileError``
     describe_machine: Callable[[], dict[str, Any]] = dict  # for the page of a shared history
     cluster: Hosts | None = None  # the other hosts, if there are several
     allocation: Allocation | None = None  # the job of a scheduler that it runs in

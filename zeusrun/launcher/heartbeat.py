@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from zeusrun.energy.power_trace import read_power
@@ -17,31 +17,13 @@ from zeusrun.redaction import mask_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from contextlib import AbstractContextManager
 
-    from zeusrun.history.base import History
     from zeusrun.launcher.begin import Begun
     from zeusrun.launcher.context import Submission
-    from zeusrun.launcher.rundir.layout import RunPaths
-    from zeusrun.trial import Trial
 
 _AGAIN_S = 5.0  # after a heartbeat that failed
 _POWER_POINTS = 240  # of a trace for the page: about 15 KB
 _LOG_LINES, _LOG_CHARACTERS = 40, 300  # of the log of rank 0: about 12 KB at most
-
-
-def send_heartbeats(submission: Submission, begun: Begun) -> AbstractContextManager[object]:
-    """Renew the lease of a trial until the end of the block, if its history keeps leases."""
-    watched = submission.history.keeps_leases(begun.trial.job)
-    return HeartbeatThread(submission, begun) if watched else nullcontext()
-
-
-def keep_power(history: History, trial: Trial, paths: RunPaths) -> None:
-    """Send the power trace of an ended trial to the server of its history, if there is one."""
-    trace = read_power(paths.power, _POWER_POINTS) if history.keeps_leases(trial.job) else None
-    if trace is not None:
-        with suppress(HistoryError, ValueError):  # the page then has no curve
-            history.keep_trace(trial.uuid, trace.to_json())
 
 
 class HeartbeatThread:
@@ -69,9 +51,12 @@ class HeartbeatThread:
         self._thread.start()
 
     def __exit__(self, *_: object) -> None:
-        """End the thread."""
+        """End the thread, and send the power trace of the run."""
         self._ended.set()
         self._thread.join()
+        with suppress(HistoryError, ValueError):  # the page then has no curve
+            if (trace := read_power(self._paths.power, _POWER_POINTS)) is not None:
+                self._history.keep_trace(self._trial.uuid, trace.to_json())
 
     def _run(self) -> None:
         well = self._try(self._send_settings)

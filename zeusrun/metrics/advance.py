@@ -10,9 +10,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from zeusrun.clock import MTIME_S
-from zeusrun.metrics.doubt import find_doubt
 from zeusrun.metrics.progress import Progress
-from zeusrun.metrics.seen import names_an_evaluation, precedes, see
+from zeusrun.metrics.seen import find_doubt, names_an_evaluation, precedes, see
 from zeusrun.sidecar import events
 from zeusrun.target import better_value, meets_target
 from zeusrun.trial import MOST_POINTS, CurvePoint, counts_from_zero, is_baseline, thin_curve

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from zeusrun.metrics.propose import NO_METRIC
 from zeusrun.metrics.rows import number_of
 from zeusrun.metrics.seen import EVALUATIONS, names_an_evaluation, names_training
 from zeusrun.target import likely_mode
@@ -13,6 +12,10 @@ from zeusrun.target import likely_mode
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+# What libraries report and print beside metrics.
+NO_METRIC = re.compile(
+    r"(runtime|per_sec|_time|^time|samples|steps?$|^epoch|learning_rate|^lr\b|lr-|grad_norm|flos)"
+)
 # Not 57,3 and 1,234: a comma between digits is a decimal one, or separates thousands.
 NUMBER = re.compile(
     r"(?:(?<![a-zA-Z0-9_.@])(?<![a-zA-Z]-)(?<!\d,)|(?i:(?<=epoch)|(?<=epoch_)))"

@@ -14,8 +14,7 @@ from zeusrun.trial import CurvePoint, SizeChange, is_baseline, join_changes
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from zeusrun.metrics.doubt import Known
-    from zeusrun.metrics.seen import SeenMetrics
+    from zeusrun.metrics.seen import Known, SeenMetrics
     from zeusrun.sidecar.step_clock import StepCount
     from zeusrun.trial.values import NoisePoint, SyncChange, WorldChange
 

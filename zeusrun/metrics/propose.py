@@ -7,6 +7,7 @@ import re
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import TYPE_CHECKING, NamedTuple
 
+from zeusrun.metrics.printed import NO_METRIC
 from zeusrun.metrics.seen import EVALUATIONS, names_an_evaluation, names_training, precedes
 from zeusrun.sidecar.events import REPORT
 from zeusrun.target import likely_mode
@@ -17,10 +18,6 @@ if TYPE_CHECKING:
     from zeusrun.metrics.seen import SeenMetrics
 
 
-# What libraries report beside metrics.
-NO_METRIC = re.compile(
-    r"(runtime|per_sec|_time|^time|samples|steps?$|^epoch|learning_rate|^lr\b|lr-|grad_norm|flos)"
-)
 _OF_THE_WHOLE = {
     *(*EVALUATIONS, "train", "training", "loss", "elbo", "nelbo"),
     *("total", "overall", "final", "avg", "average", "mean", "running", "epoch"),

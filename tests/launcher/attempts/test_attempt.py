@@ -21,7 +21,6 @@ from zeusrun.launcher.attempts.recurrence import (
     _record,
 )
 from zeusrun.launcher.events import Noted, TrialEnded, Warned
-from zeusrun.launcher.heartbeat import send_heartbeats
 from zeusrun.launcher.rundir.layout import Live, ask_to_cancel, create_run, read_cancel, write_live
 from zeusrun.launcher.rundir.ownership import RunLock
 from zeusrun.launcher.supervision.stopping import StopOrder
@@ -199,7 +198,10 @@ def test_the_lease_is_held_until_the_attempt_ends_however_it_ends(tmp_path, erro
     begun = SimpleNamespace(trial=build_trial(), paths=paths, lease=RunLock(paths))
     assert begun.lease.acquire()
     try:
-        with begun.lease, send_heartbeats(SimpleNamespace(history=MemoryHistory()), begun):
+        with (
+            begun.lease,
+            recurrence._send_heartbeats(SimpleNamespace(history=MemoryHistory()), begun),
+        ):
             assert RunLock(paths).is_held()
             if error is not None:
                 raise error
@@ -255,11 +257,11 @@ def test_a_heartbeat_carries_the_state_of_its_own_trial_and_asks_for_its_end_onc
     assert [live and live["log"] for live in history.lives] == [None, [], []]
 
 
-def test_the_power_of_a_trial_is_kept_in_a_shared_history_if_there_is_any(tmp_path, monkeypatch):
-    history, paths = Heard(), create_run(tmp_path, "job", "job-1-1")
+def test_the_power_of_a_trial_is_sent_at_its_end_if_it_was_measured(tmp_path, monkeypatch):
     for trace in (None, SimpleNamespace(to_json=dict)):
+        history = Heard()
         monkeypatch.setattr(heartbeat, "read_power", lambda *_, trace=trace: trace)
-        heartbeat.keep_power(history, build_trial(), paths)
-    history.address = lambda _job: None
-    heartbeat.keep_power(history, build_trial(), paths)
-    assert history.traces == [(build_trial().uuid, {})]
+        thread, _ = beating(tmp_path / str(trace is None), history)
+        with thread:
+            pass
+        assert history.traces == ([] if trace is None else [(build_trial().uuid, {})])

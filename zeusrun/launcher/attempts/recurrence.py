@@ -14,7 +14,6 @@ from zeusrun.errors import ExitCode, HistoryError
 from zeusrun.history.base import NEWEST
 from zeusrun.launcher.begin import begin
 from zeusrun.launcher.events import Noted, TrialEnded, TrialStarts, Warned
-from zeusrun.launcher.heartbeat import keep_power, send_heartbeats
 from zeusrun.launcher.processes.signals import PREEMPTING, CaughtSignals
 from zeusrun.launcher.redact import mask_outcome
 from zeusrun.launcher.rundir.layout import has_checkpoint, write_record
@@ -26,6 +25,7 @@ from zeusrun.trial import Outcome, TrialStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from contextlib import AbstractContextManager
 
     from zeusrun.history.base import History
     from zeusrun.launcher.begin import Begun
@@ -65,7 +65,7 @@ def run(
     if isinstance(begun, NothingLeft):
         return begun
     # The lease of a trial is kept until it is recorded, also if its history is shared.
-    with begun.lease, send_heartbeats(submission, begun):
+    with begun.lease, _send_heartbeats(submission, begun):
         with _finish_if_it_fails(submission, begun):
             _announce(submission, begun, made)
             training = Supervised(submission, begun, signals)
@@ -75,6 +75,15 @@ def run(
         trial = _record(submission.history, begun, outcome)
     stopping = training.control.stopping
     return _announce_end(begun, AttemptResult(trial, stopping.order, stopping.received))
+
+
+def _send_heartbeats(submission: Submission, begun: Begun) -> AbstractContextManager[object]:
+    """Renew the lease of a trial until the end of the block, if its history keeps leases."""
+    if not submission.history.keeps_leases(begun.trial.job):
+        return contextlib.nullcontext()
+    from zeusrun.launcher.heartbeat import HeartbeatThread  # noqa: PLC0415 - of shared ones alone
+
+    return HeartbeatThread(submission, begun)
 
 
 @contextlib.contextmanager
@@ -147,15 +156,13 @@ def _record(history: History, begun: Begun, outcome: Outcome) -> Trial:
     where = "The run directory does not contain it either."
     kept = write_record(paths, trial.finish(outcome))
     try:
-        finished = history.finish(trial.trial, outcome)
+        return history.finish(trial.trial, outcome)
     except (HistoryError, ValueError) as error:  # ValueError: another zeusrun took it for lost
         where = _where_kept(history, trial, paths) if kept else where
         raise HistoryError(
             f"{trial.trial} ended as {outcome.status.value} ({outcome.reason}), but the history "
             f"could not store it: {error} {where}"
         ) from error
-    keep_power(history, finished, paths)
-    return finished
 
 
 def _where_kept(history: History, trial: Trial, paths: RunPaths) -> str:

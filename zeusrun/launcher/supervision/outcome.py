@@ -324,10 +324,8 @@ def price_at_end(submission: Submission, trial: Trial, outcome: Outcome) -> Outc
     priced = price_outcome(trial, outcome, submission.tariffs)
     if len(priced.warnings) == len(outcome.warnings):  # nothing is unknown
         return priced
-    from zeusrun.jobfile.tariffs import load_tariffs  # noqa: PLC0415 - few jobs have a tariff
-
     try:
-        newer = load_tariffs(submission.spec, submission.home)
+        newer = submission.read_tariffs()
     except JobFileError:  # a file that changed during the run must not fail it
         return priced
     return price_outcome(trial, outcome, newer)

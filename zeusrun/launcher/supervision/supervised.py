@@ -18,10 +18,9 @@ from zeusrun.launcher.supervision.ranks import RunningRanks
 from zeusrun.launcher.supervision.remarks import Remarks
 from zeusrun.metrics.advance import advance
 from zeusrun.metrics.base import open_sources
-from zeusrun.metrics.doubt import find_known
 from zeusrun.metrics.progress import Progress, settle, take_step_clock
 from zeusrun.metrics.rows import SourceContext
-from zeusrun.metrics.seen import Ranks, Seen
+from zeusrun.metrics.seen import Ranks, Seen, find_known
 from zeusrun.metrics.spans import find_first_epoch
 from zeusrun.parts import PARTS, load_part
 from zeusrun.plain_text import storable_text
