@@ -17,6 +17,7 @@ LINES = {
     "source": 'BUILT_IN["zeusrun.metric_sources"]["pairs"] = "tests.recipes.source:Pairs"',
     "history": 'BUILT_IN["zeusrun.histories"]["elsewhere"] = "tests.recipes.history:open_in"',
     "hook": 'MODULES["scores"] = "scores"',
+    "stop rule": 'PARTS["ceiling"] = Part("tests.recipes.ceiling", acts=True)',
 }
 _PAIRS = """
 import os, pathlib
@@ -34,10 +35,10 @@ for value in (0.25, 0.75):
 def run(zeusrun, tmp_path):
     """Submit a job with the line of a recipe in the tables; return its newest trial."""
 
-    def submit(recipe, script, *arguments, **job):
+    def submit(recipe, script, *arguments, code=0, **job):
         site = tmp_path / "site"
         site.mkdir()
-        head = "from zeusrun.plugins import BUILT_IN\n"
+        head = "from zeusrun.plugins import BUILT_IN\nfrom zeusrun.parts import PARTS, Part\n"
         if recipe == "hook":  # only ranks have hooks
             head = (
                 "import importlib, sys\n"
@@ -53,7 +54,7 @@ def run(zeusrun, tmp_path):
         job = zeusrun.job(zeusrun.folder / "script.py", **job)
         variables = {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}  # no fork
         done = zeusrun("submit", job, "--json", *arguments, **variables)
-        assert done.returncode == 0, done.stderr
+        assert done.returncode == code, done.stderr
         return json.loads(done.stdout.splitlines()[-1])["trials"][-1]
 
     return submit
@@ -75,6 +76,22 @@ def test_a_policy(run):
 def test_a_metric_source(run):
     trial = run("source", _PAIRS, metrics={"source": "pairs"})
     assert (trial["status"], trial["epochs"]) == ("REACHED", 2)
+
+
+_TOO_HIGH = """
+import time, zeusrun
+run = zeusrun.current()
+for epoch in run.epochs(3):
+    run.report(accuracy=7.5)
+    time.sleep(60 * (epoch == 2))
+"""
+
+
+def test_a_stop_rule(run):
+    job = {"ceiling": {"above": 5}, "objective": {"target": 9}, "attempts": 1}
+    trial = run("stop rule", _TOO_HIGH, code=4, **job)
+    assert (trial["status"], trial["reason_code"]) == ("STOPPED", "hopeless")
+    assert trial["reason"] == "7.5 is above the ceiling of 5"
 
 
 def test_a_hook(run):

@@ -15,6 +15,7 @@ from zeusrun.launcher.supervision.speed_check import PolicyControl
 from zeusrun.launcher.supervision.stalls import StallControl
 from zeusrun.launcher.supervision.stopping import StopOrder, Stopping
 from zeusrun.lever import limit_of, power_lever
+from zeusrun.reasons import ReasonCode
 
 if TYPE_CHECKING:
     from zeusrun.energy.meter import Meter
@@ -105,6 +106,11 @@ class RunControl(Agent):
             self._messages.note(f"the speed is now known, and the run continues: {answer.why}")
         if epoch:
             self.stopping.policy_order = self.policy.review(progress)
+
+    def stop(self, reason: str) -> None:
+        """Stop the run, because an agent finds it hopeless; not if it is stopped already."""
+        if self.stopping.may_ask_policy:
+            self.stopping.policy_order = StopOrder(ReasonCode.HOPELESS, reason)
 
     def step(self, progress: Progress) -> bool:
         """Decide, and act on the decision; return whether the ranks are still running."""
