@@ -70,18 +70,18 @@ BUDGETS: Mapping[str, int] = {
     "adapt": 638,
     "analysis": 999,
     "backends": 698,
-    "commands": 2_801,
+    "commands": 2_813,
     "elastic": 1_688,
-    "export": 309,
+    "export": 308,
     "gpu and energy": 2_293,
     "history": 1_102,
     "hooks": 1_489,
     "hosts": 1_612,
     "jobfile": 3_181,
     "kubernetes": 917,
-    "launcher": 5_851,
+    "launcher": 5_848,
     "maintenance": 1_099,
-    "metrics": 2_087,
+    "metrics": 2_080,
     "other files": 350,
     "policies": 3_230,
     "report": 1_358,
@@ -129,8 +129,8 @@ class Loaded(NamedTuple):
     lines: int
 
 
-WALK_BUDGET = Walk(files=95, stops=338, returns=243)
-LOADED_BUDGET = Loaded(modules=164, lines=19_693)
+WALK_BUDGET = Walk(files=90, stops=330, returns=240)
+LOADED_BUDGET = Loaded(modules=159, lines=19_258)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

@@ -157,8 +157,8 @@ def test_what_runs_now_is_exported_with_its_present_values(zeusrun):
     wait_for(lambda: 'zeusrun_run_epoch{job="job",trial="job-1-1"} 1.0' in text())
     seen = text()
     assert 'zeusrun_running{job="job"} 1.0' in seen
-    assert 'zeusrun_run_info{job="job",trial="job-1-1",host="' in seen
-    assert 'zeusrun_run_metric{job="job",trial="job-1-1",metric="accuracy"} 0.1' in seen
+    assert re.search('zeusrun_run_info{host=".+",job="job",trial="job-1-1"} 1.0', seen)
+    assert 'zeusrun_run_metric{job="job",metric="accuracy",trial="job-1-1"} 0.1' in seen
     assert 'zeusrun_run_batch_size{job="job",trial="job-1-1"} 32.0' in seen
     child.send_signal(signal.SIGINT)
     child.send_signal(signal.SIGINT)
@@ -166,7 +166,7 @@ def test_what_runs_now_is_exported_with_its_present_values(zeusrun):
     seen = text()
     assert 'zeusrun_running{job="job"} 0.0' in seen
     assert "zeusrun_run_" not in seen
-    assert 'zeusrun_last_run_info{job="job",trial="job-1-1",status="CANCELLED"' in seen
+    assert 'zeusrun_last_run_info{job="job",status="CANCELLED",trial="job-1-1"' in seen
 
 
 def test_a_run_whose_launcher_is_dead_does_not_run(cli, record):

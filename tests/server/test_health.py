@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
-pytest.importorskip("prometheus_client")
-
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.factories import DONE, build_trial
@@ -21,7 +17,8 @@ def read(text):
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             labels = {k: v for k, v in sample.labels.items() if k != "worker"}
-            found[sample.name, tuple(labels.values())] = sample.value
+            names = sorted(labels, key=lambda name: (name != "job", name != "trial", name))
+            found[sample.name, tuple(labels[name] for name in names)] = sample.value
     return found
 
 

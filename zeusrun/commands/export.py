@@ -12,8 +12,8 @@ from typer import Argument, Option
 from zeusrun.commands.options import job_name, known_job, open_home, read_each, write_output
 from zeusrun.errors import UsageError
 from zeusrun.export.mlflow import export_runs
-from zeusrun.export.prometheus import jobs_text
 from zeusrun.maintenance.running import read_running
+from zeusrun.plugins import check_extra
 from zeusrun.view.export import print_text
 
 if TYPE_CHECKING:
@@ -75,10 +75,8 @@ def export(
     if by_job or damage is None:  # else a file of an earlier export would become empty
         if uri is not None:
             _to_mlflow(uri, {job: trials for job, (_, trials) in by_job.items()})
-        elif output in _STDOUT:
-            print_text(jobs_text(by_job))
         else:
-            write_output(Path(str(output)), jobs_text(by_job).encode())
+            _to_prometheus(output, by_job)
     if damage is not None:
         raise damage
 
@@ -92,3 +90,15 @@ def _to_mlflow(uri: str, by_job: Mapping[str, Sequence[Trial]]) -> None:
         if left_out := len(trials) - counts.total():
             parts.append(f"{left_out} not ended, left out")
         typer.echo(f"{job}: {', '.join(parts)}")
+
+
+def _to_prometheus(
+    output: str | None, by_job: Mapping[str, tuple[Sequence[Live], Sequence[Trial]]]
+) -> None:
+    check_extra("--format prometheus", "prometheus", "prometheus_client")
+    from zeusrun.export.prometheus import jobs_text  # noqa: PLC0415 - the extra may be missing
+
+    if output in _STDOUT:
+        print_text(jobs_text(by_job))
+    else:
+        write_output(Path(str(output)), jobs_text(by_job).encode())

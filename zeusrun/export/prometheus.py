@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from prometheus_client import Metric, generate_latest
+
 from zeusrun.analysis.amounts import add_up, name_ends
 from zeusrun.analysis.savings import find_savings
 from zeusrun.clock import unix_seconds
@@ -15,7 +17,7 @@ from zeusrun.plain_text import storable_text
 from zeusrun.trial import EnergySource, TrialStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from zeusrun.analysis.amounts import Total
     from zeusrun.launcher.rundir.layout import Live
@@ -37,10 +39,10 @@ _COUNTED = (
 
 
 class Families:
-    """Metric families, in the order in which they were first added to."""
+    """Metric families, in the order in which they were first added to; a ``Collector``."""
 
     def __init__(self) -> None:
-        self._lines: dict[str, list[str]] = {}
+        self._found: dict[str, Metric] = {}
 
     def add(self, name: str, text: str, value: float | None, /, **labels: str | None) -> None:
         """Add a sample; nothing if the value is unknown.
@@ -51,15 +53,18 @@ class Families:
         if value is None:
             return
         full = f"zeusrun_{name}"
-        if name not in self._lines:
-            kind = "counter" if name.endswith("_total") else "gauge"
-            self._lines[name] = [f"# HELP {full} {text}", f"# TYPE {full} {kind}"]
-        pairs = ",".join(f'{k}="{_escaped(v)}"' for k, v in labels.items() if v is not None)
-        self._lines[name].append(f"{full}{{{pairs}}} {float(value)!r}")
+        kind = "counter" if name.endswith("_total") else "gauge"
+        family = self._found.setdefault(name, Metric(full.removesuffix("_total"), text, kind))
+        known = {key: storable_text(label) for key, label in labels.items() if label is not None}
+        family.add_sample(full, known, value)
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the families."""
+        return self._found.values()
 
     def text(self) -> str:
         """Return the text format."""
-        return "".join(f"{line}\n" for lines in self._lines.values() for line in lines)
+        return generate_latest(self).decode()
 
 
 def jobs_text(by_job: Mapping[str, tuple[Sequence[Live], Sequence[Trial]]]) -> str:
@@ -168,8 +173,3 @@ def _add_amounts(add: Callable[..., None], trial: Trial) -> None:
     add("batch_size", "batch size over all ranks, now or at the end", trial.last_batch_size)
     add("power_limit_watts", "power limit of each GPU", trial.power_limit_w)
     add("best_metric", "best value of the metric", trial.best_metric, metric=trial.metric)
-
-
-def _escaped(value: str) -> str:
-    plain = storable_text(value)
-    return plain.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
