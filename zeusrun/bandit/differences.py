@@ -39,8 +39,8 @@ def find_ignored(trials: Sequence[Trial]) -> Trial | None:
         if trial.forgotten or unknown or _exceeds_data(trial):
             continue
         if not trial.teaches:
-            own = trial.observed_batch_size or trial.default_batch_size  # the script's
-            return None if arrived - {own} else trial
+            default = trial.observed_batch_size or trial.default_batch_size  # the script's
+            return None if arrived - {default} else trial
         arrived.add(trial.global_batch_size)
     return None
 
@@ -65,12 +65,12 @@ def find_own_size(trials: Sequence[Trial]) -> int | None:
     one. A script may also train with a multiple of what it gets: its own ranks, or accumulation.
     """
     seen = [each for each in trials if each.observed_batch_size and not each.forgotten]
-    own = seen[-1].observed_batch_size if seen else None
+    newest = seen[-1].observed_batch_size if seen else None
     asked = {
         each.global_batch_size
-        for each in itertools.takewhile(lambda e: e.observed_batch_size == own, reversed(seen))
+        for each in itertools.takewhile(lambda e: e.observed_batch_size == newest, reversed(seen))
     }
-    return own if len(asked) > 1 else None
+    return newest if len(asked) > 1 else None
 
 
 def describe_kept(problem: Problem, trials: Sequence[Trial]) -> list[str]:
@@ -106,9 +106,9 @@ def describe_kept(problem: Problem, trials: Sequence[Trial]) -> list[str]:
 
 def _describe_ignored(problem: Problem, ignored: Trial) -> str:
     observed, asked = ignored.observed_batch_size or 0, ignored.global_batch_size
-    own = f"batch size {observed}" if observed else "its own batch size"
+    size = f"batch size {observed}" if observed else "its own batch size"
     text = (
-        f"{ignored.trial} trained with {own}, not with {asked}: only "
+        f"{ignored.trial} trained with {size}, not with {asked}: only "
         f"{problem.default} runs until another one arrives. "
     )
     times, rest = divmod(observed, asked)

@@ -84,11 +84,11 @@ def find_differences(
     found: list[str | None] = []
     later = dict(now)
     for trial in reversed(trials):
-        own = trial.fingerprint or {}
-        then = {**later, **own}
+        its_parts = trial.fingerprint or {}
+        then = {**later, **its_parts}
         parts = [] if then == now else _changed_parts(then, now, ignored)
         found.append(" ".join(f"{part}:{last_hash(then[part])}" for part in parts) or None)
-        later |= {part: print_.partition(THEN)[0] for part, print_ in own.items()}
+        later |= {part: print_.partition(THEN)[0] for part, print_ in its_parts.items()}
     return found[::-1]
 
 

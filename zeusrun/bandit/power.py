@@ -104,7 +104,7 @@ def _drawn_w(problem: Problem, points: Points) -> float:
 
 def _are_alike(point: PowerPoint, other: PowerPoint) -> bool:
     pairs = (point.steps_per_s, other.steps_per_s), (point.power_w, other.power_w)
-    return all(abs(own - its) <= ALIKE * abs(its) for own, its in pairs)  # a draw may be 0 W
+    return all(abs(ours - its) <= ALIKE * abs(its) for ours, its in pairs)  # a draw may be 0 W
 
 
 def _neighbour(

@@ -288,10 +288,10 @@ def timed_runs(runs: Iterable[Observation]) -> dict[int, list[Observation]]:
             arms[run.arm].append(run)
     for arm, every in arms.items():
         if any(run.disturbed or run.differs is not None for run in every):
-            own = [run for run in every if run.differs is None] or every
-            calm = [run for run in own if not run.disturbed]
+            alike = [run for run in every if run.differs is None] or every
+            calm = [run for run in alike if not run.disturbed]
             usual_j = usual_speed(calm) if calm else math.inf
-            arms[arm] = [r for r in own if not r.disturbed or (r.epoch_cost_j or 0.0) < usual_j]
+            arms[arm] = [r for r in alike if not r.disturbed or (r.epoch_cost_j or 0.0) < usual_j]
     return arms
 
 
@@ -302,10 +302,12 @@ def merged_profile(runs: Runs) -> tuple[PowerPoint, ...]:
     """
     points: dict[Lever, PowerPoint] = {}
     for run in runs:
-        own = {p.lever: p for p in run.profile if run.local and p.lever is not None}
-        if any(is_stale(points[limit], own[limit]) for limit in own.keys() & points.keys()):
+        measured = {p.lever: p for p in run.profile if run.local and p.lever is not None}
+        if any(
+            is_stale(points[limit], measured[limit]) for limit in measured.keys() & points.keys()
+        ):
             points = {}
-        points |= own
+        points |= measured
     return tuple(points[limit] for limit in sorted(points))
 
 

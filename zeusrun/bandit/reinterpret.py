@@ -133,8 +133,8 @@ def read_trial(problem: Problem, trial: Trial) -> Observation | None:
         trial = replace(trial, power_profile=())
     shared = proof.speed in {Doubt.SHARED, Doubt.SHORT}
     comparable = same_split(problem, trial) and same_energy(problem, trial)
-    own = same_hardware(problem, trial)
-    machine, measured = own and same_split(problem, trial), own and comparable
+    same_devices = same_hardware(problem, trial)
+    machine, measured = same_devices and same_split(problem, trial), same_devices and comparable
     if proof.nothing or (status in CRASHED and (shared or not machine)):
         return None
     if status in CRASHED:

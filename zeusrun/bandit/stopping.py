@@ -136,7 +136,7 @@ def fit_bound(problem: Problem, runs: Runs, arm: int, bound: Bound) -> Bound:
         # Not one that was stopped within its first epoch: that costs more than is known.
         and (run.status is not TrialStatus.STOPPED or run.epochs is not None or run.profile)
     )
-    usual_j = {each: usual_speed(own) for each, own in before.items()}
+    usual_j = {each: usual_speed(of_arm) for each, of_arm in before.items()}
     if arm in usual_j:
         return replace(bound, epochs=min(bound.cost_j / usual_j[arm], _MAX_EPOCHS))
     slower = [

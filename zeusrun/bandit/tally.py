@@ -132,8 +132,8 @@ def likeliest_arm(tally: Tally) -> tuple[int, str] | None:
     recurrence; of equals, the one with the cheapest run.
     """
     runs = {arm: tally.results.get(arm, ()) for arm in tally.fitting if arm not in tally.not_now}
-    statuses = {arm: [run.status for run in own] for arm, own in runs.items()}
-    reached = {arm: own.count(TrialStatus.REACHED) for arm, own in statuses.items()}
+    statuses = {arm: [run.status for run in of_arm] for arm, of_arm in runs.items()}
+    reached = {arm: of_arm.count(TrialStatus.REACHED) for arm, of_arm in statuses.items()}
     options = [arm for arm, times in reached.items() if times]
     if not options:
         return None

@@ -116,8 +116,8 @@ def find_preempted(
     A submit in an ``allocation`` continues the trial of that first. Trials of the ``reserved`` ones
     are left to them.
     """
-    own = [trial for trial in trials if allocation and trial.allocation == allocation]
-    for trial in reversed(own):  # it could not continue the earlier ones
+    inside = [trial for trial in trials if allocation and trial.allocation == allocation]
+    for trial in reversed(inside):  # it could not continue the earlier ones
         if trial.status is TrialStatus.PREEMPTED and not trial.forgotten:
             return trial
     others = (trial for trial in list_preempted(trials) if trial.allocation not in reserved)

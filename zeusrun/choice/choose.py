@@ -112,8 +112,8 @@ def choose_trial(
     problem = fitting.problem
     if fitting.none_fits and fitting.note and not all(each.replaced for each in made):
         return NothingLeft(fitting.note)
-    own = [each for each in trials if each.recurrence == number]
-    decision = decide(chooser, problem, runs, attempt, own)
+    siblings = [each for each in trials if each.recurrence == number]
+    decision = decide(chooser, problem, runs, attempt, siblings)
     trial = draft_trial(spec, problem, decision, attempt=attempt, machine=machine, moment=moment)
     trial = replace(trial, default_batch_size=default)
     note = ". ".join(filter(None, (note, fitting.note))) or None
@@ -141,7 +141,7 @@ def _continue(
     problem = build_problem(spec, machine, trials, preempted.recurrence, moment.fingerprint)
     sentences = [*describe_kept(problem, trials), *_describe_unrecorded(spec.name, moment)]
     problem, runs = read_history(problem, trials)
-    own = [each for each in trials if each.recurrence == problem.recurrence]
+    siblings = [each for each in trials if each.recurrence == problem.recurrence]
     arm = preempted.global_batch_size
     trial = replace(
         preempted.resume(moment.now, machine.host, machine.allocation),
@@ -155,7 +155,7 @@ def _continue(
     stage = Stage.EXPLORE if trial.stage is Stage.SPEED_CHECK else trial.stage
     bound = None
     # A policy that would bound no run now, such as ``fixed``, does not bound this one either.
-    now_bounded = decide(chooser, problem, runs, trial.attempt, own).bound is not None
+    now_bounded = decide(chooser, problem, runs, trial.attempt, siblings).bound is not None
     if now_bounded and stage is not Stage.CONTROL:
         bound = bound_of_proven(problem, runs)
     bound = None if bound is None else fit_bound(problem, runs, arm, bound)

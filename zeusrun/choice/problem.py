@@ -111,8 +111,8 @@ def build_problem(
     sizes = {*candidates, *(trial.global_batch_size for trial in trials)}
     ignored = find_ignored(trials) is not None
     if ignored:  # no other one would arrive
-        own = find_own_size(trials)
-        default = own if own in candidates else default
+        of_script = find_own_size(trials)
+        default = of_script if of_script in candidates else default
         candidates = (default,)
     elif (largest := find_largest(trials)) is not None:  # an epoch has no more samples
         most = largest.observed_batch_size or 0
@@ -198,7 +198,7 @@ def fit_time_limit(
         took_s = _took_s(problem, trial, left_s)
         if run is not None and run.local and run.differs is None and took_s is not None:
             seen[trial.global_batch_size].append(took_s)
-    least_s = {arm: min(own[-_NEWEST:]) for arm, own in seen.items()}
+    least_s = {arm: min(of_arm[-_NEWEST:]) for arm, of_arm in seen.items()}
     left_out = tuple(arm for arm in problem.candidates if least_s.get(arm, 0.0) > left_s)
     if not left_out:
         return Fitting(problem)

@@ -236,9 +236,9 @@ class Submission:
         known = max((trial.recurrence for trial in trials), default=0)
         newer = [(n, name) for n, name in numbered_runs(home, job) if n is not None and n > known]
         mine = _own_trials(history, home, self.host, trials)
-        own = None if self.allocation is None else self.allocation.name
-        reserved = find_waiting([t for t in mine if t.status is TrialStatus.PREEMPTED], own)
-        preempted = find_preempted(mine, own, reserved)
+        inside = None if self.allocation is None else self.allocation.name
+        reserved = find_waiting([t for t in mine if t.status is TrialStatus.PREEMPTED], inside)
+        preempted = find_preempted(mine, inside, reserved)
         paths = None if preempted is None else find_own(home, preempted)
         return Moment(
             now=timestamp(),
@@ -280,14 +280,14 @@ def holding_limits(submission: Submission, emit: Emit) -> Iterator[Submission]:
         mode = "observe"
     # The job's own ZEUSD_SOCK_PATH counts for the guard as it does for the devices.
     environment = {**submission.environment, **submission.spec.env}
-    own: LimitHolder | None = None
+    local: LimitHolder | None = None
     if any(isinstance(device, LimitableDevice) for device in submission.devices):
         from zeusrun.launcher.power.control import open_limits  # noqa: PLC0415 - few have them
 
-        own = open_limits(mode, submission.devices, submission.home, environment)
-    holder: HeldLimits | None = own
+        local = open_limits(mode, submission.devices, submission.home, environment)
+    holder: HeldLimits | None = local
     if submission.cluster is not None and submission.gpus and mode != "observe":
-        holder = submission.cluster.join_limits(own, mode)
+        holder = submission.cluster.join_limits(local, mode)
     if holder is None:
         if fixed_w is not None:
             emit(Warned(f"power_limit.watts: the job has no GPU to hold to {fixed_w:g} W"))

@@ -40,8 +40,8 @@ class HeartbeatThread:
         self._submission, self._history = submission, submission.history
         self._trial, self._paths = begun.trial, begun.paths
         inherited = submission.environment.items()  # which the script may print
-        own = [value for name, value in inherited if is_secret_name(name)]
-        self._mask = mask_values([*begun.mask.pieces, *own])
+        secrets = [value for name, value in inherited if is_secret_name(name)]
+        self._mask = mask_values([*begun.mask.pieces, *secrets])
         self._ended = threading.Event()
         self._has_warned = False
         self._thread = threading.Thread(target=self._run, name="zeusrun-heartbeat", daemon=True)

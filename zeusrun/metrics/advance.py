@@ -188,9 +188,11 @@ def _renumber(
     begins anew in each process. So numbers from the first one on show nothing; the values do.
     """
     if _restarted(progress) or all(map(is_baseline, progress.curve[-1:])):
-        own = [point for point in progress.curve if not is_baseline(point)]
-        earlier = trial.curve[: bisect_left(trial.curve, own[0].epoch, key=_epoch) if own else None]
-        done = [*(point for point in earlier if not is_baseline(point)), *own]
+        points = [point for point in progress.curve if not is_baseline(point)]
+        earlier = trial.curve[
+            : bisect_left(trial.curve, points[0].epoch, key=_epoch) if points else None
+        ]
+        done = [*(point for point in earlier if not is_baseline(point)), *points]
         if done and done[0].epoch >= event.epoch >= min(1, done[0].epoch):
             on = _goes_on(done, event.metrics[trial.metric], trial.mode)
             more = done[-1].epoch + count_missing(done) if on else 0
@@ -236,8 +238,8 @@ def _by_samples(
             each._replace(epoch=round(each.epoch * done / event.epoch)) for each in progress.curve
         )
     if known and samples >= known[-1].epoch:
-        own = known[:-1] if samples == known[-1].epoch else known
-        known = thin_curve((*own, point._replace(epoch=samples)), trial.target, trial.mode)
+        complete = known[:-1] if samples == known[-1].epoch else known
+        known = thin_curve((*complete, point._replace(epoch=samples)), trial.target, trial.mode)
     return samples, before, known
 
 

@@ -67,7 +67,7 @@ def read_line(line: str) -> list[Number]:
     for match in NUMBER.finditer(line):
         start, end = match.span()
         *before, (label, text) = _segments(line, begin, start)
-        words, own = _WORD.findall(text), _part(text)
+        words, named = _WORD.findall(text), _part(text)
         if headings := [(at, part) for at, each in before if (part := _part(each))]:
             at, head = headings[-1]
             near, label = head, min(label, at)
@@ -75,13 +75,13 @@ def read_line(line: str) -> list[Number]:
         counts = over or line[end : end + 1] == "/" or (words and words[-1].lower() in _COUNTED)
         name = _name(words)
         if words and words[-1].lower().rstrip("_") in _EPOCH:
-            name, counts, head = "epoch", False, own or head
+            name, counts, head = "epoch", False, named or head
         elif counts or not _is_metric(name, line, start, end):
-            name, head = "", own or head
-        elif head and own:
-            head = own
-        near = own or near
-        parts = () if own else (head, near)
+            name, head = "", named or head
+        elif head and named:
+            head = named
+        near = named or near
+        parts = () if named else (head, near)
         numbers.append(Number(name, label, start, end, *parts))
         # The words before a count go on: "Accuracy: 98/100 (98%)", "score: 98/100 = 98%".
         if not (counts and words) or (over and not _SHARE.match(line, end)):

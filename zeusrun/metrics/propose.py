@@ -145,5 +145,5 @@ def describe_choice(proposal: Proposal, seen: SeenMetrics) -> Iterator[str]:
 
 def is_alike(logged: str, printed: str) -> bool:
     """Whether a printed metric is, by its name, what is logged under another one."""
-    own, other = (set(re.findall(r"[a-z]+", each.lower())) for each in (logged, printed))
-    return bool(own - EVALUATIONS) and own - EVALUATIONS <= other and not other & {"train"}
+    words, other = (set(re.findall(r"[a-z]+", each.lower())) for each in (logged, printed))
+    return bool(words - EVALUATIONS) and words - EVALUATIONS <= other and not other & {"train"}

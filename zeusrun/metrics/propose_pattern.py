@@ -73,9 +73,9 @@ def propose_pattern(
         return None
     usable = [shape for name, shape in found if name == best.metric]
     shape = min(usable, key=lambda each: ("<epoch>" not in each, found[best.metric, each].times))
-    own = {key: values for key, values in merged.items() if key[0] != best.metric}
-    own[best.metric, "stdout"] = found[best.metric, shape]
-    proposal = propose(own, best.metric, (best.metric, best.mode))
+    others = {key: values for key, values in merged.items() if key[0] != best.metric}
+    others[best.metric, "stdout"] = found[best.metric, shape]
+    proposal = propose(others, best.metric, (best.metric, best.mode))
     return proposal and Shape(shape, shapes[shape], proposal)
 
 
@@ -127,8 +127,8 @@ def find_epochs(lines: Sequence[str], shape: Shape | None) -> int | None:
     first epoch is 0, the number may be that of the last one: ``Epoch 0/99``. It is taken for that
     unless it is a round one, because a limit that is one too low would cost the last epoch.
     """
-    own = [] if shape is None else [_COUNT.match(shape.line)]
-    found = [match for match in (*own, *map(_EPOCH_OF.search, lines)) if match]
+    counted = [] if shape is None else [_COUNT.match(shape.line)]
+    found = [match for match in (*counted, *map(_EPOCH_OF.search, lines)) if match]
     counts = [(int(match[1]), int(match[2])) for match in found]
     totals = {total for number, total in counts if number <= total}
     if len(totals) != 1 or totals == {0}:
@@ -239,13 +239,13 @@ def _check(
     for at, (line, numbers) in enumerate(known):
         if not (match := pattern.search(line)):
             continue
-        own = {each.name: line[each.start : each.end] for each in numbers}
+        texts = {each.name: line[each.start : each.end] for each in numbers}
         for name, raw in match.groupdict().items():
             value = number_of(raw)
-            if value is None or name not in own or repr(value) != repr(float(own[name])):
+            if value is None or name not in texts or repr(value) != repr(float(texts[name])):
                 return {}
             if name != "epoch":
-                found.setdefault(name, []).append((own.get("epoch", at), value))
+                found.setdefault(name, []).append((texts.get("epoch", at), value))
     return {
         name: [value for _, value in looks]
         for name, looks in found.items()

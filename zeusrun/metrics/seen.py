@@ -254,10 +254,12 @@ def describe_spawned(
     followed = all(each.followed for each in spawned) and len(spawned) >= size
     if not spawned or (followed and size == 1):
         return None
-    own = [each for each in spawned if not each.launched]
-    is_rank = len(own) < len(spawned) and size > 1  # the process that zeusrun started
-    count = size - is_rank if is_rank or followed else len(own)
-    found = any(each.world_size and not each.followed for each in own)  # they may not train yet
+    unlaunched = [each for each in spawned if not each.launched]
+    is_rank = len(unlaunched) < len(spawned) and size > 1  # the process that zeusrun started
+    count = size - is_rank if is_rank or followed else len(unlaunched)
+    found = any(
+        each.world_size and not each.followed for each in unlaunched
+    )  # they may not train yet
     what = "process" if count == 1 else "processes"
     what = f"{what} with a RANK" if found else f"training {what} of its own"
     started = f"the script started {count} {what}"
@@ -315,7 +317,7 @@ def find_doubt(value: float, trial: Trial, known: Known | None, best: float | No
     ``best`` is the best value of this run so far. An accuracy in percent meets every target that is
     a share; a number that was cut, such as the 0 of ``0,91``, meets one of ``mode: min``.
     """
-    target, own = trial.target, () if best is None else (best,)
+    target, bests = trial.target, () if best is None else (best,)
     if not meets_target(value, target, trial.mode):
         return None
     in_share = trial.mode == "max" and 0 < target <= 1
@@ -324,11 +326,11 @@ def find_doubt(value: float, trial: Trial, known: Known | None, best: float | No
     if named:
         why = "its name says that it is a share, which is at most 1"
     elif known is not None and trial.mode == "max":
-        most = max((known.high, *own))
+        most = max((known.high, *bests))
         if (percent and known.low >= 0 and most <= 1) or 0 < TIMES * max(most, target) <= value:
             why = f"earlier runs had at most {most:.4g}"
     elif known is not None:
-        least = min((known.low, *own))
+        least = min((known.low, *bests))
         if 0 <= TIMES * value <= min(least, target) and least > 0:
             why = f"earlier runs had at least {least:.4g}"
     if not why:

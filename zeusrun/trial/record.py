@@ -300,8 +300,8 @@ def _without_restored(outcome: Outcome) -> Outcome:
     """Remove the first point if it is an evaluation of the restored model."""
     if not outcome.curve or not is_baseline(outcome.curve[0]):
         return outcome
-    own = tuple(point for point in outcome.by_samples if not is_baseline(point))
-    return replace(outcome, curve=outcome.curve[1:], by_samples=own)
+    points = tuple(point for point in outcome.by_samples if not is_baseline(point))
+    return replace(outcome, curve=outcome.curve[1:], by_samples=points)
 
 
 def _without_empty_estimates(trial: Trial, outcome: Outcome) -> Outcome:

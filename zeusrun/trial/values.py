@@ -174,9 +174,9 @@ def counts_from_zero(epochs: tuple[int, ...]) -> bool:
 
 def epochs_of(curve: Sequence[CurvePoint]) -> int:
     """Return the epochs completed at the end of a curve, also for loops that count from 0."""
-    own = curve[1:] if curve and is_baseline(curve[0]) else curve
-    more = counts_from_zero(tuple(point.epoch for point in own[:3]))
-    return max(own[-1].epoch + more, len(own)) if own else 0
+    points = curve[1:] if curve and is_baseline(curve[0]) else curve
+    more = counts_from_zero(tuple(point.epoch for point in points[:3]))
+    return max(points[-1].epoch + more, len(points)) if points else 0
 
 
 MOST_POINTS = 1000

@@ -63,7 +63,10 @@ def believe(problem: Problem, evidence: Evidence) -> Beliefs:
     prior = prior_covariance(x)
     noise = evidence.speed_sd**2
     speeds, elsewhere = (
-        {arm: (math.log(average_speed(own)), noise / len(own)) for arm, own in each.items()}
+        {
+            arm: (math.log(average_speed(of_arm)), noise / len(of_arm))
+            for arm, of_arm in each.items()
+        }
         for each in (evidence.speeds, evidence.speeds_elsewhere)
     )
     speed, speed_covariance = _speed_prior(x, evidence.power_w, problem.max_power_w), prior
@@ -79,7 +82,7 @@ def believe(problem: Problem, evidence: Evidence) -> Beliefs:
     if problem.cost_factor is not None:  # a run takes whole epochs, so one more is allowed
         bound_factor = min(problem.cost_factor, math.exp(BOUND_SDS * run_sd) + epoch_share)
     counts = _epochs(problem.mode, evidence, bound_factor or 0.0, least_cost, speed_by_arm)
-    epochs_seen = {arm: _weigh(own, run_sd) for arm, own in counts.items()}
+    epochs_seen = {arm: _weigh(of_arm, run_sd) for arm, of_arm in counts.items()}
     cliff = np.array([arm in evidence.results and arm not in evidence.reached for arm in seen])
     epochs, epochs_covariance = condition(
         prior + CLIFF_SD**2 * np.diag(cliff), np.zeros(len(x)), seen, epochs_seen
@@ -166,7 +169,7 @@ def log_misses(problem: Problem, evidence: Evidence, arm: int, log_epochs: float
     if not evidence.reached:
         return 0.0
     chance = evidence.luck.missing_of(arm)
-    longest = max(run.epochs_today for own in evidence.results.values() for run in own)
+    longest = max(run.epochs_today for of_arm in evidence.results.values() for run in of_arm)
     spent = longest / finite_exp(log_epochs)
     if problem.cost_factor is not None:
         spent = min(spent, max(problem.cost_factor, evidence.widest.get(arm, 0.0)))
@@ -333,7 +336,7 @@ def values_of_trying(
         cost = np.exp(mean[options])
         stopped = math.inf if beliefs.bound_factor is None else beliefs.bound_factor + start
         loss = np.maximum(np.minimum(cost * np.exp(variance / 2) - 1, stopped), cost - 1)
-        own = gain[options.index(incumbent)] if incumbent in options else 0.0
-        values[options] = HORIZON * (gain - own) - loss
+        of_incumbent = gain[options.index(incumbent)] if incumbent in options else 0.0
+        values[options] = HORIZON * (gain - of_incumbent) - loss
     values[incumbent] = 0.0
     return values

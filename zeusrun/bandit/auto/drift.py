@@ -52,10 +52,10 @@ def describe_edited(runs: Runs) -> list[str]:
         if run.differs is not None:
             chances.setdefault(run.differs, []).append(each.chance)
     return [
-        f"{len(own)} {'run' if len(own) == 1 else 'runs'} differed in "
+        f"{len(shares)} {'run' if len(shares) == 1 else 'runs'} differed in "
         f"{' and '.join(name_part(part.partition(':')[0]) for part in differs.split())}: "
-        f"{100 * statistics.fmean(own):.0f} % likely to need as many epochs as today"
-        for differs, own in chances.items()
+        f"{100 * statistics.fmean(shares):.0f} % likely to need as many epochs as today"
+        for differs, shares in chances.items()
     ]
 
 
@@ -107,13 +107,13 @@ def weigh_runs(runs: Runs) -> list[Relevance]:
         valid: NDArray[np.int_] = at[chances[at] >= DOUBTED]
         return valid
 
-    own = runs_of(None)
+    unedited = runs_of(None)
     edits = 0
     for i, label in reversed(list(enumerate(labels))):
         edits += label != (labels[i + 1] if i + 1 < len(labels) else None)
         if label is None or label in labels[i + 1 :]:
             continue
-        change = shown.compare(*shown.total(runs_of(label)), *shown.total(own))
+        change = shown.compare(*shown.total(runs_of(label)), *shown.total(unedited))
         as_before = (1 - EDIT) ** edits
         same = 1 / (1 + (1 - as_before) / as_before * np.exp(change.log_factor))
         theirs = np.array([each == label for each in labels])
@@ -186,7 +186,7 @@ def _compare(runs: Runs) -> _Compared:
             before[key] = log
     freedom = RUN_SD_WEIGHT + len(pairs)
     sd = math.sqrt((RUN_SD_WEIGHT * RUN_SD**2 + sum(pairs)) / freedom)
-    middle = {arm: statistics.median(own) for arm, own in reached.items()}
+    middle = {arm: statistics.median(of_arm) for arm, of_arm in reached.items()}
     rows = {arm: row for row, arm in enumerate(middle)}
     counts, sums = np.zeros((2, max(1, len(rows)), len(runs)))
     for i, (run, log) in enumerate(zip(runs, logs, strict=True)):

@@ -59,13 +59,13 @@ def find_luck(reached: RunsByArm, failed: RunsByArm) -> tuple[Luck, dict[int, li
     epochs than it was given: it counts as either as far as its epochs make that likely.
     """
     squares, freedom = RUN_SD_WEIGHT * RUN_SD**2, RUN_SD_WEIGHT
-    means = {arm: mean_log_epochs(own) for arm, own in reached.items()}
+    means = {arm: mean_log_epochs(of_arm) for arm, of_arm in reached.items()}
     for arm, (mean, total) in means.items():
-        own = reached[arm]
-        squares += sum(run.weight * (math.log(run.epochs_today) - mean) ** 2 for run in own)
+        of_arm = reached[arm]
+        squares += sum(run.weight * (math.log(run.epochs_today) - mean) ** 2 for run in of_arm)
         freedom += max(0.0, total - 1)
     sd, missed = math.sqrt(squares / freedom), dict.fromkeys(reached, 0.0)
-    others = {arm: list(own) for arm, own in failed.items()}
+    others = {arm: list(of_arm) for arm, of_arm in failed.items()}
     for arm in reached.keys() & failed.keys():
         if len(failed[arm]) >= TOO_MANY * len(reached[arm]):
             continue  # such as of a smoke test
@@ -78,7 +78,7 @@ def find_luck(reached: RunsByArm, failed: RunsByArm) -> tuple[Luck, dict[int, li
             others[arm].append(run._replace(weight=run.weight * (1 - chance)))
             squares += others[arm][-1].weight * max(0.0, far) ** 2 * total / (total + 1)
             freedom += others[arm][-1].weight * (far > 0)
-    counts = {arm: len(own) + missed[arm] for arm, own in reached.items()}
+    counts = {arm: len(of_arm) + missed[arm] for arm, of_arm in reached.items()}
     total = sum(missed.values())
     # Jeffreys' prior (1946), but only after the first miss: most trainings never miss.
     job = (min(1.0, total) / 2 + total) / (1 + sum(counts.values()))
@@ -164,7 +164,7 @@ def gather(problem: Problem, runs: Runs) -> Evidence:
         run_sd=luck.spread.sd,
         freedom=luck.spread.freedom,
         luck=luck,
-        widest={arm: _widest(luck.spread, own) for arm, own in reached.items()},
+        widest={arm: _widest(luck.spread, of_arm) for arm, of_arm in reached.items()},
         fitting=fitting(problem.candidates, out_of_memory, runs, crashed),
         crashes=count_crashes(runs),
         crashed=crashed,
@@ -240,7 +240,7 @@ def _by_arm(problem: Problem, runs: Iterable[Observation]) -> dict[int, list[Obs
     for run in runs:
         arms[run.arm].append(run)
     window = problem.window or 0  # [-0:] is everything
-    return {arm: own[-window:] for arm, own in arms.items()}
+    return {arm: of_arm[-window:] for arm, of_arm in arms.items()}
 
 
 def _find_speed_variance(timed: RunsByArm) -> tuple[float, float]:
@@ -252,8 +252,8 @@ def _find_speed_variance(timed: RunsByArm) -> tuple[float, float]:
     that of a chi-square estimate of as large a variance of its own.
     """
     squares: list[float] = []
-    for own in timed.values():
-        logs = [math.log(cost) for cost in newest_speeds(own, math.inf)]
+    for of_arm in timed.values():
+        logs = [math.log(cost) for cost in newest_speeds(of_arm, math.inf)]
         squares += [(new - old) ** 2 / 2 for old, new in pairwise(logs)]
     largest = max(STEADY_SD**2, OUTLIER * statistics.median(squares)) if squares else 0.0
     total = DIFFERENCE_WEIGHT * sum(min(each, largest) for each in squares)
@@ -273,7 +273,7 @@ def _speeds(runs: Runs, timed: RunsByArm, variance: float) -> dict[int, list[flo
 
     After an edit, the arms that have not run since are as much slower as those that have.
     """
-    found = {arm: newest_speeds(own, variance) for arm, own in timed.items()}
+    found = {arm: newest_speeds(of_arm, variance) for arm, of_arm in timed.items()}
     edited = timed_runs(run for run in runs if run.differs is not None)
     since = [arm for arm in edited if timed[arm][-1].differs is None]
     if since:
@@ -304,8 +304,8 @@ def _speeds_elsewhere(problem: Problem, runs: Runs) -> dict[int, list[float]]:
 def _power(problem: Problem, timed: RunsByArm) -> float | None:
     drawn = {
         arm: max(watts)
-        for arm, own in timed.items()
-        if (watts := [run.power_w for run in own if run.power_w is not None])
+        for arm, of_arm in timed.items()
+        if (watts := [run.power_w for run in of_arm if run.power_w is not None])
     }
     near = min(drawn, key=lambda arm: (abs(math.log(arm / problem.default)), arm), default=None)
     return None if near is None else drawn[near]

@@ -40,17 +40,17 @@ def why_first(now: Assessment, index: int) -> str:
             f"{arm} is the only batch size that runs until the script trains with the one that it "
             "gets; runs with another one teach nothing, even if they reach the target"
         )
-    own, out = evidence.results.get(arm, ()), evidence.crashed
+    results, out = evidence.results.get(arm, ()), evidence.crashed
     if out.keys() - {arm}:
         nothing = "; ".join((nothing, *(f"{other}: {why}" for other, why in sorted(out.items()))))
-    if any(not was_bounded(run) for run in own) or evidence.out_of_memory.get(arm):
+    if any(not was_bounded(run) for run in results) or evidence.out_of_memory.get(arm):
         which = "the default" if last is None else "the nearest to the one that reached it last"
         return f"{nothing}, and every batch size has failed; so {arm}, {which}"
     if last is None and arm == now.problem.default:
         return f"{arm} is the default, and {nothing}"
     if arm == last:
         return f"{nothing}; {arm} reached it last"
-    options = "not tried, or only stopped at an old bound" if own else "not tried"
+    options = "not tried, or only stopped at an old bound" if results else "not tried"
     options += ", and not running now" if evidence.in_flight else ""
     why = f"of the batch sizes {options}, {arm} is nearest to {begin}"
     if first in evidence.in_flight and arm not in evidence.in_flight:
@@ -188,9 +188,9 @@ def _expected_epochs(now: Assessment, index: int) -> float:
 
 def _find_reach(evidence: Evidence, sd: float) -> float:
     """Return how far from its mean the next run's log cost lies in nine runs of ten, at most."""
-    own, noise = evidence.run_sd**2, evidence.speed_sd**2
-    spread = own**2 / evidence.freedom + noise**2 / evidence.speed_freedom  # Satterthwaite
-    return student(SDS90, (own + noise) ** 2 / spread) * sd
+    runs, noise = evidence.run_sd**2, evidence.speed_sd**2
+    spread = runs**2 / evidence.freedom + noise**2 / evidence.speed_freedom  # Satterthwaite
+    return student(SDS90, (runs + noise) ** 2 / spread) * sd
 
 
 def _verdict(now: Assessment, index: int, failure_chance: float | None) -> str:

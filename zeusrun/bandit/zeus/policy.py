@@ -193,8 +193,8 @@ def plan_step(problem: Problem, tally: Tally) -> Step:
     out = dict(pruning.pruned)
     for arm in problem.candidates:
         if arm not in tally.fitting:
-            own = tally.out_of_memory.get(arm, 0) > 0
-            memory = "ran out of memory" if own else "larger than one that did not fit"
+            ran_out = tally.out_of_memory.get(arm, 0) > 0
+            memory = "ran out of memory" if ran_out else "larger than one that did not fit"
             out[arm] = tally.crashed.get(arm, memory)
     if pruning.next_arm is not None:
         return _explore(problem, tally, pruning, pruning.next_arm, out)

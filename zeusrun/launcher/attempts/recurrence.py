@@ -154,11 +154,11 @@ def _record(history: History, begun: Begun, outcome: Outcome) -> Trial:
     trial, paths = begun.trial, begun.paths
     outcome = mask_outcome(outcome, begun.mask)
     where = "The run directory does not contain it either."
-    kept = write_record(paths, trial.finish(outcome))
+    written = write_record(paths, trial.finish(outcome))
     try:
         return history.finish(trial.trial, outcome)
     except (HistoryError, ValueError) as error:  # ValueError: another zeusrun took it for lost
-        where = _where_kept(history, trial, paths) if kept else where
+        where = _where_kept(history, trial, paths) if written else where
         raise HistoryError(
             f"{trial.trial} ended as {outcome.status.value} ({outcome.reason}), but the history "
             f"could not store it: {error} {where}"
@@ -204,7 +204,7 @@ def submit(submission: Submission, emit: Emit) -> SubmitResult:
 
     ``emit`` gets every event. Raises ``ZeusrunError``.
     """
-    own: list[Trial] = []
+    trials: list[Trial] = []
     made: list[Attempt] = []  # including those before a preemption
     with CaughtSignals() as signals:
         while True:
@@ -214,12 +214,12 @@ def submit(submission: Submission, emit: Emit) -> SubmitResult:
                 break
             if not made:
                 made += _attempts_before(submission, ended.trial)
-            own.append(ended.trial)
+            trials.append(ended.trial)
             stop, ended_by = ended.stop, ended.signals or signals.received
             made.append(Attempt(ended.trial, ended.replaced))
             if ended_by or not _may_go_on(submission, made, stop):
                 break
-    return SubmitResult(own[0].recurrence, tuple(own), exit_code(own[-1], stop, ended_by))
+    return SubmitResult(trials[0].recurrence, tuple(trials), exit_code(trials[-1], stop, ended_by))
 
 
 def _attempts_before(submission: Submission, trial: Trial) -> list[Attempt]:

@@ -214,8 +214,8 @@ def build_command(
     if not spec.launch.distributed:
         flags.append("--no-python")
         unset = (word for name in _OF_RANKS if name not in env for word in ("-u", name))
-        own = (f"{name}={env[name]}" for name in _OF_RANKS if name in env)  # as python passes on
-        worker = ["env", *unset, *own, sys.executable, "-u", *worker]
+        passed = (f"{name}={env[name]}" for name in _OF_RANKS if name in env)  # as python passes on
+        worker = ["env", *unset, *passed, sys.executable, "-u", *worker]
     script = spec.script_path(values)
     target = ("-m", str(spec.module)) if script is None else (str(script),)
     args = [expand_placeholders(text, values) for text in spec.args]
@@ -265,7 +265,7 @@ def plan_ranks(
     secrets: Sequence[str] = (),
 ) -> RankPlan:
     """Return the plan for the ranks of a trial on a host; see ``build_command``."""
-    own = paths.of_node(node) if node else paths
+    files = paths.of_node(node) if node else paths
     objective, sizes, rate = spec.objective, spec.batch_size, spec.learning_rate
     micro, steps = split_batch(trial.global_batch_size // trial.world_size, sizes.per_device_max)
     told: dict[str, Mapping[str, Any]] = {}
@@ -275,8 +275,8 @@ def plan_ranks(
         job=trial.job,
         trial=trial.trial,
         attempt=trial.attempt,
-        run_dir=str(own.run_dir),
-        sidecar=str(own.sidecar),
+        run_dir=str(files.run_dir),
+        sidecar=str(files.sidecar),
         checkpoint_dir=str(paths.checkpoints),
         batch_size=trial.global_batch_size,
         micro_batch_size=micro,

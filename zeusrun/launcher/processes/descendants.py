@@ -65,8 +65,8 @@ def scan_processes() -> Scan:
                 continue
             process = psutil.Process(int(name))
             if spared is None:
-                own = psutil.Process()
-                spared = {own.pid, *(each.pid for each in own.parents())}
+                this = psutil.Process()
+                spared = {this.pid, *(each.pid for each in this.parents())}
             again = _read_environment(name)
             if not again and _is_in_exec(name):
                 unclear = True
@@ -340,9 +340,9 @@ def _own_group() -> Path | None:
         lines = Path("/proc/self/cgroup").read_text().splitlines()
     except (OSError, UnicodeDecodeError):
         return None
-    own = next((line[4:] for line in lines if line.startswith("0::/")), "..")
-    for mount in _MOUNTS if ".." not in own.split("/") else ():
-        group = mount / own
+    group_name = next((line[4:] for line in lines if line.startswith("0::/")), "..")
+    for mount in _MOUNTS if ".." not in group_name.split("/") else ():
+        group = mount / group_name
         # Only cgroup v2 has this file. If it names a controller, a group has its own share of the
         # processor: the training would be slower than without zeusrun.
         with contextlib.suppress(OSError):

@@ -36,12 +36,12 @@ class FanOutProcess:
         # Without -P, a random.py in the home directory would replace Python's.
         safe = ("-P",) if sys.version_info >= (3, 11) else ()
         python = python or (shlex.quote(sys.executable),)
-        own = (*python, *safe, "-m", "zeusrun", "node", str(number))
+        launcher = (*python, *safe, "-m", "zeusrun", "node", str(number))
         self._name = words[0]
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
         try:
             self._process = subprocess.Popen(  # noqa: S603 - an argument vector, never a shell
-                [*words, *own],
+                [*words, *launcher],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._errors,

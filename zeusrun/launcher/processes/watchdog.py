@@ -104,11 +104,11 @@ def _become(argv: list[str], terminal: str, mask: Iterable[int]) -> None:
 
 def _children() -> list[int]:
     """Return the pids of this process's children."""
-    found, own = [], os.getpid()
+    found, pid = [], os.getpid()
     for name in filter(str.isdecimal, os.listdir("/proc")):  # noqa: PTH208 - pathlib takes 10 ms
         with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123
             # proc_pid_stat(5): the name is in brackets, then come the state and the parent.
-            if int(file.read().rpartition(b")")[2].split()[1]) == own:
+            if int(file.read().rpartition(b")")[2].split()[1]) == pid:
                 found.append(int(name))
     return found
 

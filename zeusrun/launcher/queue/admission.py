@@ -155,7 +155,7 @@ def read_wish(spec: JobSpec, environment: Mapping[str, str]) -> GpuWish:
     return GpuWish(pool, len(pool[:ranks]) if chooses else None)
 
 
-def choose_gpus(wish: GpuWish, own: Ticket, present: Sequence[Ticket]) -> tuple[str, ...] | None:
+def choose_gpus(wish: GpuWish, this: Ticket, present: Sequence[Ticket]) -> tuple[str, ...] | None:
     """Return the GPUs that a submit gets now; ``None`` while it has to wait. Pure.
 
     The first to come is the first served: no submit overtakes one that waits for the same GPU.
@@ -164,9 +164,9 @@ def choose_gpus(wish: GpuWish, own: Ticket, present: Sequence[Ticket]) -> tuple[
     taken = {
         uuid
         for ticket in present
-        if ticket.number != own.number
-        and (ticket.holds or ticket.number < own.number)
-        and (wish.count is not None or ticket.job != own.job)
+        if ticket.number != this.number
+        and (ticket.holds or ticket.number < this.number)
+        and (wish.count is not None or ticket.job != this.job)
         for uuid in ticket.gpus
     }
     if wish.count is None:
@@ -240,12 +240,12 @@ class Queue:
                 self.ask_to_end(before)  # each time: it may be about to start its next trial
             self._wait(f"{self.job} is already running ({self._name(before)})", _ADVICE[overlap])
 
-    def find_earlier(self, own: Ticket) -> list[Ticket]:
+    def find_earlier(self, this: Ticket) -> list[Ticket]:
         """Return the submits of the job before this; ``BusyError`` if a newer one replaces it."""
         with Tickets(self.home) as tickets:
             present = self._of_job(tickets)
-        self._check_replaced(own, present)
-        return [ticket for ticket in present if ticket.number < own.number]
+        self._check_replaced(this, present)
+        return [ticket for ticket in present if ticket.number < this.number]
 
     def ask_to_end(self, tickets: Sequence[Ticket]) -> None:
         """Ask for the end of the trials that some submits run now."""
@@ -296,9 +296,9 @@ class Queue:
     def _of_job(self, tickets: Tickets) -> list[Ticket]:
         return [ticket for ticket in tickets.present() if ticket.job == self.job]
 
-    def _check_replaced(self, own: Ticket, present: Sequence[Ticket]) -> None:
+    def _check_replaced(self, this: Ticket, present: Sequence[Ticket]) -> None:
         """Raise ``BusyError`` if a newer submit of the job replaces this one."""
-        newer = [t for t in present if t.job == own.job and t.number > own.number and t.replaces]
+        newer = [t for t in present if t.job == this.job and t.number > this.number and t.replaces]
         if newer:
             who = ", ".join(f"process {ticket.pid}" for ticket in newer)
             raise BusyError(f"{self.job}: this run is replaced by a newer one ({who})")

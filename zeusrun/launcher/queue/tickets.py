@@ -174,10 +174,13 @@ class Tickets:
         return self._directory / f"{number}.lock"
 
 
-def find_waiting(trials: Iterable[Trial], own: str | None = None) -> set[str]:
-    """Return the allocations of some trials that run now or will run again, but for the ``own``."""
+def find_waiting(trials: Iterable[Trial], inside: str | None = None) -> set[str]:
+    """Return the allocations of some trials that run now or will run again.
+
+    ``inside`` is the allocation of this process, which is left out.
+    """
     going_on = [trial for trial in trials if not trial.status.final or has_expired(trial)]
-    names = {t.allocation for t in going_on if t.allocation is not None and t.allocation != own}
+    names = {t.allocation for t in going_on if t.allocation is not None and t.allocation != inside}
     return names - find_ended(names)
 
 

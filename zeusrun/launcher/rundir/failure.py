@@ -193,8 +193,8 @@ def _code_of(message_text: str, otherwise: ReasonCode = ReasonCode.CRASHED) -> R
 
 def torchrun_was_signalled(paths: RunPaths, host: int | None = None) -> bool:
     """Whether torchrun's log says that a signal ended torchrun; ``host``: that of one of them."""
-    own = paths.torchrun_log.with_suffix(f".{host}.log") if host else paths.torchrun_log
-    logs = paths.all_torchrun_logs if host is None else [own]
+    log = paths.torchrun_log.with_suffix(f".{host}.log") if host else paths.torchrun_log
+    logs = paths.all_torchrun_logs if host is None else [log]
     return any("SignalException" in read_end(path) for path in logs)
 
 

@@ -183,8 +183,8 @@ def has_checkpoint(run_dir: Path) -> bool:
     """Whether a script has saved anything in the checkpoint folder or the folder of its trial."""
     try:
         names = {path.name for path in run_dir.iterdir()} - _KEPT
-        own = any(not (_MOVED.fullmatch(name) or _PART.fullmatch(name)) for name in names)
-        return own or any(RunPaths(run_dir).checkpoints.iterdir())
+        of_script = any(not (_MOVED.fullmatch(name) or _PART.fullmatch(name)) for name in names)
+        return of_script or any(RunPaths(run_dir).checkpoints.iterdir())
     except OSError:
         return False
 
@@ -320,8 +320,8 @@ class Live:
     def to_json(self) -> dict[str, Any]:
         """Return the trial's JSON, and what is known only while it runs."""
         names = ("alive", "pid", "host", "updated_at", "power_w")
-        own = {name: getattr(self, name) for name in names}
-        return {**self.trial.to_json(), **own, "last_metric": self.last_metric}
+        fields = {name: getattr(self, name) for name in names}
+        return {**self.trial.to_json(), **fields, "last_metric": self.last_metric}
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> Live | None:
@@ -344,8 +344,8 @@ class Live:
 def write_live(paths: RunPaths, live: Live) -> None:
     """Replace ``live.json``, unsynced; if that fails, the old one stays."""
     with contextlib.suppress(OSError):
-        own = {"preempted": live.preempted, "sight": live.sight and live.sight.to_json()}
-        record = {"version": _VERSION, **live.to_json(), **own}
+        more = {"preempted": live.preempted, "sight": live.sight and live.sight.to_json()}
+        record = {"version": _VERSION, **live.to_json(), **more}
         replace_file(paths.live, json.dumps(record).encode(), durable=False)
 
 

@@ -47,10 +47,12 @@ class RunningRanks:
     exit: ProcessExit
     _torchrun: TorchrunProcess  # from ``run`` on
 
-    def __init__(self, paths: RunPaths, own: range = range(1), nodes: Sequence[Node] = ()) -> None:
+    def __init__(
+        self, paths: RunPaths, members: range = range(1), nodes: Sequence[Node] = ()
+    ) -> None:
         """Prepare; nothing runs, and no rank is known yet."""
         self._paths, self._run_dir, self._nodes = paths, str(paths.run_dir), nodes
-        self._members = tuple(own)
+        self._members = tuple(members)
         self._oom_kills: int | None = None  # of the machine before the run
         self.first_failed: int | None = None  # of several hosts: zeusrun ends the others
         self._offsets: dict[int, int] = {}  # of the stack files, before the ranks were asked
@@ -100,14 +102,14 @@ class RunningRanks:
 
         If torchrun has failed on one host, the ranks of the others may wait for it for ever.
         """
-        own, failed = level, [self._torchrun.failed, *(node.failed for node in self._nodes)]
+        local, failed = level, [self._torchrun.failed, *(node.failed for node in self._nodes)]
         if self._nodes and self.first_failed is None and any(failed):
             self.first_failed = failed.index(True)
         if self.first_failed is not None:
-            own = level = max(level, StopLevel.TERMINATE)
+            local = level = max(level, StopLevel.TERMINATE)
             if self._processes and not any(map(state_of, self._processes.values())):
-                own = StopLevel.KILL  # torchrun would wait for the other agents
-        self._torchrun.stop(own, self.ask_to_end)
+                local = StopLevel.KILL  # torchrun would wait for the other agents
+        self._torchrun.stop(local, self.ask_to_end)
         for node in self._nodes:
             node.stop(level)
         self._torchrun.wait()
@@ -147,8 +149,8 @@ class RunningRanks:
     def oom_kills(self) -> int | None:
         """Return how many processes the kernel has killed for memory since; ``None``: unknown."""
         now, before = count_oom_kills(), self._oom_kills
-        own = None if now is None or before is None else now - before
-        counts = [own, *(node.oom_kills for node in self._nodes)]
+        local = None if now is None or before is None else now - before
+        counts = [local, *(node.oom_kills for node in self._nodes)]
         return None if None in counts else sum(count or 0 for count in counts)
 
     def take(self, event: Event) -> None:
@@ -236,12 +238,12 @@ class RunningRanks:
 
     def all_live(self) -> bool:
         """Whether no known rank has ended. If one has, torchrun is about to act."""
-        own = all(
+        local = all(
             state_of(process) is not None
             for rank, process in self._processes.items()
             if rank in self._members
         )
-        return own and all(node.all_live for node in self._nodes)
+        return local and all(node.all_live for node in self._nodes)
 
     def state(self, rank: int) -> str | None:
         """Return the process state of a rank as psutil names it; ``None`` if gone or unknown."""

@@ -271,12 +271,15 @@ def _how_to_deliver(
 def describe_schedule(event: Scheduled, trial: Trial) -> str | None:
     """Return a warning if a schedule is as long as a run of the default, and not as this one."""
     size, default, epochs = trial.global_batch_size, trial.default_batch_size, trial.max_epochs
-    own = event.steps_per_epoch
-    steps, share = own * epochs, event.steps / max(1, own * epochs)
+    per_epoch = event.steps_per_epoch
+    steps, share = per_epoch * epochs, event.steps / max(1, per_epoch * epochs)
     if default is None or abs(share - 1) <= _SAME_LENGTH or adapts(trial.variant):
         return None
     # Of an epoch of the default: the last batch of this one may be nearly empty.
-    least, most = max(own - 1, own / 2) * size / default, math.ceil(own * size / default)
+    least, most = (
+        max(per_epoch - 1, per_epoch / 2) * size / default,
+        math.ceil(per_epoch * size / default),
+    )
     if not least * (1 - _SAME_LENGTH) <= event.steps / epochs <= most * (1 + _SAME_LENGTH):
         return None
     if share > 1:

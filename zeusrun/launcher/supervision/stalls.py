@@ -233,13 +233,13 @@ class StallControl:
         sentence = f"the training has stalled: {stall.describe()}"
         try:
             keep_stacks(self._paths.stacks, sentence, stacks)
-            kept = f"The stacks are in {self._paths.stacks}"
+            where = f"The stacks are in {self._paths.stacks}"
         except OSError as error:
-            kept = f"The stacks could not be written: {error.strerror}"
+            where = f"The stacks could not be written: {error.strerror}"
         if goes_on or not self._restarts or not self._ranks.all_live():
-            self._messages.warn(f"{sentence}. {kept}")
+            self._messages.warn(f"{sentence}. {where}")
         else:
-            self._messages.warn(f"{sentence}. {kept}. {self._restart(stall, progress)}")
+            self._messages.warn(f"{sentence}. {where}. {self._restart(stall, progress)}")
 
     def _restart(self, stall: Stall, progress: Progress) -> str:
         """Kill the ranks, so that torchrun restarts them; return a sentence on the result."""

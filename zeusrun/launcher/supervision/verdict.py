@@ -171,5 +171,5 @@ def describe_target(trial: Trial, progress: Progress, reached: CurvePoint) -> st
     """Return when a run reached its target: by samples, those of its earlier parts included."""
     if not (trial.by_samples or progress.by_samples):
         return f"in {'report' if progress.by_reports else 'epoch'} {reached.epoch}"
-    own = [each.epoch for each in progress.by_samples if each.time_s <= reached.time_s]
-    return f"after {(trial.samples or 0) + (own[-1] if own else progress.samples or 0):,} samples"
+    done = [each.epoch for each in progress.by_samples if each.time_s <= reached.time_s]
+    return f"after {(trial.samples or 0) + (done[-1] if done else progress.samples or 0):,} samples"
