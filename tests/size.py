@@ -79,11 +79,11 @@ BUDGETS: Mapping[str, int] = {
     "hosts": 1_612,
     "jobfile": 3_181,
     "kubernetes": 917,
-    "launcher": 5_848,
+    "launcher": 5_858,
     "maintenance": 1_099,
-    "metrics": 2_080,
+    "metrics": 2_084,
     "other files": 350,
-    "policies": 3_230,
+    "policies": 3_235,
     "report": 1_358,
     "schedule": 1_055,
     "server": 3_816,
@@ -130,7 +130,7 @@ class Loaded(NamedTuple):
 
 
 WALK_BUDGET = Walk(files=90, stops=330, returns=240)
-LOADED_BUDGET = Loaded(modules=159, lines=19_258)
+LOADED_BUDGET = Loaded(modules=159, lines=19_277)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

@@ -22,7 +22,7 @@ from zeusrun.files.private import make_folder, write_file
 from zeusrun.history.base import NEWEST, Conflict, OfflineError, Snapshot, UnavailableError
 from zeusrun.history.rules import is_offline, offline_name
 from zeusrun.history.turns import TURN_S, Turn
-from zeusrun.launcher.events import Noted
+from zeusrun.launcher.events import Messages, Noted
 from zeusrun.launcher.processes.command import placeholder_values
 from zeusrun.launcher.processes.torchrun import check_descriptors
 from zeusrun.launcher.queue.admission import check_not_ended
@@ -175,7 +175,7 @@ class Begun:
     paths: RunPaths
     lease: RunLock  # held from before the trial was stored until its launcher ends or dies
     mask: Mask  # of the secrets of its job
-    emit: Emit  # takes them out of every event
+    messages: Messages  # take them out of every event
 
     @property
     def trial(self) -> Trial:
@@ -228,7 +228,9 @@ def _begin(
         if trial.preemptions:
             paths = find_own(submission.home, trial) or RunPaths(Path(trial.run_dir))
         mask = mask_job(submission.spec, placeholder_values(submission.spec, trial, paths))
-        begun = Begun(choice, paths, lease_of(trial, paths), mask, mask_events(emit, mask))
+        begun = Begun(
+            choice, paths, lease_of(trial, paths), mask, Messages(mask_events(emit, mask))
+        )
         if not _take_lease(begun):
             until_t = min(until_t, time.monotonic() + _LOCK_TIMEOUT_S)
             if time.monotonic() >= until_t:

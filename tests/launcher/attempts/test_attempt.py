@@ -20,7 +20,7 @@ from zeusrun.launcher.attempts.recurrence import (
     _finish_if_it_fails,
     _record,
 )
-from zeusrun.launcher.events import Noted, TrialEnded, Warned
+from zeusrun.launcher.events import Messages, Noted, TrialEnded, Warned
 from zeusrun.launcher.rundir.layout import Live, ask_to_cancel, create_run, read_cancel, write_live
 from zeusrun.launcher.rundir.ownership import RunLock
 from zeusrun.launcher.supervision.stopping import StopOrder
@@ -68,7 +68,7 @@ def announced(folder, trial, made=(), **changes):
     choice = {"about_history": (), "note": None, "too_large": None, "earlier": ()}
     choice |= {"decision": Decision(32, Stage.EXPLORE, "", bound=Bound(7.0)), **changes}
     begun = SimpleNamespace(
-        trial=trial, choice=SimpleNamespace(**choice), paths=paths, emit=said.append
+        trial=trial, choice=SimpleNamespace(**choice), paths=paths, messages=Messages(said.append)
     )
     spec = load_job(folder, attempts=3)
     _announce(SimpleNamespace(spec=spec), begun, made)
@@ -148,7 +148,7 @@ def test_an_attempt_that_a_speed_check_ended_is_replaced(status, cause, replaced
     stop = None if cause is None else StopOrder(cause, "because")
     ended = AttemptResult(build_trial(status=status), stop)
     assert ended.replaced is replaced
-    assert _announce_end(SimpleNamespace(emit=said.append), ended) is ended
+    assert _announce_end(SimpleNamespace(messages=Messages(said.append)), ended) is ended
     assert said == [*map(Noted, noted), TrialEnded(ended.trial, shown)]
 
 

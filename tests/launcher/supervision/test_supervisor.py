@@ -203,14 +203,14 @@ def run(tmp_path):
     run = object.__new__(Supervised)
     run.events, run.asked = [], []
     run.begun = SimpleNamespace(
-        trial=GOAL, paths=create_run(tmp_path, "job", "job-1-1"), mask=Mask(("s3cret",))
-    )
+        trial=GOAL, paths=create_run(tmp_path, "job", "job-1-1"), mask=Mask(("s3cret",)),
+        messages=Messages(run.events.append, ["a token: s3cret"]),
+    )  # fmt: skip
     run.submission = SimpleNamespace(
         allocation=None, nodes=(), tariffs=Tariffs(from_points([(0.0, 0.5), (9e9, 0.5)]), "EUR")
     )
     run.meter = replace(METERED, limit_w=lambda *_: 250.0)
     vars(run.meter)["shared"] = False
-    run.messages = Messages(run.events.append, ["a token: s3cret"])
     run.control = make_control(
         _submission=run.submission,
         _max_epochs=GOAL.max_epochs,

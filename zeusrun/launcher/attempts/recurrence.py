@@ -106,7 +106,7 @@ def _finish_if_it_fails(submission: Submission, begun: Begun) -> Iterator[None]:
 
 def _announce(submission: Submission, begun: Begun, made: Sequence[Attempt]) -> None:
     """Emit notes on a trial that is about to start, then ``TrialStarts``."""
-    trial, choice, paths, emit = begun.trial, begun.choice, begun.paths, begun.emit
+    trial, choice, paths, emit = begun.trial, begun.choice, begun.paths, begun.messages.emit
     notes = [f"history: {text}" for text in choice.about_history if trial.attempt == 1]
     if made and not made[-1].replaced:
         number = trial.attempt - sum(each.replaced for each in made)
@@ -143,9 +143,9 @@ def _announce_end(begun: Begun, ended: AttemptResult) -> AttemptResult:
     """Show how an attempt has ended, and return it."""
     reached, stop = ended.trial.status is TrialStatus.REACHED, ended.stop
     if reached and stop and stop.cause in {ReasonCode.HOPELESS, ReasonCode.SPEED_CHECKED}:
-        begun.emit(Noted("it reached the target within its grace period"))
+        begun.messages.emit(Noted("it reached the target within its grace period"))
     replaced = ended.trial.status is TrialStatus.CANCELLED and ended.replaced
-    begun.emit(TrialEnded(ended.trial, replaced))
+    begun.messages.emit(TrialEnded(ended.trial, replaced))
     return ended
 
 

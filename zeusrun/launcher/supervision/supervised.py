@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from zeusrun.energy.monitor import EnergyMonitor
 from zeusrun.energy.sharing import ForeignProcesses
-from zeusrun.launcher.events import Messages
 from zeusrun.launcher.processes.command import placeholder_values
 from zeusrun.launcher.supervision.control import RunControl
 from zeusrun.launcher.supervision.neighbours import CpuSharing, Neighbours
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from zeusrun.jobfile.spec import JobSpec
     from zeusrun.launcher.begin import Begun
     from zeusrun.launcher.context import Submission
+    from zeusrun.launcher.events import Messages
     from zeusrun.launcher.processes.signals import CaughtSignals
     from zeusrun.launcher.supervision.agent import Agent
     from zeusrun.launcher.supervision.stopping import StopOrder
@@ -139,7 +139,7 @@ class Supervised:
         """Open the metric sources and the supervision of a trial that is about to start."""
         spec, choice, paths, trial = submission.spec, begun.choice, begun.paths, begun.trial
         self.submission, self.begun = submission, begun
-        self.messages = messages = Messages(begun.emit)
+        messages = begun.messages
         neighbours = Neighbours(submission.home, on_cpu=not submission.gpus)
         self.meter = EnergyMonitor(
             submission.devices, paths.power, foreign=ForeignProcesses(), others=neighbours
@@ -170,6 +170,11 @@ class Supervised:
                     agent = load_part(name, "control").open_agent(section, self)
                     self.agents.append(stack.enter_context(agent))
             yield
+
+    @property
+    def messages(self) -> Messages:
+        """What is said of the run."""
+        return self.begun.messages
 
     @property
     def ranks(self) -> RunningRanks:
