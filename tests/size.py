@@ -82,16 +82,16 @@ BUDGETS: Mapping[str, int] = {
     "launcher": 5_941,
     "maintenance": 1_096,
     "metrics": 2_087,
-    "other files": 350,
+    "other files": 349,
     "policies": 3_245,
     "report": 1_358,
     "schedule": 1_055,
-    "server": 3_816,
+    "server": 3_591,
     "shared histories": 1_851,
     "simulate": 640,
     "slurm": 482,
     "sync": 1_106,
-    "values": 1_661,
+    "values": 1_658,
     "view": 2_049,
     "watch": 1_000,
     "worker": 1_643,
@@ -130,7 +130,7 @@ class Loaded(NamedTuple):
 
 
 WALK_BUDGET = Walk(files=104, stops=367, returns=263)
-LOADED_BUDGET = Loaded(modules=172, lines=19_717)
+LOADED_BUDGET = Loaded(modules=172, lines=19_714)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

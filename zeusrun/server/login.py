@@ -75,10 +75,8 @@ def build_login_router(authentication: Authentication, settings: ServerSettings)
 
 
 def account(request: Request) -> Html | None:
-    """Return who has signed in at a proxy, or a button to sign out, for the header of a page."""
+    """Return a button to sign out for the header of a page; ``None`` if nobody has signed in."""
     access = access_of(request)
-    if access.person is not None:
-        return tag("span", access.person, class_="who", title=f"Signed in as {access.person}")
     if not access.by_cookie:
         return None
     button = tag("button", "Sign out", type="submit", title=f"Token {access.token}")
