@@ -70,17 +70,17 @@ BUDGETS: Mapping[str, int] = {
     "adapt": 638,
     "analysis": 999,
     "backends": 698,
-    "commands": 2_800,
+    "commands": 2_785,
     "elastic": 1_688,
     "export": 309,
     "gpu and energy": 2_293,
-    "history": 1_102,
+    "history": 1_073,
     "hooks": 1_489,
     "hosts": 1_612,
     "jobfile": 3_181,
     "kubernetes": 918,
     "launcher": 5_941,
-    "maintenance": 1_096,
+    "maintenance": 1_062,
     "metrics": 2_087,
     "other files": 349,
     "policies": 3_245,
@@ -130,7 +130,7 @@ class Loaded(NamedTuple):
 
 
 WALK_BUDGET = Walk(files=104, stops=367, returns=263)
-LOADED_BUDGET = Loaded(modules=172, lines=19_714)
+LOADED_BUDGET = Loaded(modules=172, lines=19_685)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

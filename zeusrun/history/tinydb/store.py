@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import re
 import shlex
-import shutil
 from contextlib import contextmanager, suppress
 from itertools import chain, groupby
 from pathlib import Path
@@ -15,7 +14,7 @@ import tinydb
 from tinydb.storages import MemoryStorage
 
 from zeusrun.clock import read_clock
-from zeusrun.errors import HistoryError, UsageError
+from zeusrun.errors import HistoryError
 from zeusrun.files.private import replace_file
 from zeusrun.history import rules
 from zeusrun.history.base import History, Restoration, Snapshot
@@ -157,29 +156,6 @@ class TinyDBHistory(History):
         """See ``History.restore``, and ``zeusrun.history.tinydb.restore``."""
         with self._locked(job):
             return restore(self._path(job), job, found, self._volume_trials)
-
-    def rename(self, job: str, name: str, move: Callable[[Trial], Trial]) -> int:
-        """See ``History.rename``."""
-        path = self._path(job)
-        with self._locked(job), self._read(job) as stored:
-            trials = stored.newest(None)
-            going = next((each.trial for each in trials if not each.status.finished), None)
-            if going is not None:
-                raise UsageError(f"{going} has not ended; rename {job} after its end")
-            own = {each.uuid for each in trials}
-            if any(each.uuid not in own for each in self.trials(name)):
-                raise UsageError(
-                    f"{name} has runs of its own; two histories cannot be joined, because their "
-                    "runs have the same numbers"
-                )
-            self.add([move(each) for each in trials])
-            with storage.explained("write", path):
-                replace_file(path, storage.encode_tables(storage.empty_tables()))
-                storage.copy_path(path).unlink(missing_ok=True)
-                shutil.rmtree(path.with_suffix(".volumes"), ignore_errors=True)
-                storage.turns_path(path).unlink(missing_ok=True)
-                path.unlink()
-        return len(trials)
 
     def _path(self, job: str) -> Path:
         check_job_name(job)
