@@ -68,13 +68,13 @@ PARTS: Mapping[str, tuple[str, ...]] = {
 
 BUDGETS: Mapping[str, int] = {
     "adapt": 638,
-    "analysis": 999,
+    "analysis": 997,
     "backends": 698,
     "commands": 2_785,
     "elastic": 1_688,
     "export": 309,
     "gpu and energy": 2_293,
-    "history": 1_073,
+    "history": 1_074,
     "hooks": 1_489,
     "hosts": 1_612,
     "jobfile": 3_181,
@@ -92,7 +92,7 @@ BUDGETS: Mapping[str, int] = {
     "slurm": 482,
     "sync": 1_106,
     "values": 1_658,
-    "view": 2_049,
+    "view": 2_047,
     "watch": 1_000,
     "worker": 1_643,
 }
@@ -130,7 +130,7 @@ class Loaded(NamedTuple):
 
 
 WALK_BUDGET = Walk(files=104, stops=367, returns=263)
-LOADED_BUDGET = Loaded(modules=172, lines=19_685)
+LOADED_BUDGET = Loaded(modules=169, lines=19_247)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

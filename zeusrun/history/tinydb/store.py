@@ -17,9 +17,8 @@ from zeusrun.clock import read_clock
 from zeusrun.errors import HistoryError
 from zeusrun.files.private import replace_file
 from zeusrun.history import rules
-from zeusrun.history.base import History, Restoration, Snapshot
+from zeusrun.history.base import History, Snapshot
 from zeusrun.history.tinydb import storage
-from zeusrun.history.tinydb.restore import restore
 from zeusrun.history.turns import Turns
 from zeusrun.job_name import check_job_name, is_job_name
 from zeusrun.trial import Trial
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
+    from zeusrun.history.base import Restoration
     from zeusrun.history.turns import Turn
     from zeusrun.trial import Outcome
 
@@ -154,6 +154,8 @@ class TinyDBHistory(History):
 
     def restore(self, job: str, found: Sequence[Trial]) -> Restoration:
         """See ``History.restore``, and ``zeusrun.history.tinydb.restore``."""
+        from zeusrun.history.tinydb.restore import restore  # noqa: PLC0415 - few need it
+
         with self._locked(job):
             return restore(self._path(job), job, found, self._volume_trials)
 

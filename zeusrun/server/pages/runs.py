@@ -15,6 +15,7 @@ from zeusrun.server.pages import document
 from zeusrun.trial import TrialStatus
 from zeusrun.view import units
 from zeusrun.view.columns import CARBON, COST, ENERGY, HOST, PRICE, TIME, Column
+from zeusrun.view.console import STATUS_STYLES
 from zeusrun.view.report.facts import JobReport, build_facts, build_power
 from zeusrun.view.report.headline import goal
 from zeusrun.view.report.markup import (
@@ -32,7 +33,6 @@ from zeusrun.view.report.markup import (
 )
 from zeusrun.view.report.sections import Frame, power_traces
 from zeusrun.view.sheets import trial_rows
-from zeusrun.view.tables import STATUS_STYLES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
