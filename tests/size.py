@@ -86,7 +86,7 @@ BUDGETS: Mapping[str, int] = {
     "policies": 3_245,
     "report": 1_358,
     "schedule": 1_055,
-    "server": 3_591,
+    "server": 3_493,
     "shared histories": 1_851,
     "simulate": 640,
     "slurm": 482,

@@ -74,24 +74,32 @@ def links_of(request: HTTPConnection) -> Links:
 
 
 class Page(NamedTuple):
-    """What is different on each page.
-
-    ``about`` is the job that it shows, ``None`` for several, and ``version`` what it was made of:
-    the browser asks for the page again once that changes. ``pending``: something is still being
-    computed.
-    """
+    """What is different on each page; ``pending``: something is still being computed."""
 
     title: str
     content: Html
     place: str = ""
     sections: tuple[tuple[str, str], ...] = ()
-    about: str | None = None
-    version: str | None = None
     pending: bool = False
 
 
-def build_document(page: Page, links: Links, account: Html | None = None) -> str:
-    """Return the whole document of a page; ``account`` stands in its header."""
+class NotFoundError(Exception):
+    """There is no such page; the message is for people."""
+
+
+def build_document(
+    page: Page,
+    links: Links,
+    account: Html | None = None,
+    *,
+    job: str | None = None,
+    version: str | None = None,
+) -> str:
+    """Return the whole document of a page; ``account`` stands in its header.
+
+    ``version`` is that of the job which it shows, ``None`` for all jobs: the browser asks for the
+    page again once that has changed.
+    """
     sheet, script = (links.to(f"static/{name}?v={_digest(name)}") for name in STATIC)
     head = (
         Html(f'<link rel="stylesheet" href="{sheet}">'),
@@ -101,9 +109,9 @@ def build_document(page: Page, links: Links, account: Html | None = None) -> str
         "class_": "wide" if page.place else None,
         "data_pending": "yes" if page.pending else None,
     }
-    if page.version is not None:
-        about = "" if page.about is None else f"?job={quote(page.about, safe='')}"
-        attributes |= {"data_version": page.version, "data_watch": links.to(f"version{about}")}
+    if version is not None:
+        about = "" if job is None else f"?job={quote(job, safe='')}"
+        attributes |= {"data_version": version, "data_watch": links.to(f"version{about}")}
     header, title = _header(page, links, account), f"{page.title} · zeusrun"
     zone = tag("span", "Times are in UTC.", id="zone")
     note = join((zone, f" zeusrun {__version__}."))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlencode
 
 from zeusrun.history.sql.survey import Wanted
@@ -12,6 +12,7 @@ from zeusrun.view.report.markup import Html, tag
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+_Row = TypeVar("_Row")
 _LONGEST = 200  # largest number of characters of a search
 _MOST_PAGES = 10**6
 _TEXTS = frozenset({"job", "status", "host", "gpu"})  # sorted from A to Z first
@@ -64,8 +65,7 @@ class Listing:
 
     def pages(self, label: str, total: int, shown: int) -> Html:
         """Return the links to the pages before and after; nothing if there is one."""
-        last = max(1, -(-total // shown))
-        page = min(self.page, last)
+        page, last = self._pages(total, shown)
         if last == 1:
             return Html()
         parts: list[str] = [f"Page {page:,} of {last:,}"]
@@ -74,6 +74,16 @@ class Listing:
         parts += [tag("a", "next", href=self.link(page + 1))] if page < last else []
         spaced = [each for part in parts for each in (part, " ")]
         return tag("nav", tag("p", *spaced), aria_label=label, class_="pages")
+
+    def page_of(self, rows: Sequence[_Row], shown: int) -> Sequence[_Row]:
+        """Return the rows of this page, of ``shown`` on each; beyond the last one, of that."""
+        page, _ = self._pages(len(rows), shown)
+        return rows[(page - 1) * shown : page * shown]
+
+    def _pages(self, total: int, shown: int) -> tuple[int, int]:
+        """Return the number of this page and that of the last one."""
+        last = max(1, -(-total // shown))
+        return min(self.page, last), last
 
     def form(self, label: str, hint: str) -> Html:
         """Return the search form, which keeps the order; ``hint`` names what a search finds."""

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WrapValidator
 
-from zeusrun.server.pages.document import Links, Page
+from zeusrun.analysis.amounts import group_by
+from zeusrun.history.rules import job_of
+from zeusrun.server.pages.document import Page
 from zeusrun.view import units
 from zeusrun.view.columns import HOST, LIMIT, Column
 from zeusrun.view.gpu import throttle_word
@@ -17,47 +19,41 @@ from zeusrun.view.report.markup import Html, join, moment, page_head, section, t
 from zeusrun.view.units import UNKNOWN, plural
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from pydantic import ValidatorFunctionWrapHandler
 
     from zeusrun.launcher.rundir.record import Live
+    from zeusrun.server.pages.document import Links
+    from zeusrun.server.pages.router import Visit
 
-_LINKS = Links()
 _OLD_S = 3600.0
 
 
-def machines_page(
-    hosts: Sequence[HostFacts],
-    running: Mapping[str, Sequence[Live]],
-    may_read: Callable[[str], bool],
-    version: str | None,
-) -> Page:
-    """Return the page of all machines.
-
-    ``running`` is by host. ``may_read``: whether a run may be named.
-    """
-    known = {host.host for host in hosts}
-    silent = sorted(set(running) - known)
+def machines_page(visit: Visit) -> Page:
+    """Return the page of all machines."""
+    hosts, running = visit.hosts(), visit.running(limit=None)[0]
+    by_host = group_by(running, lambda run: run.host or "an unknown machine")
+    silent = sorted(by_host.keys() - {host.host for host in hosts})
     gpus = sum(len(host.gpus) for host in hosts)
-    runs = sum(map(len, running.values()))
-    title = f"{plural(len(known) + len(silent), 'machine')}, {plural(gpus, 'GPU')}"
-    lead = f"{plural(runs, 'run')} now. The numbers of a GPU are those that its machine sent last."
+    title = f"{plural(len(hosts) + len(silent), 'machine')}, {plural(gpus, 'GPU')}"
+    now = plural(len(running), "run")
+    lead = f"{now} now. The numbers of a GPU are those that its machine sent last."
     if not hosts and not silent:
         lead = "No machine has reported yet. The launcher of a run reports its own machine."
-    sections = [_host(host, running.get(host.host, ()), may_read) for host in hosts]
+    sections = [_host(host, by_host.get(host.host, ()), visit) for host in hosts]
     sections += [
-        section(name, _runs(running[name]), class_="host", data_key=f"host-{n}")
+        section(name, _runs(by_host[name], visit.links), class_="host", data_key=f"host-{n}")
         for n, name in enumerate(silent, len(sections))
     ]
     schedules = [each for host in hosts for each in host.schedules]
-    listed = schedules_table(schedules, _LINKS) or tag("p", "No job has a schedule.")
+    listed = schedules_table(schedules, visit.links) or tag("p", "No job has a schedule.")
     timed = section("Schedules", listed, id="schedules")
     head = page_head("Machines", title, tag("p", lead, class_="lead"))
-    return Page("Machines", join((head, *sections, timed)), "Machines", version=version)
+    return Page("Machines", join((head, *sections, timed)), "Machines")
 
 
-def _host(host: HostFacts, runs: Sequence[Live], may_read: Callable[[str], bool]) -> Html:
+def _host(host: HostFacts, runs: Sequence[Live], visit: Visit) -> Html:
     parts = [f"zeusrun {host.version}"] if host.version else []
     parts.append(f"reported {_ago(host.age_s)}")
     note = tag("p", " · ".join(parts), class_="note")
@@ -66,10 +62,12 @@ def _host(host: HostFacts, runs: Sequence[Live], may_read: Callable[[str], bool]
         for gpu in host.gpus
         if gpu.error
     ]
-    columns = [*_GPU_COLUMNS, Column("limit held by", lambda gpu: _holder(gpu, may_read))]
+    columns = [*_GPU_COLUMNS, Column("limit held by", lambda gpu: _holder(gpu, visit))]
     gpus = table(f"GPUs of {host.host}", columns, host.gpus) or tag("p", "It has no GPU.")
     key = f"host-{host.host}"
-    return section(host.host, note, _runs(runs), gpus, *errors, class_="host", data_key=key)
+    return section(
+        host.host, note, _runs(runs, visit.links), gpus, *errors, class_="host", data_key=key
+    )
 
 
 def _ago(age_s: float) -> str:
@@ -82,13 +80,13 @@ def _ago(age_s: float) -> str:
     return f"{age_s / 86400:.0f} days ago"
 
 
-def _runs(runs: Sequence[Live]) -> Html:
+def _runs(runs: Sequence[Live], links: Links) -> Html:
     if not runs:
         return tag("p", "Nothing runs here now.")
     items = [
         tag(
             "li",
-            _LINKS.link_run(run.trial.trial),
+            links.link_run(run.trial.trial),
             f" · batch size {run.trial.global_batch_size}",
             "" if run.power_w is None else f" · {units.power(run.power_w)}",
             data_key=run.trial.trial,
@@ -98,9 +96,11 @@ def _runs(runs: Sequence[Live]) -> Html:
     return tag("ul", *items, class_="plain")
 
 
-def _holder(gpu: GpuFacts, may_read: Callable[[str], bool]) -> str:
+def _holder(gpu: GpuFacts, visit: Visit) -> str:
     """Return the run that holds a power limit; a dash if it may not be named."""
-    return _LINKS.link_run(gpu.held_by) if gpu.held_by and may_read(gpu.held_by) else UNKNOWN
+    run = gpu.held_by or ""
+    job = job_of(run)
+    return visit.links.link_run(run) if job and visit.access.covers(job) else UNKNOWN
 
 
 def _throttled(reasons: Sequence[str] | None) -> str:
