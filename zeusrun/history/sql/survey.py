@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sqlalchemy as sa
 
-from zeusrun.history.sql.columns import SUMS
 from zeusrun.history.sql.engine import now_s, reading
 from zeusrun.history.sql.rows import decode_trial, is_listed
-from zeusrun.history.sql.schema import HISTORY, HOSTS, JOBS, LEASES, NEWEST_FIRST, TRIALS
+from zeusrun.history.sql.schema import HISTORY, HOSTS, JOBS, LEASES, NEWEST_FIRST, SUMS, TRIALS
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:

@@ -10,7 +10,6 @@ from zeusrun.analysis.amounts import NetAmounts, add_estimates, size_label, sum_
 from zeusrun.history.base import NEWEST
 from zeusrun.history.sql import survey
 from zeusrun.server.pages import document
-from zeusrun.server.pages.listing import read_listing
 from zeusrun.server.pages.machines import schedules_table
 from zeusrun.server.pages.reports import Digest, build_total
 from zeusrun.server.pages.runs import cards, runs_list, status_text
@@ -35,9 +34,7 @@ if TYPE_CHECKING:
 
     from zeusrun.analysis.amounts import Estimate
     from zeusrun.history.sql.survey import JobHead
-    from zeusrun.server.pages.listing import Listing
-    from zeusrun.server.pages.reports import JobView
-    from zeusrun.server.pages.router import Visit
+    from zeusrun.server.pages.reports import JobView, Visit
     from zeusrun.trial import Trial
 
 JOBS_SHOWN = 100  # jobs on a page
@@ -46,7 +43,7 @@ _WAIT_S = 0.15  # how long the page waits for the savings of jobs; it asks again
 
 
 def sort_heads(
-    heads: Sequence[JobHead], digests: Mapping[str, Digest], listing: Listing
+    heads: Sequence[JobHead], digests: Mapping[str, Digest], listing: document.Listing
 ) -> list[JobHead]:
     """Return jobs in the order of a list; what is unknown comes last, a doubtful saving is 0."""
     value = _VALUES[listing.sort]
@@ -76,7 +73,7 @@ JOB_SORTS = tuple(_VALUES)
 def overview_page(visit: Visit) -> document.Page:
     """Return the first page."""
     seen = visit.heads()
-    listing = read_listing(visit.request.query_params, "./", "jobs", JOB_SORTS)
+    listing = document.read_listing(visit.request.query_params, "./", "jobs", JOB_SORTS)
     search = listing.search.casefold()
     found = [head for head in seen if search in head.job.casefold()]
     digests = visit.reports.digests(found, _WAIT_S)

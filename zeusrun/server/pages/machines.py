@@ -5,9 +5,7 @@ Machines report all of it, so every value may be anything.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
-
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WrapValidator
+from typing import TYPE_CHECKING
 
 from zeusrun.analysis.amounts import group_by
 from zeusrun.history.rules import job_of
@@ -19,13 +17,11 @@ from zeusrun.view.report.markup import Html, join, moment, page_head, section, t
 from zeusrun.view.units import UNKNOWN, plural
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from pydantic import ValidatorFunctionWrapHandler
+    from collections.abc import Sequence
 
     from zeusrun.launcher.rundir.record import Live
     from zeusrun.server.pages.document import Links
-    from zeusrun.server.pages.router import Visit
+    from zeusrun.server.pages.reports import GpuFacts, HostFacts, ScheduleFacts, Visit
 
 _OLD_S = 3600.0
 
@@ -138,78 +134,3 @@ def schedules_table(schedules: Sequence[ScheduleFacts], links: Links) -> Html:
 
 def _next_run(schedule: ScheduleFacts) -> str:
     return "paused" if schedule.paused is True else moment(*schedule.next[:1])
-
-
-_MOST = 256  # GPUs or schedules of a machine
-
-
-def _read(value: object, read: ValidatorFunctionWrapHandler) -> Any:  # noqa: ANN401 - any type
-    """Return a value; ``None`` if it has no usable form."""
-    try:
-        return read(value)
-    except ValueError:
-        return None
-
-
-def _read_each(value: object, read: ValidatorFunctionWrapHandler) -> list[Any]:
-    """Return those values of a list that have a usable form."""
-    items = value[:_MOST] if isinstance(value, list) else []
-    return [known for each in items for known in _read([each], read) or ()]
-
-
-_Text = Annotated[
-    str | None, AfterValidator(lambda text: text and text[:300]), WrapValidator(_read)
-]
-_Integer = Annotated[int | None, Field(gt=-1e9, lt=1e9), WrapValidator(_read)]
-_Number = Annotated[float | None, Field(gt=-1e9, lt=1e9), WrapValidator(_read)]
-_Texts = Annotated[list[str], WrapValidator(_read_each)]
-
-
-class _Facts(BaseModel):
-    """Values of a report; ``None`` is unknown."""
-
-    model_config = ConfigDict(strict=True)
-
-
-class GpuFacts(_Facts):
-    """One GPU when its machine last reported."""
-
-    nvml_index: _Integer = None
-    model: _Text = None
-    power_w: _Number = None
-    power_limit_w: _Number = None
-    utilization: _Number = None
-    temperature_c: _Number = None
-    throttle_reasons: _Texts | None = None
-    energy_source: _Text = None
-    held_by: _Text = None  # the run that holds its power limit
-    error: _Text = None
-
-
-class ScheduleFacts(_Facts):
-    """One schedule of a machine."""
-
-    job: str
-    host: _Text = None
-    words: _Text = None
-    next: _Texts = []  # RFC 3339
-    paused: object = None
-    last_run: _Text = None  # the result of the last run, at the time of the machine's report
-
-
-class HostFacts(_Facts):
-    """A machine; ``age_s`` seconds ago it reported."""
-
-    host: str
-    age_s: float
-    version: _Text = None
-    gpus: Annotated[list[GpuFacts], WrapValidator(_read_each)] = []
-    schedules: Annotated[list[ScheduleFacts], WrapValidator(_read_each)] = []
-
-
-def read_host(host: str, age_s: float, facts: Mapping[str, Any]) -> HostFacts:
-    """Return what a machine reported; what has no usable form is left out."""
-    found = HostFacts.model_validate({**facts, "host": host, "age_s": age_s})
-    for schedule in found.schedules:
-        schedule.host = host
-    return found

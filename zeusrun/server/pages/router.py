@@ -1,27 +1,31 @@
-"""The routes of the pages: what a request may see, which page shows it, and how it is sent."""
+"""The routes of the pages, how they are sent, and signing in.
+
+Signing in is a form for a token, and a cookie that keeps it. The cookie is HttpOnly, so no script
+reads it, and SameSite=Lax, so other sites can only link to a page. It permits reading only:
+requests that change something need the header.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
+import shlex
 from typing import TYPE_CHECKING
-from urllib.parse import quote
+from urllib.parse import parse_qs, quote
 
 from anyio import CapacityLimiter
 from anyio.to_thread import run_sync
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from zeusrun.history.base import UnavailableError
 from zeusrun.history.rules import job_of
-from zeusrun.history.sql import survey
-from zeusrun.job_name import is_job_name
+from zeusrun.redaction import hide_password
 from zeusrun.server import api
-from zeusrun.server.auth import access_of
-from zeusrun.server.login import account
+from zeusrun.server.auth import COOKIE, access_of, check_origin, is_local
 from zeusrun.server.pages.document import (
     HEADERS,
     STATIC,
+    Links,
     NotFoundError,
     Page,
     build_document,
@@ -30,67 +34,25 @@ from zeusrun.server.pages.document import (
     static_text,
 )
 from zeusrun.server.pages.jobs import job_page, overview_page
-from zeusrun.server.pages.machines import HostFacts, machines_page, read_host
-from zeusrun.server.pages.reports import UNREADABLE, Reports
-from zeusrun.server.pages.runs import read_live, run_page, runs_page
-from zeusrun.server.refusals import LOG
-from zeusrun.view.report.markup import tag
+from zeusrun.server.pages.machines import machines_page
+from zeusrun.server.pages.reports import UNREADABLE, Reports, Visit
+from zeusrun.server.pages.runs import run_page, runs_page
+from zeusrun.server.refusals import LOG, Refusal
+from zeusrun.view.report.markup import Html, join, tag
+from zeusrun.view.units import sentence
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable
 
     from starlette.requests import Request
 
     from zeusrun.history.sql.store import SqlHistory
-    from zeusrun.history.sql.survey import JobHead
-    from zeusrun.launcher.rundir.record import Live
+    from zeusrun.server.auth import Authentication
+    from zeusrun.server.settings import ServerSettings
 
-_CARDS = 24  # runs that are shown as cards on a page
 _FOREVER = "private, max-age=31536000, immutable"
 _DEMO = tag("strong", "Demo: nothing here was measured", class_="demo")
 _THREADS = 4
-
-
-class Visit:
-    """A request for a page, and what it may see of the history; all of it waits for a database."""
-
-    def __init__(self, request: Request, store: SqlHistory, reports: Reports) -> None:
-        self.request, self.store, self.reports = request, store, reports
-        self.engine, self.access, self.links = store.engine, access_of(request), links_of(request)
-
-    def check_job(self, job: str) -> None:
-        """Raise ``NotFoundError`` unless the request may see a job, whether there is one or not."""
-        if not (is_job_name(job) and self.access.covers(job)):
-            raise NotFoundError("There is no such job, or you may not see it.")
-
-    def version(self, job: str | None) -> str:
-        """Return the version of a job; ``None``: of all that the request may see."""
-        versions = survey.read_versions(self.engine)
-        return versions.of_jobs(self.access.jobs) if job is None else versions.of(job)
-
-    def heads(self) -> list[JobHead]:
-        """Return the jobs."""
-        return [head for head in survey.list_heads(self.engine) if self.access.covers(head.job)]
-
-    def running(
-        self, jobs: Collection[str] | None = None, limit: int | None = _CARDS
-    ) -> tuple[list[Live], Counter[str]]:
-        """Return the newest runs of some or all jobs that go on, and how many each job has."""
-        found = [
-            (number, own)
-            for number, own in survey.list_running(self.engine)
-            if (jobs is None or own in jobs) and self.access.covers(own)
-        ]
-        chosen = [number for number, _ in found[::-1][:limit]]
-        running = survey.read_running(self.engine, chosen)
-        return [read_live(each) for each in running[::-1]], Counter(own for _, own in found)
-
-    def hosts(self) -> list[HostFacts]:
-        """Return the machines, with those schedules that the request may see."""
-        hosts = [read_host(*each) for each in self.store.hosts()]
-        for host in hosts:
-            host.schedules = [each for each in host.schedules if self.access.covers(each.job)]
-        return hosts
 
 
 def build_router(store: SqlHistory, *, demo: bool = False) -> APIRouter:
@@ -183,3 +145,120 @@ async def _send_static(request: Request) -> Response:
 def _send_text(text: str, status: int = 200) -> Response:
     headers = {"Cache-Control": "no-store"}
     return Response(text, status, headers, media_type="text/plain")
+
+
+_KEPT_S = 30 * 86400
+_NO_STORE = {"Cache-Control": "no-store"}
+
+
+def build_login_router(authentication: Authentication, settings: ServerSettings) -> APIRouter:
+    """Return the routes to sign in and out."""
+    prefix = settings.path_prefix
+    cookie_path = prefix or "/"
+
+    async def show_form(request: Request, next: str = "") -> Response:  # noqa: A002 - in addresses
+        return _respond(_form(_inside(next, prefix), _how(request, settings)))
+
+    async def sign_in(request: Request) -> Response:
+        check_origin(request.headers)
+        form = parse_qs((await request.body()).decode("utf-8", "replace"))
+        place = _inside(form.get("next", [""])[0], prefix)
+        text = form.get("token", [""])[0].strip()
+        try:
+            client = request.client.host if request.client else ""
+            await authentication.check_token(text, client, "/login")
+        except Refusal as refusal:
+            if refusal.status not in {401, 403}:
+                raise
+            content = _form(place, _how(request, settings), sentence(refusal.message))
+            return _respond(content, status=refusal.status)
+        answer = RedirectResponse(place, 303, _NO_STORE)
+        answer.set_cookie(
+            COOKIE,
+            text,
+            max_age=_KEPT_S,
+            path=cookie_path,
+            secure=request.url.scheme == "https",
+            httponly=True,
+            samesite="lax",
+        )
+        return answer
+
+    async def sign_out(request: Request) -> Response:
+        check_origin(request.headers)
+        answer = RedirectResponse(f"{prefix}/login", 303, _NO_STORE)
+        answer.delete_cookie(COOKIE, path=cookie_path, httponly=True, samesite="lax")
+        return answer
+
+    router = APIRouter(include_in_schema=False)
+    router.add_api_route("/login", show_form, methods=["GET"], response_model=None)
+    router.add_api_route("/login", sign_in, methods=["POST"], response_model=None)
+    router.add_api_route("/logout", sign_out, methods=["POST"], response_model=None)
+    return router
+
+
+def account(request: Request) -> Html | None:
+    """Return a button to sign out for the header of a page; ``None`` if nobody has signed in."""
+    access = access_of(request)
+    if not access.by_cookie:
+        return None
+    button = tag("button", "Sign out", type="submit", title=f"Token {access.token}")
+    return tag("form", button, method="post", action=links_of(request).to("logout"))
+
+
+def _how(request: Request, settings: ServerSettings) -> Html:
+    """Return how to make a token.
+
+    The command names the database, so that it is right for any user and home. Other machines are
+    not told which database it is, and nobody is told its password.
+    """
+    command, url = "zeusrun token create --job '*' --read", settings.database_url
+    if is_local(request) and hide_password(url) == url:
+        command = f"{command} --database-url {shlex.quote(url)}"
+        return tag("p", "To make one: ", tag("code", command), class_="commands")
+    who = (
+        "The administrator of the server makes one, as its user, with its ZEUSRUN_HOME and "
+        "--database-url: "
+    )
+    return tag("p", who, tag("code", command), class_="commands")
+
+
+def _form(place: str, how: Html, problem: str = "") -> Html:
+    label = tag("label", "Token", for_="token")
+    field = Html(
+        '<input id="token" name="token" type="password" required autofocus '
+        'autocomplete="current-password" spellcheck="false" maxlength="200">'
+    )
+    hidden = tag("input", type="hidden", name="next", value=place)
+    user = Html(  # for managers of passwords
+        '<input name="username" value="zeusrun" autocomplete="username" hidden>'
+    )
+    return join(
+        (
+            tag("h1", "Sign in"),
+            tag("p", problem, role="alert") if problem else "",
+            tag(
+                "form",
+                hidden,
+                user,
+                label,
+                field,
+                tag("button", "Sign in", type="submit"),
+                method="post",
+                action="login",
+            ),
+            how,
+        )
+    )
+
+
+def _respond(content: Html, *, status: int = 200) -> Response:
+    document = build_document(Page("Sign in", content), Links())
+    return HTMLResponse(document, status, {**HEADERS, **_NO_STORE})
+
+
+def _inside(place: str, prefix: str) -> str:
+    """Return the path of a page of this server; a foreign address becomes the first page."""
+    plain = place.isascii() and place.isprintable() and "\\" not in place
+    is_own = place.startswith(f"{prefix}/") and not place.startswith("//")
+    return place if plain and is_own else f"{prefix}/"

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from zeusrun.analysis.amounts import size_label
 from zeusrun.analysis.curves import amount_in, curve_in, curve_unit
-from zeusrun.history.base import HEARTBEAT_S, LEASE_S
+from zeusrun.history.base import HEARTBEAT_S
 from zeusrun.history.sql import survey
-from zeusrun.launcher.rundir.record import Live
-from zeusrun.maintenance.running import state_of
 from zeusrun.server.pages import document
-from zeusrun.server.pages.listing import read_listing
-from zeusrun.server.pages.reports import read_trace
+from zeusrun.server.pages.reports import read_live, read_trace
 from zeusrun.trial import TrialStatus
 from zeusrun.view import units
 from zeusrun.view.columns import CARBON, COST, ENERGY, HOST, PRICE, TIME, Column
@@ -43,19 +39,13 @@ if TYPE_CHECKING:
     from zeusrun.analysis.curves import CurveUnit
     from zeusrun.energy.power_trace import PowerTrace
     from zeusrun.history.sql.survey import RunningTrial
-    from zeusrun.server.pages.router import Visit
+    from zeusrun.launcher.rundir.record import Live
+    from zeusrun.server.pages.reports import Visit
     from zeusrun.trial import Trial
 
-_LATE_S = LEASE_S - 2.25 * HEARTBEAT_S  # that are left of a lease if two heartbeats are missing
 _MOODS = {"green": "good", "red": "bad"}
 _LONGEST = 160  # characters of a reason
 _BARS = re.compile("([▁-█](?:[▁-█ ]*[▁-█])?)")
-
-
-def read_live(running: RunningTrial) -> Live:
-    """Return a running trial with what its launcher sent; not alive if a heartbeat is missing."""
-    live = state_of(running.trial, Live.from_json(running.live))
-    return replace(live, alive=running.lease_left_s >= _LATE_S)
 
 
 def cards(runs: Sequence[Live], count: int, links: document.Links) -> Html:
@@ -152,7 +142,7 @@ def runs_list(
         sorts: By what the list can be sorted; the first is the default.
     """
     listing, way = (
-        read_listing(visit.request.query_params, address, "runs", sorts),
+        document.read_listing(visit.request.query_params, address, "runs", sorts),
         unit or "epochs",
     )
     trials, total = survey.list_runs(visit.engine, jobs, listing.wanted(), RUNS_SHOWN)
