@@ -86,7 +86,7 @@ BUDGETS: Mapping[str, int] = {
     "policies": 3_245,
     "report": 1_358,
     "schedule": 1_055,
-    "server": 3_471,
+    "server": 3_449,
     "shared histories": 1_843,
     "simulate": 640,
     "slurm": 482,

@@ -344,6 +344,17 @@ def test_a_history_that_cannot_be_read_is_a_page_that_comes_back(store, monkeypa
         assert fetch(port, "/job/job").status == 200
 
 
+def test_of_a_long_history_the_page_says_what_counts_the_newest_runs_only(store, monkeypatch):
+    for module in (jobs, reports):
+        monkeypatch.setattr(module, "NEWEST", 3)
+    store.add([run(n, 32) for n in range(1, 4)])
+    with serve(store) as port:
+        assert "The sums count" not in fetch(port, "/job/job").text
+        store.add([run(4, 32)])
+        note = "The sums count all 4 runs; figures, comparisons and tables count the newest 3."
+        assert note in fetch(port, "/job/job").text
+
+
 def test_machines_that_are_gone_or_report_too_much_are_not_listed(store):
     for name in ("here", "gone"):
         store.report_host(name, host("job"))

@@ -216,8 +216,8 @@ def job_page(visit: Visit, job: str) -> document.Page:
     if view.report is None:
         unit, head = None, join((tag("p", job, class_="job"), tag("h1", "No run has ended yet")))
     else:
-        first = survey.read_first(visit.engine, job) or view.newest
-        facts = replace(view.report.facts, first_at=first.started_at)
+        facts, first = view.report.facts, survey.read_first(visit.engine, job)
+        facts = facts if first is None else replace(facts, first_at=first.started_at)
         head = join((job_head(facts, "top", alone=True, moment=moment), _job_notes(view)))
         picture = document.pictures_of(view.report, view.pictures)
         unit, frame = facts.unit, Frame(picture, visit.links.link_run, moment=moment)
@@ -234,7 +234,7 @@ def job_page(visit: Visit, job: str) -> document.Page:
 
 def _job_notes(view: JobView) -> Html:
     notes = []
-    if not view.whole:
+    if view.runs > NEWEST:
         notes.append(
             f"The sums count all {view.runs:,} runs; figures, comparisons and tables count the "
             f"newest {NEWEST:,}."

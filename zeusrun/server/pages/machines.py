@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from zeusrun.server.pages.document import Links
     from zeusrun.server.pages.reports import GpuFacts, HostFacts, ScheduleFacts, Visit
 
-_OLD_S = 3600.0
-
 
 def machines_page(visit: Visit) -> Page:
     """Return the page of all machines."""
@@ -51,7 +49,7 @@ def machines_page(visit: Visit) -> Page:
 
 def _host(host: HostFacts, runs: Sequence[Live], visit: Visit) -> Html:
     parts = [f"zeusrun {host.version}"] if host.version else []
-    parts.append(f"reported {_ago(host.age_s)}")
+    parts.append(f"reported {units.duration(host.age_s)} ago")
     note = tag("p", " · ".join(parts), class_="note")
     errors = [
         tag("p", f"GPU {units.number(gpu.nvml_index)}: {gpu.error}", class_="note bad")
@@ -64,16 +62,6 @@ def _host(host: HostFacts, runs: Sequence[Live], visit: Visit) -> Html:
     return section(
         host.host, note, _runs(runs, visit.links), gpus, *errors, class_="host", data_key=key
     )
-
-
-def _ago(age_s: float) -> str:
-    if age_s < 90:
-        return "just now"
-    if age_s < _OLD_S:
-        return f"{age_s / 60:.0f} minutes ago"
-    if age_s < 48 * 3600:
-        return f"{plural(round(age_s / 3600), 'hour')} ago"
-    return f"{age_s / 86400:.0f} days ago"
 
 
 def _runs(runs: Sequence[Live], links: Links) -> Html:

@@ -5,8 +5,9 @@ What the trials of a job show is computed once for each version of its history.
 
 from __future__ import annotations
 
+import functools
 import threading
-from collections import Counter, OrderedDict
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -106,11 +107,8 @@ class Visit:
 class JobView(NamedTuple):
     """A job as its page shows it; ``report`` is of the newest 1,000 trials."""
 
-    job: str
     runs: int  # all of them
-    newest: Trial
     report: JobReport | None  # ``None``: no run has ended
-    whole: bool  # whether ``report`` is of all trials
     pictures: dict[str, Html | None]  # the figures that were drawn before, by name
 
 
@@ -142,14 +140,22 @@ class Reports:
 
     def __init__(self, store: SqlHistory) -> None:
         self._store = store
-        self._kept: OrderedDict[str, _Kept] = OrderedDict()
         self._digests: dict[str, Digest] = {}
-        self._pictures: OrderedDict[Hashable, dict[str, Html | None]] = OrderedDict()
-        self._lock, self._computing = threading.Lock(), threading.Lock()
+        self._computing = threading.Lock()
+
+        @functools.lru_cache(_KEPT_JOBS)
+        def kept(_job: str) -> _Kept:
+            return _Kept()
+
+        @functools.lru_cache(_KEPT_RUNS)
+        def drawn(*_state: Hashable) -> dict[str, Html | None]:
+            return {}
+
+        self._kept, self._drawn = kept, drawn
 
     def view(self, job: str) -> JobView | None:
         """Return what a job's page shows; ``None`` if there is no such job."""
-        kept = self._entry(job)
+        kept = self._kept(job)
         with kept.lock:
             self._read(job, kept)
             if not kept.trials:
@@ -161,8 +167,7 @@ class Reports:
                     kept.pictures = {n: each for n, each in kept.pictures.items() if n != "power"}
                 belief = self._believe(job, kept, report)
                 report = kept.report = replace(report, power=power, belief=belief)
-            newest, whole = kept.trials[max(kept.trials)], kept.runs <= len(kept.trials)
-            return JobView(job, kept.runs, newest, report, whole, kept.pictures)
+            return JobView(kept.runs, report, kept.pictures)
 
     def digests(self, heads: Iterable[JobHead], wait_s: float) -> dict[str, Digest]:
         """Return the known digests of some jobs; wait at most ``wait_s`` for the others.
@@ -181,13 +186,7 @@ class Reports:
     def pictures_of(self, trial: Trial, trace: PowerTrace | None) -> dict[str, Html | None]:
         """Return the figures of a run that were drawn before; empty once the run has changed."""
         spans = () if trace is None else trace.spans
-        key = trial.uuid, trial.status, trial.curve, trial.by_samples, spans
-        with self._lock:
-            drawn = self._pictures.setdefault(key, {})
-            self._pictures.move_to_end(key)
-            while len(self._pictures) > _KEPT_RUNS:
-                self._pictures.popitem(last=False)
-            return drawn
+        return self._drawn(trial.uuid, trial.status, trial.curve, trial.by_samples, spans)
 
     def _compute(self, stale: Sequence[JobHead]) -> None:
         try:
@@ -203,22 +202,12 @@ class Reports:
             self._computing.release()
 
     def _build_digest(self, head: JobHead) -> Digest:
-        kept = self._kept.get(head.job) or _Kept()
-        with kept.lock:
-            self._read(head.job, kept)
-            facts = None if kept.report is None else kept.report.facts
-        parts = add_up(self._store.engine, head.job)
-        if facts is None:
+        kept, parts = _Kept(), add_up(self._store.engine, head.job)  # pages keep theirs
+        self._read(head.job, kept)
+        if kept.report is None:
             return Digest(head.changes, parts)
+        facts = kept.report.facts
         return Digest(head.changes, parts, facts.savings, headline(facts)[1], facts.net)
-
-    def _entry(self, job: str) -> _Kept:
-        with self._lock:
-            kept = self._kept.setdefault(job, _Kept())
-            self._kept.move_to_end(job)
-            while len(self._kept) > _KEPT_JOBS:
-                self._kept.popitem(last=False)
-            return kept
 
     def _read(self, job: str, kept: _Kept) -> None:
         """Bring the trials and the facts of a job up to date."""
