@@ -12,7 +12,7 @@ from zeusrun.history.sql import survey
 from zeusrun.server.pages import document
 from zeusrun.server.pages.machines import schedules_table
 from zeusrun.server.pages.reports import Digest, build_total
-from zeusrun.server.pages.runs import cards, runs_list, status_text
+from zeusrun.server.pages.runs import running_table, runs_list, status_text
 from zeusrun.view import units
 from zeusrun.view.claims import cell_share, is_good, net_text
 from zeusrun.view.columns import Column
@@ -89,7 +89,7 @@ def overview_page(visit: Visit) -> document.Page:
     ]
     about = f"Jobs with {listing.search} in their name" if search else "All jobs"
     unknown = None if len(digests) == len(heads) else "yes"
-    now = section("Runs now", cards(running, running_now, visit.links), id="now")
+    now = section("Runs now", running_table(running, visit.links, running_now), id="now")
     parts = [
         tag("p", about, class_="job"),
         *_headline(heads, digests, unknown, empty=not seen),
@@ -212,7 +212,7 @@ def job_page(visit: Visit, job: str) -> document.Page:
     if view is None:
         raise document.NotFoundError(f"There is no job called {job}.")
     running, counts = visit.running([job])
-    parts = [("now", "Runs now", cards(running, counts[job], visit.links))]
+    parts = [("now", "Runs now", running_table(running, visit.links, counts[job]))]
     if view.report is None:
         unit, head = None, join((tag("p", job, class_="job"), tag("h1", "No run has ended yet")))
     else:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from zeusrun.analysis.amounts import group_by
 from zeusrun.history.rules import job_of
 from zeusrun.server.pages.document import Page
+from zeusrun.server.pages.runs import running_table
 from zeusrun.view import units
 from zeusrun.view.columns import HOST, LIMIT, Column
 from zeusrun.view.gpu import throttle_word
@@ -37,7 +38,9 @@ def machines_page(visit: Visit) -> Page:
         lead = "No machine has reported yet. The launcher of a run reports its own machine."
     sections = [_host(host, by_host.get(host.host, ()), visit) for host in hosts]
     sections += [
-        section(name, _runs(by_host[name], visit.links), class_="host", data_key=f"host-{n}")
+        section(
+            name, running_table(by_host[name], visit.links), class_="host", data_key=f"host-{n}"
+        )
         for n, name in enumerate(silent, len(sections))
     ]
     schedules = [each for host in hosts for each in host.schedules]
@@ -60,24 +63,14 @@ def _host(host: HostFacts, runs: Sequence[Live], visit: Visit) -> Html:
     gpus = table(f"GPUs of {host.host}", columns, host.gpus) or tag("p", "It has no GPU.")
     key = f"host-{host.host}"
     return section(
-        host.host, note, _runs(runs, visit.links), gpus, *errors, class_="host", data_key=key
+        host.host,
+        note,
+        running_table(runs, visit.links),
+        gpus,
+        *errors,
+        class_="host",
+        data_key=key,
     )
-
-
-def _runs(runs: Sequence[Live], links: Links) -> Html:
-    if not runs:
-        return tag("p", "Nothing runs here now.")
-    items = [
-        tag(
-            "li",
-            links.link_run(run.trial.trial),
-            f" · batch size {run.trial.global_batch_size}",
-            "" if run.power_w is None else f" · {units.power(run.power_w)}",
-            data_key=run.trial.trial,
-        )
-        for run in runs
-    ]
-    return tag("ul", *items, class_="plain")
 
 
 def _holder(gpu: GpuFacts, visit: Visit) -> str:

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 UNREADABLE = (HistoryError, ValueError, ArithmeticError)
 """What a damaged record raises, such as one with -1 epochs; or the database."""
-_CARDS = 24  # runs that are shown as cards on a page
+_RUNNING = 24  # runs that go on and are shown on a page
 _LATE_S = LEASE_S - 2.25 * HEARTBEAT_S  # that are left of a lease if two heartbeats are missing
 _KEPT_JOBS = 6  # with up to ``NEWEST`` trials each, 10 MB
 _KEPT_RUNS = 32  # runs whose figures, about 50 kB, are kept
@@ -84,7 +84,7 @@ class Visit:
         return [head for head in survey.list_heads(self.engine) if self.access.covers(head.job)]
 
     def running(
-        self, jobs: Collection[str] | None = None, limit: int | None = _CARDS
+        self, jobs: Collection[str] | None = None, limit: int | None = _RUNNING
     ) -> tuple[list[Live], Counter[str]]:
         """Return the newest runs of some or all jobs that go on, and how many each job has."""
         found = [

@@ -48,71 +48,52 @@ _LONGEST = 160  # characters of a reason
 _BARS = re.compile("([▁-█](?:[▁-█ ]*[▁-█])?)")
 
 
-def cards(runs: Sequence[Live], count: int, links: document.Links) -> Html:
-    """Return the cards of some of ``count`` running trials."""
+def running_table(runs: Sequence[Live], links: document.Links, count: int = 0) -> Html:
+    """Return the table of some of ``count`` runs that go on, with the numbers sent last."""
     if not runs:
         return tag("p", "Nothing runs now.")
-    items = [_card(run, links) for run in runs]
-    more = ""
-    if len(runs) < count:
-        more = tag(
-            "p", f"{count - len(runs)} more run now; they are listed on the pages of their jobs."
-        )
-    return join((tag("ul", *items, class_="cards"), more))
+    run = Column("run", lambda run: links.link_run(run.trial.trial))
+    listed = table("Runs now", [run, *_RUNNING], runs, lambda run: run.trial.trial)
+    if len(runs) >= count:
+        return listed
+    more = f"{count - len(runs)} more run now; they are listed on the pages of their jobs."
+    return join((listed, tag("p", more, class_="note")))
 
 
-def _card(run: Live, links: document.Links) -> Html:
+def _done(run: Live) -> str:
+    """Return how far a run is."""
     trial = run.trial
-    where = f" on {run.host}" if run.host else ""
-    name = tag("h3", links.link_run(trial.trial))
-    size = tag("p", f"batch size {size_label(trial)}{where}", class_="what")
-    values = [
-        (units.shortened(trial.metric, 40), units.number(run.last_metric, ".4g")),
-        ("target", goal(trial)),
-        ("power", units.power(run.power_w)),
-        *((each.name, str(each.value(trial))) for each in (TIME, ENERGY, COST)),
-    ]
-    return tag(
-        "li",
-        *(name, size, _progress(trial), _sparkline(trial), pairs(values), _last_heartbeat(run)),
-        class_="card",
-        data_key=trial.trial,
-    )
-
-
-def _progress(trial: Trial) -> Html:
-    done = trial.whole_epochs or 0
-    if trial.time_s is None:
-        at = moment(trial.started_at, "%H:%M")
-        text = join(("started ", at, ", training has not begun"))
-    else:
-        text = escape(f"{units.plural(done, 'epoch')} of at most {trial.max_epochs}")
     if trial.by_samples:  # nothing says how many it will be
-        samples = f"{units.count(trial.whole_samples)} samples"
-        return tag("div", tag("span", samples), class_="epochs")
-    bar = tag(
-        "progress",
-        max=max(trial.max_epochs, done, 1),
-        value=done,
-        aria_label=f"Epochs of {trial.trial}",
-    )
-    return tag("div", bar, tag("span", text), class_="epochs")
+        return f"{units.count(trial.whole_samples)} samples"
+    if trial.time_s is None:
+        return "starting"
+    return f"{units.plural(trial.whole_epochs or 0, 'epoch')} of at most {trial.max_epochs}"
 
 
-def _sparkline(trial: Trial) -> Html:
-    """Return the learning curve so far; the numbers are below it."""
-    values = [point.value for point in curve_in(trial, curve_unit([trial]))]
-    return tag("p", units.sparkline(values), class_="curve", aria_hidden="true")
-
-
-def _last_heartbeat(run: Live) -> Html:
+def _last_heartbeat(run: Live) -> str:
     """Return when the launcher was last heard of."""
-    if not run.alive:
-        since = [] if run.updated_at is None else [" since ", moment(run.updated_at, "%H:%M")]
-        return tag("p", "no heartbeat", *since, class_="note bad")
-    if run.updated_at is None:
-        return tag("p", "began ", moment(run.trial.started_at), class_="note")
-    return tag("p", "as of ", moment(run.updated_at, "%H:%M:%S"), class_="note")
+    if run.alive:
+        return moment(run.updated_at, "%H:%M:%S")
+    since = moment(run.updated_at or run.trial.started_at, "%H:%M")
+    return tag("span", "no heartbeat since ", since, class_="bad")
+
+
+def _metric(run: Live) -> str:
+    value = units.number(run.last_metric, ".4g")
+    return f"{units.shortened(run.trial.metric, 40)} {value}, target {goal(run.trial)}"
+
+
+_RUNNING = (
+    Column("batch size", lambda run: size_label(run.trial)),
+    Column("done", _done, left=True),
+    Column("metric", _metric, left=True),
+    Column("power", lambda run: units.power(run.power_w)),
+    Column(TIME.name, lambda run: TIME.value(run.trial)),
+    Column(ENERGY.name, lambda run: ENERGY.value(run.trial)),
+    Column(COST.name, lambda run: COST.value(run.trial)),
+    HOST,
+    Column("last heartbeat", _last_heartbeat, left=True),
+)
 
 
 def status_text(trial: Trial) -> Html:
@@ -206,7 +187,9 @@ def run_page(visit: Visit, trial: str) -> document.Page:
         live = read_live(running)
         found, address = live.trial, visit.links.run(live.trial.trial)
         cancel = _cancelling(running, address, may_cancel=visit.access.can_write)
-        now = section("Runs now", cards([live], 1, visit.links), _log(running), cancel, id="now")
+        now = section(
+            "Runs now", running_table([live], visit.links), _log(running), cancel, id="now"
+        )
     trace = read_trace(visit.store.trace(trial))
     report = _report(found, trace)
     frame = Frame(document.pictures_of(report, visit.reports.pictures_of(found, trace)))
