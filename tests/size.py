@@ -68,31 +68,31 @@ PARTS: Mapping[str, tuple[str, ...]] = {
 
 BUDGETS: Mapping[str, int] = {
     "adapt": 638,
-    "analysis": 999,
+    "analysis": 997,
     "backends": 698,
-    "commands": 2_813,
+    "commands": 2_798,
     "elastic": 1_688,
     "export": 308,
     "gpu and energy": 2_293,
-    "history": 1_102,
+    "history": 1_074,
     "hooks": 1_489,
     "hosts": 1_612,
     "jobfile": 3_181,
     "kubernetes": 917,
     "launcher": 5_858,
-    "maintenance": 1_099,
+    "maintenance": 1_066,
     "metrics": 2_084,
-    "other files": 350,
+    "other files": 330,
     "policies": 3_235,
     "report": 1_358,
     "schedule": 1_055,
-    "server": 3_816,
-    "shared histories": 1_851,
+    "server": 3_428,
+    "shared histories": 1_843,
     "simulate": 640,
     "slurm": 482,
     "sync": 1_106,
-    "values": 1_661,
-    "view": 2_075,
+    "values": 1_658,
+    "view": 2_073,
     "watch": 1_000,
     "worker": 1_643,
 }
@@ -130,7 +130,7 @@ class Loaded(NamedTuple):
 
 
 WALK_BUDGET = Walk(files=90, stops=330, returns=240)
-LOADED_BUDGET = Loaded(modules=159, lines=19_277)
+LOADED_BUDGET = Loaded(modules=156, lines=18_807)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

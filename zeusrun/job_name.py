@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from fnmatch import fnmatchcase
 
 # One path component, never "..", in characters that every file system and terminal can show.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -34,8 +33,3 @@ def check_job_name(name: str) -> str:
 def is_job_pattern(text: str) -> bool:
     """Whether a text is the name of a job, or a pattern of names, such as ``team-*``."""
     return _PATTERN.fullmatch(text) is not None
-
-
-def is_covered(name: str, patterns: str) -> bool:
-    """Whether one of several patterns, as in ``team-*, digits``, covers the name of a job."""
-    return any(fnmatchcase(name, each) for each in patterns.split(", "))

@@ -11,7 +11,6 @@ from zeusrun.analysis.curves import (
     amount_in,
     build_curves,
     build_noise,
-    counts_reports,
     curve_in,
     curve_unit,
     left_out_text,
@@ -115,11 +114,3 @@ def test_a_run_took_the_samples_up_to_its_target_else_all():
     assert curve_in(reached, "samples") == reached.by_samples
     assert amount_in(replace(reached, samples=None), "samples") is None
     assert amount_in(WHOLE, "epochs") == 3
-
-
-def test_epochs_beyond_the_most_are_no_numbers_of_reports():
-    """A loop of the script's own may be longer than ``max_epochs``."""
-    long = replace(WHOLE, max_epochs=1)
-    assert not counts_reports(long)
-    assert counts_reports(replace(WHOLE, by_reports=True))
-    assert not counts_reports(replace(run_by_samples(1, 32), by_reports=True))

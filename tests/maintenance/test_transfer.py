@@ -21,9 +21,7 @@ from zeusrun.history.registry import open_named
 from zeusrun.history.shared.store import SharedHistory
 from zeusrun.history.sql.store import SqlHistory
 from zeusrun.history.tinydb.store import TinyDBHistory
-from zeusrun.launcher.rundir.layout import RunPaths, create_run
-from zeusrun.launcher.rundir.ownership import find_own
-from zeusrun.maintenance.transfer import rename_job, transfer
+from zeusrun.maintenance.transfer import transfer
 from zeusrun.trial import TrialStatus
 
 
@@ -230,77 +228,3 @@ def test_the_verb_copies_there_and_back(cli, record, sqlite_url, monkeypatch, ze
         assert json.loads(cli("history", "job", "--export", "--json")[1])[0]["known"] == 1
         assert cli("history", "--import", "--export")[0] == 2
         assert cli("history", "--import", "--last", "3")[0] == 2
-
-
-def add_runs(local, home, job="job", count=8, host=None):
-    """Store runs with run directories: two volumes, and the newest runs in the main file."""
-    runs = []
-    for number in range(1, count + 1):
-        paths = create_run(home, job, f"{job}-{number}-1")
-        (paths.logs / "rank0.log").write_text(f"run {number}")
-        trial = build_trial(number, job=job, run_dir=str(paths.run_dir), host=host)
-        trial = trial.finish(REACHED)
-        paths.trial.write_text(json.dumps({"version": 1, **trial.to_json()}))
-        local.add([trial])
-        runs.append(trial)
-    return runs
-
-
-def test_a_renamed_job_has_its_runs_and_their_files_under_the_new_name(local, home):
-    before = add_runs(local, home)
-    assert rename_job(local, home, "job", "nightly") == 8
-    assert local.jobs() == ["nightly"]
-    assert not (home / "runs" / "job").exists()
-    after = local.trials("nightly")
-    for old, new in zip(before, after, strict=True):
-        number = old.recurrence
-        assert new == replace(old, job="nightly", trial=f"nightly-{number}-1", run_dir=new.run_dir)
-        paths = find_own(home, new)
-        assert (paths.logs / "rank0.log").read_text() == f"run {number}"
-        assert json.loads(paths.trial.read_text())["trial"] == new.trial
-    local.add([build_trial(9, job="nightly").finish(REACHED)])
-    assert local.trials("job") == []
-
-
-@pytest.mark.parametrize("host", [None, "node7"])
-def test_a_rename_that_was_cut_short_can_be_repeated(local, home, monkeypatch, host):
-    add_runs(local, home, host=host)
-    add, cut = local.add, [OSError("no space"), None]
-
-    def fail(trials):
-        if (error := cut.pop(0)) is not None:
-            raise error
-        return add(trials)
-
-    monkeypatch.setattr(local, "add", fail)
-    with pytest.raises(OSError, match="no space"):
-        rename_job(local, home, "job", "nightly")
-    assert len(local.trials("job")) == 8
-    assert rename_job(local, home, "job", "nightly") == 8
-    for trial in local.trials("nightly"):
-        assert find_own(home, trial).run_dir == home / "runs" / "nightly" / trial.trial
-        assert find_own(home, trial).logs.is_dir()
-
-
-def test_a_rename_joins_no_histories_and_moves_nothing_that_runs(local, home):
-    (run,) = add_runs(local, home, count=1)
-    add_runs(local, home, job="other", count=1)
-    with pytest.raises(UsageError, match="other has runs of its own"):
-        rename_job(local, home, "job", "other")
-    begin(local, build_trial(2))
-    with pytest.raises(UsageError, match="job-2-1 has not ended; rename job after its end"):
-        rename_job(local, home, "job", "nightly")
-    assert local.find("job-1-1") == run
-    assert find_own(home, run) == RunPaths(home / "runs" / "job" / "job-1-1")
-    assert local.jobs() == ["job", "other"]
-
-
-def test_a_job_that_has_the_new_name_already_is_told_so_at_once(local, home):
-    with pytest.raises(UsageError, match="the job is already called job"):
-        rename_job(local, home, "job", "job")
-
-
-def test_a_shared_history_is_not_renamed(shared, home):
-    shared.add([build_trial(1).finish(REACHED)])
-    with pytest.raises(UsageError, match="--rename changes zeusrun's own history"):
-        rename_job(shared, home, "job", "nightly")

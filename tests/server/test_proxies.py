@@ -13,7 +13,6 @@ import subprocess
 import threading
 import time
 from contextlib import closing
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
@@ -167,93 +166,6 @@ def test_all_of_it_works_behind_nginx_under_a_path(behind_nginx, logged, tmp_pat
         assert "job" in page
         assert 'href="/' not in page  # every address is relative
     assert f"begin job-1-1: token {token.split('_')[1]} from 127.0.0.1" in logged
-
-
-FORGED = {"X-Forwarded-User": "alice@example.org", "X-Forwarded-Groups": "ops"}
-PEOPLE = {
-    "path_prefix": "/zeusrun",
-    "auth_header": "X-Forwarded-User",
-    "groups_header": "X-Forwarded-Groups",
-    "people": {"alice@example.org": "*", "@ops": "*", "bob@example.org": "team-*"},
-}
-SIGNED_IN = {"Cookie": "_oauth2_proxy=bob"}
-
-
-def test_nginx_lets_no_client_say_who_it_is(start, certificate, tmp_path):
-    server = start(**PEOPLE)
-    with through_nginx(server, certificate, tmp_path, CONFIGURATION.read_text()) as https:
-        spellings = {**FORGED, "x-forwarded-USER": "alice@example.org", "X_Forwarded_User": "alice"}
-        for name, value in spellings.items():
-            assert https.ask("GET", "/zeusrun/api/v1/jobs", **{name: value})[0] == 401
-            assert https.ask("GET", "/zeusrun/", **{name: value})[0] == 401
-    assert server.get("/api/v1/jobs", **FORGED).status == 200  # nginx's own address would do
-
-
-class SignIn(BaseHTTPRequestHandler):
-    """What nginx asks of oauth2-proxy: whose session a cookie is, and the page to sign in."""
-
-    def do_GET(self):
-        is_bob = self.path == "/oauth2/auth" and "_oauth2_proxy=bob" in self.headers.get("Cookie")
-        self.send_response(202 if is_bob else 401 if self.path == "/oauth2/auth" else 302)
-        if is_bob:
-            self.send_header("X-Auth-Request-Email", "bob@example.org")
-        self.send_header("Location", f"https://accounts.example.org?for={self.path}")
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, *_arguments):
-        """Print nothing."""
-
-
-@pytest.fixture
-def behind_oauth2(start, certificate, tmp_path):
-    """A server on which people sign in by the example in our configuration."""
-    server = start(**PEOPLE)
-    with ThreadingHTTPServer(("127.0.0.1", 0), SignIn) as oauth2:
-        thread = threading.Thread(target=oauth2.serve_forever)
-        thread.start()
-        ours = re.sub(r"^    #(?! \w)", "    ", CONFIGURATION.read_text(), flags=re.MULTILINE)
-        assert ours.count("127.0.0.1:4180") == 2
-        ours = ours.replace("127.0.0.1:4180", f"127.0.0.1:{oauth2.server_port}")
-        with through_nginx(server, certificate, tmp_path, ours) as https:
-            yield server, https
-        oauth2.shutdown()
-        thread.join()
-
-
-def test_people_sign_in_at_oauth2_proxy_as_our_configuration_shows(behind_oauth2):
-    server, https = behind_oauth2
-    token = server.create_token()
-    for job in ("team-a", "digits"):
-        server.begin(build_trial(job=job), token)
-    for own in (SIGNED_IN, {**SIGNED_IN, **FORGED}):
-        status, _, page = https.ask("GET", "/zeusrun/", **own)
-        assert (status, b">bob@example.org<" in page) == (200, True)
-        assert (b"team-a" in page, b"digits" in page) == (True, False)
-        assert https.ask("GET", "/zeusrun/job/team-a", **own)[0] == 200
-        assert https.ask("GET", "/zeusrun/job/digits", **own)[0] == 404
-        assert https.ask("GET", "/zeusrun/version?job=team-a", **own)[0] == 200
-    for own in ({"Cookie": "x=y"}, {"Cookie": "x=y", **FORGED}):
-        status, headers, _ = https.ask("GET", "/zeusrun/job/team-a", **own)
-        place = "https://accounts.example.org?for=/oauth2/start?rd=/zeusrun/job/team-a"
-        assert (status, headers["location"]) == (302, place)
-    for own in (SIGNED_IN, FORGED):  # machines do not sign in, they have tokens
-        assert https.ask("GET", "/zeusrun/api/v1/jobs", **own)[0] == 401
-        assert https.ask("GET", "/zeusrun/api/v1/jobs", token=token, **own)[0] == 200
-    assert https.ask("GET", f"/zeusrun/zeus/{token}/jobs/batch_size?job_id=a")[0] == 400
-    assert https.ask("GET", "/zeusrun/static/page.css")[0] == 200
-
-
-def test_every_page_is_behind_the_sign_in_of_our_configuration(shared_server):
-    from zeusrun.history.sql.store import SqlHistory
-    from zeusrun.server.pages.router import build_router
-
-    behind = re.search(r"location ~ (\S+) \{", CONFIGURATION.read_text())[1]
-    with closing(SqlHistory(shared_server.settings.database_url)) as history:
-        paths = [route.path for route in build_router(history).routes]
-    assert "/job/{job}" in paths
-    for path in paths:
-        assert path.startswith("/static/") != bool(re.search(behind, f"/zeusrun{path}")), path
 
 
 def test_a_launcher_works_over_https_behind_nginx(behind_nginx, certificate, monkeypatch):

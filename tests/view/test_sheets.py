@@ -13,7 +13,7 @@ from tests.view.test_tables import render, widest
 from zeusrun.metrics.progress import TrainingSummary
 from zeusrun.metrics.seen import Seen
 from zeusrun.trial import CurvePoint, Interruption
-from zeusrun.view.sheets import metrics_table, trial_sheet, undisturbed_text
+from zeusrun.view.sheets import metrics_table, trial_rows, trial_sheet, undisturbed_text
 
 TWICE = (Interruption(7.0, 1), Interruption(100.0, 2))
 IN_ALL = tuple(Interruption(time_s, n) for n, time_s in enumerate((1.0, 6.0, 50.0, 106.0)))
@@ -76,6 +76,17 @@ def test_the_second_cost_follows_the_first_within_80_columns():
     assert lines[at].split()[:3] == ["cost", "1.10", "kJ"]
     assert lines[at + 1].split()[:3] == ["200", "J", "without"]
     assert widest("\n".join(lines)) <= 80
+
+
+def test_a_run_is_counted_in_reports_only_if_nothing_else_says_how_far_it_went():
+    long = dataclasses.replace(trial(1, epochs=3), max_epochs=1)  # by a loop of the script's own
+    for own, name in (
+        (long, "epochs"),
+        (dataclasses.replace(long, by_reports=True), "reports"),
+        (dataclasses.replace(run_by_samples(1, 32), by_reports=True), "samples"),
+    ):
+        names = [label for label, _ in trial_rows(own)]
+        assert [each for each in ("epochs", "reports", "samples") if each in names] == [name]
 
 
 def test_a_run_that_reports_within_epochs_is_shown_with_samples_and_its_whole_curve():

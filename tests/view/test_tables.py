@@ -29,9 +29,9 @@ from zeusrun.trial.values import NoisePoint, WorldChange
 from zeusrun.view.belief import Belief, fold
 from zeusrun.view.console import PlainConsole
 from zeusrun.view.explain import explain_table
-from zeusrun.view.sheets import limit_text, trial_sheet
+from zeusrun.view.sheets import trial_sheet
 from zeusrun.view.tables import history_table, net_lines, plan_sheet, status_table
-from zeusrun.view.units import UNKNOWN
+from zeusrun.view.units import UNKNOWN, limit_text
 
 LONG_JOB = "a-recurring-job-with-a-name-that-goes-on-and-on-for-far-more-than-eighty-columns-in-all"
 ERROR = "Traceback:\n" + "  a line that goes on" * 9 + "\nValueError"

@@ -55,11 +55,6 @@ def _samples(trial: Trial) -> int:
     return trial.whole_samples or round(whole * epochs_of(trial.curve))
 
 
-def counts_reports(trial: Trial) -> bool:
-    """Whether only the number of its reports says how far a run went."""
-    return trial.by_reports and not trial.by_samples
-
-
 def left_out_text(trials: Iterable[Trial], unit: CurveUnit) -> str:
     """Return which of some runs with a curve cannot be drawn against a unit; "" if all can."""
     count = sum(bool(trial.curve) and not curve_in(trial, unit) for trial in trials)

@@ -9,7 +9,6 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from zeusrun.analysis.amounts import MOST, group_by, median_known
-from zeusrun.analysis.curves import amount_in, curve_unit
 from zeusrun.bandit.problem import RUN_SD, RUN_SD_WEIGHT, finite_exp
 from zeusrun.bandit.proof import as_undisturbed, is_resized, prove
 from zeusrun.cost import energy_text
@@ -151,6 +150,8 @@ def usual_cost_j(earlier: Sequence[Trial], trial: Trial) -> float | None:
 
     Where it reports within epochs, its samples.
     """
+    from zeusrun.analysis.curves import amount_in, curve_unit  # noqa: PLC0415 - few runs need it
+
     own, unit = conditions(trial), curve_unit([trial])
     known = [
         cost_j / amount

@@ -167,7 +167,7 @@ def _find_other_name(history: History, spec: JobSpec) -> str | None:
     other = max(found, key=lambda trial: trial.started_at).job
     return (
         f"no history of the name {spec.name}; {other} has the same script. If it is the same job, "
-        f"write  name: {other}, or first: zeusrun history --rename {other} A-NAME-WITHOUT-RUNS"
+        f"write  name: {other}"
     )
 
 

@@ -62,10 +62,6 @@ def history(
     unforget: Annotated[
         str | None, Option(metavar="TRIAL", help="Learn from a forgotten run again.")
     ] = None,
-    rename: Annotated[
-        tuple[str, str] | None,
-        Option(metavar="OLD NEW", help="Give a job another name, with its runs."),
-    ] = None,
     import_: Annotated[
         bool, Option("--import", help="Copy this machine's runs into the shared history.")
     ] = False,
@@ -77,10 +73,6 @@ def history(
     home, store = options.open_home(job, forget, unforget)
     showing = last or as_csv or total
     alone = not (showing or forget or unforget or (import_ and export))
-    if rename is not None:
-        alone = alone and not (job or import_ or export or as_json)
-        _rename(home, store, *rename, alone=alone)
-        return
     if import_ or export:
         _transfer(home, store, job, to_shared=import_, alone=alone, as_json=as_json)
         return
@@ -138,17 +130,6 @@ def _transfer(
     )
     shown = "\n".join(each.describe() for each in done) or "there are no runs to copy"
     options.answer([vars(each) for each in done], shown, as_json=as_json)
-
-
-def _rename(home: Path, store: History, job: str, name: str, *, alone: bool) -> None:
-    """Give a job another name."""
-    if not alone:
-        raise UsageError("--rename takes two names, OLD and NEW, and no other option")
-    from zeusrun.maintenance.transfer import rename_job  # noqa: PLC0415 - few need it
-
-    count = rename_job(store, home, options.known_job(store, job), name)
-    runs = "1 run" if count == 1 else f"{count} runs"
-    typer.echo(f"{job} is now {name}, with its {runs}; write  name: {name}  in its job file")
 
 
 def _mark(

@@ -16,7 +16,6 @@ from typer import Argument, Option
 from zeusrun.commands.options import AsJson, answer
 from zeusrun.errors import UsageError
 from zeusrun.files.home import trusted_home
-from zeusrun.history.http.address import is_loopback
 from zeusrun.history.registry import HISTORY_VARIABLE
 from zeusrun.job_name import is_job_pattern
 from zeusrun.jobfile.validators import duration_s
@@ -26,15 +25,11 @@ from zeusrun.view.export import print_json
 from zeusrun.view.upkeep import token_json, tokens_table, until
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Iterator
 
     from zeusrun.history.sql.store import SqlHistory
     from zeusrun.server.run import Listening
-    from zeusrun.server.settings import ServerSettings
 
-_LIBRARIES = ("fastapi", "sqlalchemy", "uvicorn")
-_CREATE = "zeusrun token create --job '*' --write"
-_UNKNOWN = "ADDRESS"
 _LEAST_S = 60.0  # that a token lasts
 DatabaseUrl = Annotated[
     str | None,
@@ -48,52 +43,47 @@ DatabaseUrl = Annotated[
 
 def serve(
     *,
-    host: Annotated[str | None, Option(help="Address to listen on; by default 127.0.0.1.")] = None,
-    port: Annotated[int | None, Option(help="Port to listen on; by default 8787.")] = None,
+    host: Annotated[str, Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, Option(help="Port to listen on.", min=0, max=65535)] = 8787,
     database_url: DatabaseUrl = None,
-    workers: Annotated[int | None, Option(metavar="N", help="Processes; by default 1.")] = None,
+    workers: Annotated[int, Option(metavar="N", help="Processes.", min=1, max=64)] = 1,
     path_prefix: Annotated[
-        str | None, Option(metavar="/PATH", help="The path of the server behind a proxy.")
-    ] = None,
+        str, Option(metavar="/PATH", help="The path of the server behind a proxy.")
+    ] = "",
     ssl_certfile: Annotated[
         str | None, Option(metavar="FILE", help="Certificate, for HTTPS.")
     ] = None,
     ssl_keyfile: Annotated[str | None, Option(metavar="FILE", help="Its private key.")] = None,
     require_token: Annotated[
-        bool | None,
+        bool,
         Option("--require-token", help="Answer nobody without a token, even before one exists."),
-    ] = None,
+    ] = False,
     insecure: Annotated[
-        bool | None,
+        bool,
         Option("--insecure", help="Listen to other machines without HTTPS, or without tokens."),
-    ] = None,
+    ] = False,
     trusted_proxies: Annotated[
-        str | None,
-        Option(
-            metavar="ADDRESSES",
-            help="Proxies whose X-Forwarded-For is believed; by default 127.0.0.1.",
-        ),
-    ] = None,
-    access_log: Annotated[bool | None, Option("--access-log", help="Log every request.")] = None,
+        str, Option(metavar="ADDRESSES", help="Proxies whose X-Forwarded-For is believed.")
+    ] = "127.0.0.1",
+    access_log: Annotated[bool, Option("--access-log", help="Log every request.")] = False,
 ) -> None:
-    """Serve one history to many machines, with a page to look at it.
-
-    Settings can also be set in server.yaml in ZEUSRUN_HOME. The page on the server in the docs has
-    all of them.
-    """
-    given = {name: value for name, value in locals().items() if value is not None}
+    """Serve one history to many machines, with a page to look at it."""
+    given = locals()
     typer.echo("zeusrun serve: starting", err=True)  # the imports below take a second
-    settings = server_settings(given)
+    check_extra("a server", "server", "fastapi", "sqlalchemy", "uvicorn")
     from zeusrun.history.sql.engine import describe, parse_url  # noqa: PLC0415 - as above
+    from zeusrun.server.settings import ServerSettings, find_database  # noqa: PLC0415 - as above
 
-    where = describe(parse_url(settings.database_url))
-    typer.echo(f"zeusrun serve: opening the database {where}", err=True)
+    url = find_database(trusted_home(os.environ), os.environ, database_url)
+    settings = ServerSettings(**{**given, "database_url": url})
+    typer.echo(f"zeusrun serve: opening the database {describe(parse_url(url))}", err=True)
     from zeusrun.server.run import listen, run  # noqa: PLC0415 - as above
 
     listening = listen(settings)
-    given_url = database_url or ""
-    shown = f" --database-url {quote(given_url)}" if hide_password(given_url) == given_url else ""
-    typer.echo(_describe(listening, _CREATE + shown * bool(given_url)))
+    create = "zeusrun token create --job '*' --write"
+    if database_url and hide_password(database_url) == database_url:
+        create += f" --database-url {quote(database_url)}"
+    typer.echo(_describe(listening, create))
     run(listening)
 
 
@@ -107,51 +97,33 @@ def _describe(listening: Listening, create: str) -> str:
         tokens = "none needed: everybody who reaches this server can change all histories"
     else:
         tokens = f"none needed on this machine; to connect another one, run here: {create}"
-    settings, people = listening.settings, ""
-    if settings.auth_header is not None:
-        count = len(settings.people)
-        entries = f"{count} {'entry' if count == 1 else 'entries'}"
-        people = f"  people    by {settings.auth_header} of {settings.trusted_proxies}; {entries}\n"
     return (
         f"zeusrun serves {listening.url}\n"
         f"  page      {listening.url}/\n"
         f"  a job     history: {listening.url}   in its job file, or {HISTORY_VARIABLE}\n"
         f"  tokens    {tokens}\n"
-        f"{people}"
         f"  database  {listening.database}{', a new, empty history' * listening.is_new}\n"
         "Ctrl-C stops it."
     )
 
 
-def server_settings(
-    given: Mapping[str, object], needs: Collection[str] = _LIBRARIES
-) -> ServerSettings:
-    """Return the settings of a server; ``given`` are those of flags, ``needs`` libraries.
-
-    Raises:
-        UsageError: If what a server needs is not installed, or a flag is not usable.
-        JobFileError: If ``server.yaml`` is not usable.
-    """
-    check_extra("a server", "server", *needs)
-    from zeusrun.server.settings import load_settings  # noqa: PLC0415 - takes 60 ms
-
-    return load_settings(trusted_home(os.environ), os.environ, given)
-
-
 @contextlib.contextmanager
-def opened_database(url: str | None, *, ready: bool = False) -> Iterator[tuple[SqlHistory, str]]:
+def opened_database(given: str | None, *, ready: bool = False) -> Iterator[tuple[SqlHistory, str]]:
     """Open the database of a server; also return its name, for messages.
 
-    ``ready``: raise ``HistoryError`` unless it exists and has the tables of this zeusrun.
+    ``given`` is the URL of an option. ``ready``: raise ``HistoryError`` unless the database exists
+    and has the tables of this zeusrun.
     """
-    settings = server_settings({"database_url": url}, needs=("sqlalchemy",))
-    from zeusrun.history.sql import engine  # noqa: PLC0415 - an extra
+    check_extra("a server", "server", "sqlalchemy")
+    from zeusrun.history.sql.engine import describe  # noqa: PLC0415 - an extra
     from zeusrun.history.sql.store import SqlHistory  # noqa: PLC0415 - an extra
+    from zeusrun.server.settings import find_database  # noqa: PLC0415 - an extra
 
-    with contextlib.closing(SqlHistory(settings.database_url)) as history:
+    url = find_database(trusted_home(os.environ), os.environ, given)
+    with contextlib.closing(SqlHistory(url)) as history:
         if ready:
             history.identify()
-        yield history, engine.describe(history.engine.url)
+        yield history, describe(history.engine.url)
 
 
 def create_database(*, database_url: DatabaseUrl = None) -> None:
@@ -225,8 +197,7 @@ def new_token(
             note=note,
         )
         code = None if token.for_zeus else tokens.create_code(history.engine, token.id)
-    address = _find_address(database_url)
-    connect = None if code is None else f"zeusrun connect {address} {code}"
+    connect = None if code is None else f"zeusrun connect ADDRESS {code}"
     if as_json:
         print_json({**token_json(token), "secret": text, "connect": connect})
         return
@@ -237,24 +208,14 @@ def new_token(
         "It gets a token of its own with the same rights. Or: export ZEUSRUN_TOKEN=TOKEN"
     )
     if token.for_zeus:
-        how = f'Zeus\'s clients have it in their address: server_url="{address}/zeus/TOKEN"'
-    hint = "If that machine reaches the server at another address, as by a proxy, use that"
-    if address == _UNKNOWN:
-        hint = "Replace ADDRESS by the address of the server, such as https://zeus.example.org"
+        how = 'Zeus\'s clients have it in their address: server_url="ADDRESS/zeus/TOKEN"'
     typer.echo(
         f"Token {token.id} {may[token.may]} {jobs}, {until(token)}, on the server of {where}. "
-        f"It is shown only now.\n{how}\n{hint}",
+        f"It is shown only now.\n{how}\n"
+        "Replace ADDRESS by the address of the server, such as https://zeus.example.org",
         err=True,
     )
     typer.echo(text)
-
-
-def _find_address(database_url: str | None) -> str:
-    """Return the address of the server, if its settings say one that others can reach."""
-    settings = server_settings({"database_url": database_url}, needs=())
-    if is_loopback(settings.host) or not settings.port:
-        return _UNKNOWN
-    return settings.build_url(settings.host, settings.port)
 
 
 def list_(*, database_url: DatabaseUrl = None, as_json: AsJson = False) -> None:

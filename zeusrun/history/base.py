@@ -9,7 +9,7 @@ from zeusrun.errors import HistoryError, UsageError
 from zeusrun.history.turns import Turn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from zeusrun.trial import Outcome, Trial
@@ -250,17 +250,6 @@ class History(Protocol):
     def restore(self, job: str, found: Sequence[Trial]) -> Restoration:
         """Add what run directories contain and the history lacks; ``found`` are their trials."""
         raise UsageError("--restore rebuilds zeusrun's own history; unset ZEUSRUN_HISTORY")
-
-    def rename(self, job: str, name: str, move: Callable[[Trial], Trial]) -> int:
-        """Give a job another name, under which there are no other runs; return how many moved.
-
-        ``move`` returns a trial under the new name, after it has moved the files of the run. A
-        rename that was cut short can be repeated.
-        """
-        raise UsageError(
-            "--rename changes zeusrun's own history, and not one that others use or a plugin "
-            f"stores; nothing was changed. Write  name: {job}  to go on with the history of {job}"
-        )
 
     def tell(self, text: str) -> None:
         """Show a sentence to the user once, if the history was opened with a way to do so."""

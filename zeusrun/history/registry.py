@@ -315,7 +315,3 @@ class JobHistories(History):
     def restore(self, job: str, found: Sequence[Trial]) -> Restoration:
         """See ``History.restore``."""
         return self._of(job).restore(job, found)
-
-    def rename(self, job: str, name: str, move: Callable[[Trial], Trial]) -> int:
-        """See ``History.rename``."""
-        return self._of(job).rename(job, name, move)

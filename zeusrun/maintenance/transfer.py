@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from zeusrun.errors import HistoryError, UsageError, list_known, writes_to
-from zeusrun.files.home import runs_directory
-from zeusrun.files.private import make_folder
+from zeusrun.errors import HistoryError, UsageError, list_known
 from zeusrun.history import rules
 from zeusrun.history.registry import HISTORY_VARIABLE
 from zeusrun.history.tinydb.store import TinyDBHistory
-from zeusrun.job_name import check_job_name
-from zeusrun.launcher.rundir.layout import RunPaths, read_record, write_record
-from zeusrun.launcher.rundir.ownership import find_own
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from zeusrun.history.base import History
-    from zeusrun.trial import Trial
 
 
 @dataclass(frozen=True)
@@ -72,41 +65,6 @@ def transfer(
             raise UsageError(f"there is no job called {job!r}; {list_known(job, names)}")
         names = [job]
     return [_copy(local, history, name, to_shared=to_shared) for name in names]
-
-
-def rename_job(history: History, home: Path, job: str, name: str) -> int:
-    """Give a job another name: its history and its run directories; return how many runs it has.
-
-    Raises:
-        UsageError: If the history is shared, a run has not ended, or the new name has runs.
-    """
-
-    def move(trial: Trial) -> Trial:
-        named = f"{name}-{trial.recurrence}-{trial.attempt}"
-        moved, paths = replace(trial, job=name, trial=named), find_own(home, trial)
-        target = runs_directory(home, name) / named
-        record = read_record(RunPaths(target))
-        if paths is None and (record is None or record.uuid != trial.uuid):
-            return moved  # a run of another machine, not one whose move was interrupted
-        moved = replace(moved, run_dir=str(target))
-        with writes_to(target):
-            make_folder(target.parent)
-            if paths is not None:
-                paths.run_dir.rename(target)
-            if target.exists():
-                write_record(RunPaths(target), moved)
-        return moved
-
-    try:
-        check_job_name(name)
-    except ValueError as error:
-        raise UsageError(f"the new name {error}") from None
-    if name == job:  # two locks of one file would wait for each other
-        raise UsageError(f"the job is already called {job}; name another one")
-    count = history.rename(job, name, move)
-    with suppress(OSError):  # what is left there is not of a run
-        runs_directory(home, job).rmdir()
-    return count
 
 
 def _copy(local: History, shared: History, job: str, *, to_shared: bool) -> Transferred:

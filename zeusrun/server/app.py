@@ -28,10 +28,9 @@ from zeusrun.history.sql import survey
 from zeusrun.history.sql.store import SqlHistory
 from zeusrun.server import api
 from zeusrun.server.auth import Authentication, BoundedBodies, KnownTokens, access_of
-from zeusrun.server.login import build_login_router
-from zeusrun.server.pages.reports import build_total
+from zeusrun.server.pages.reports import build_total, read_live
+from zeusrun.server.pages.router import build_login_router
 from zeusrun.server.pages.router import build_router as build_pages_router
-from zeusrun.server.pages.runs import read_live
 from zeusrun.server.refusals import LOG, Refusal, answer_error, answer_invalid
 from zeusrun.server.zeus.routes import build_router as build_zeus_router
 from zeusrun.trial import EnergySource, TrialStatus

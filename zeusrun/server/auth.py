@@ -1,8 +1,7 @@
 """Who sends a request, what it may read and write, and how large and how frequent it may be.
 
 A token comes in the header ``Authorization``, in the page's cookie or, as Zeus's clients send no
-header, in the path: ``/zeus/<token>/jobs`` is ``/jobs`` with that token. ``people.py`` finds those
-whom a proxy has signed in.
+header, in the path: ``/zeus/<token>/jobs`` is ``/jobs`` with that token.
 
 Proxies and uvicorn limit the rest: the rate of requests, their number, and slow clients.
 """
@@ -13,6 +12,7 @@ import re
 import time
 from collections import OrderedDict
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, cast
 from urllib.parse import quote
 
@@ -22,8 +22,6 @@ from starlette.requests import HTTPConnection
 from zeusrun.errors import HistoryError
 from zeusrun.history.http.address import is_loopback
 from zeusrun.history.sql.tokens import find_token, list_tokens, mark_used
-from zeusrun.job_name import is_covered
-from zeusrun.server.people import People
 from zeusrun.server.refusals import LOG, OF_ZEUS, Refusal, overloaded, refusal_of
 
 if TYPE_CHECKING:
@@ -57,12 +55,11 @@ class Access:
     """What a request may do; without tokens, everything.
 
     Attributes:
-        jobs: Patterns for the names of jobs, such as ``team-*`` or ``team-*, digits``.
+        jobs: A pattern for the names of jobs, such as ``team-*``.
         can_write: Whether it may change their histories, too.
         token: The id of its token; ``None`` without one.
         client: The address that it comes from.
         by_cookie: Whether the token came in the page's cookie.
-        person: Who sends it, if a proxy has signed them in; they only read.
     """
 
     jobs: str = "*"
@@ -70,43 +67,25 @@ class Access:
     token: str | None = None
     client: str | None = None
     by_cookie: bool = False
-    person: str | None = None
-
-    @property
-    def sender(self) -> str:
-        """Who sends the request, for the log."""
-        who = f"token {self.token or 'none'}" if self.person is None else f"person {self.person}"
-        return f"{who} from {self.client}"
 
     def covers(self, job: str) -> bool:
         """Whether the request may read about a job."""
-        return is_covered(job, self.jobs)
+        return fnmatchcase(job, self.jobs)
 
     def check_read(self, job: str | None) -> None:
         """Raise ``Refusal`` if the request may not read about a job; ``None``: any."""
         if job is not None and not self.covers(job):
-            may, but = "this token is for", "not for"
-            if self.person is not None:
-                may, but = f"{self.person} may read", "not"
-            raise self._forbid(f"{may} jobs called {self.jobs}, {but} {job}")
+            raise _forbidden(f"this token is for jobs called {self.jobs}, not for {job}")
 
     def check_write(self, job: str | None = None) -> None:
         """Raise ``Refusal`` if the request may not change a job; ``None``: what is of no job."""
         self.check_read(job)
         if not self.can_write:
-            what = "this token may only read; a change needs one made with --write"
-            if self.person is not None:
-                what = "people may only read; a change needs a token"
-            raise self._forbid(what)
-
-    def _forbid(self, why: str) -> Refusal:
-        if self.person is not None:
-            LOG.info("refused: %s: %s", self.sender, why)
-        return Refusal(403, "forbidden", why)
+            raise _forbidden("this token may only read; a change needs one made with --write")
 
     def log(self, action: str, subject: str) -> None:
         """Log a change: who has made which."""
-        LOG.info("%s %s: %s", action, subject, self.sender)
+        LOG.info("%s %s: token %s from %s", action, subject, self.token or "none", self.client)
 
 
 def access_of(request: HTTPConnection) -> Access:
@@ -161,7 +140,6 @@ class Authentication:
     def __init__(self, app: ASGIApp, tokens: KnownTokens, settings: ServerSettings) -> None:
         self._app, self._tokens, self._settings = app, tokens, settings
         self.guesses = Guesses()
-        self._people = People(settings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -200,10 +178,6 @@ class Authentication:
                 raise Refusal(404, "unknown", "only Zeus's routes are under /zeus/<token>")
             whole = self._settings.path_prefix + path
             scope = {**scope, "path": whole, "raw_path": whole.encode()}
-        person = None if in_path or _bearer(request.headers) else self._people.find(request)
-        if person is not None:
-            access = Access(person.jobs, can_write=False, client=client, person=person.name)
-            return {**scope, _ACCESS: access}
         # A link on another site can make a browser send a GET, and a GET of Zeus's begins a run.
         by_page = (reads and OF_ZEUS not in scope) or _CANCEL.fullmatch(path)
         cookie = request.cookies.get(COOKIE) if by_page else None
@@ -248,7 +222,7 @@ class Authentication:
             ended = "has" if token.state == "expired" else "was"
             raise _needs_token(f"the token {token.id} {ended} {token.state}")
         if token.for_zeus and not ZEUS_ROUTES.fullmatch(path):
-            raise Refusal(403, "forbidden", _FOR_ZEUS)
+            raise _forbidden(_FOR_ZEUS)
         return Access(token.jobs, token.can_write, token.id, client)
 
 
@@ -265,7 +239,7 @@ def check_origin(headers: Headers) -> None:
     origin = headers.get("origin")
     foreign = origin is not None and origin.partition("://")[2] != headers.get("host")
     if foreign or site not in {"none", "same-origin"}:
-        raise Refusal(403, "forbidden", "a page of another site may not send this")
+        raise _forbidden("a page of another site may not send this")
 
 
 def is_local(request: HTTPConnection) -> bool:
@@ -290,6 +264,10 @@ def is_local(request: HTTPConnection) -> bool:
 def _bearer(headers: Headers) -> str | None:
     scheme, _, token = headers.get("authorization", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else None
+
+
+def _forbidden(why: str) -> Refusal:
+    return Refusal(403, "forbidden", why)
 
 
 def _needs_token(why: str) -> Refusal:

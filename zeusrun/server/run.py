@@ -26,7 +26,6 @@ from zeusrun.history.sql.store import SqlHistory
 from zeusrun.history.sql.tokens import list_tokens
 from zeusrun.redaction import MASK, hide_password
 from zeusrun.server.app import build_app
-from zeusrun.server.people import TrustedProxies
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -79,7 +78,11 @@ def listen(settings: ServerSettings) -> Listening:
         is_new = create_tables(history.engine)
         database = describe(history.engine.url)
         undone.pop_all()
-    url = settings.build_url(*listener.getsockname()[:2])
+    host, port = listener.getsockname()[:2]
+    if not host.strip("0.:"):  # it listens on all addresses
+        host = socket.gethostname()
+    scheme = "http" if settings.ssl_certfile is None else "https"
+    url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}{settings.path_prefix}"
     valid = sum(token.valid for token in tokens)
     return Listening(settings, listener, url, database, is_new, valid, needs_token)
 
@@ -110,7 +113,7 @@ def build_config(settings: ServerSettings) -> uvicorn.Config:
         lifespan="on",
         log_config=log_config(access_log=settings.access_log),
         access_log=settings.access_log,
-        proxy_headers=False,  # see TrustedProxies
+        forwarded_allow_ips=settings.trusted_proxies,
         server_header=False,
         backlog=_BACKLOG,
         limit_concurrency=_MAX_CONNECTIONS,
@@ -134,7 +137,7 @@ def _build_worker(settings: ServerSettings) -> ASGIApp:
             os.kill(os.getpid(), signal.SIGTERM)
 
         threading.Thread(target=end_with_parent, name="end-with-parent", daemon=True).start()
-    return TrustedProxies(build_app(settings), settings.trusted_proxies)
+    return build_app(settings)
 
 
 def _ignore(_signal: int, _frame: object) -> None:

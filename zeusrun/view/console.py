@@ -9,19 +9,34 @@ from typing import IO, TYPE_CHECKING, Any, cast
 
 from rich import box
 from rich.cells import cell_len
-from rich.console import Console
+from rich.console import Console, Group
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 from zeusrun.plain_text import plain_text
+from zeusrun.trial import TrialStatus, split_variant
+from zeusrun.view.units import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from rich.console import ConsoleOptions, RenderableType
 
+    from zeusrun.trial import Trial
+
 _LEAST_ROOM = 20
+STATUS_STYLES = {
+    TrialStatus.DISPATCHED: "cyan",
+    TrialStatus.REACHED: "green",
+    TrialStatus.MISSED: "yellow",
+    TrialStatus.STOPPED: "yellow",
+    TrialStatus.OOM: "red",
+    TrialStatus.FAILED: "red",
+    TrialStatus.CANCELLED: "dim",
+    TrialStatus.PREEMPTED: "dim",
+    TrialStatus.LOST: "red",
+}
 
 
 class PlainConsole(Console):
@@ -147,3 +162,19 @@ def plain_table(*names: str) -> Table:
 def warning_lines(texts: Iterable[str]) -> Labelled:
     """Return warnings, each on lines of its own."""
     return Labelled([(Text("!", style="yellow"), Text(text)) for text in texts], gap=1)
+
+
+def trial_head(trial: Trial) -> RenderableType:
+    """Return the choice and its reason, in two lines."""
+    rate = "" if trial.learning_rate is None else f" · learning rate {trial.learning_rate:g}"
+    ranks = plural(trial.world_size, "rank")
+    if trial.hosts:
+        ranks += f" on {plural(len(trial.hosts), 'host')}"
+    adapts, sync = split_variant(trial.variant)
+    variant = "" if adapts is None else f", adapted by {adapts}"
+    variant += "" if sync is None else f" · sync {sync}"
+    choice = f"  batch size {trial.global_batch_size}{variant}{rate} · {ranks}"
+    return Group(
+        Text.assemble((trial.trial, "bold"), choice),
+        Labelled([(Text(), Text(f"{trial.stage.value}: {trial.why}", style="dim"))]),
+    )

@@ -14,16 +14,13 @@ from rich.progress_bar import ProgressBar
 from rich.table import Column, Table
 from rich.text import Text
 
-from zeusrun.analysis.curves import amount_in, counts_reports
 from zeusrun.launcher import events
 from zeusrun.launcher.rundir.layout import has_checkpoint
 from zeusrun.plain_text import plain_log_line
 from zeusrun.trial import TrialStatus, counts_from_zero, rank_label
 from zeusrun.view import units
-from zeusrun.view.console import Labelled, warning_lines
-from zeusrun.view.sheets import limit_text, target_text
-from zeusrun.view.tables import STATUS_STYLES, trial_head
-from zeusrun.view.units import gradients_text, path_text
+from zeusrun.view.console import STATUS_STYLES, Labelled, trial_head, warning_lines
+from zeusrun.view.units import gradients_text, limit_text, path_text, target_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -211,9 +208,9 @@ def summary(trial: Trial, *, replaced: bool = False, saved: bool | None = True) 
     head = Text.assemble((trial.trial, "bold"), status, f"  {trial.reason}")
     took = f"  batch size {path_text(trial.batch_sizes, last=3) or trial.global_batch_size} · "
     if trial.by_samples:
-        took += f"{units.count(amount_in(trial, 'samples'))} samples"
+        took += f"{units.count(trial.samples)} samples"
     else:
-        what = "report" if counts_reports(trial) else "epoch"
+        what = "report" if trial.by_reports else "epoch"
         took += units.plural(trial.epochs, what) if trial.epochs else "no epoch"
     if trial.world_sizes:
         took += f" · {units.ranks_text(trial)}"

@@ -10,13 +10,11 @@ from rich.text import Text
 from zeusrun.analysis.amounts import time_after_target
 from zeusrun.analysis.curves import (
     amount_in,
-    counts_reports,
     curve_in,
     curve_unit,
 )
 from zeusrun.analysis.usual import usual_cost_j
 from zeusrun.bandit.proof import Doubt, as_undisturbed, is_resized, prove
-from zeusrun.target import describe_target
 from zeusrun.trial import split_variant
 from zeusrun.view import units
 from zeusrun.view.columns import Column, column_table
@@ -102,7 +100,7 @@ def trial_rows(
     cost = f"{units.energy(trial.cost_j)} (eta_knob {trial.eta_knob:g})"
     if trial.profiling_cost_j is not None:
         cost += f", {units.energy(trial.profiling_cost_j)} of it for trying power limits"
-    best = f"best {units.number(trial.best_metric, '.4g')}, {target_text(trial)}"
+    best = f"best {units.number(trial.best_metric, '.4g')}, {units.target_text(trial)}"
     path = units.path_text(trial.batch_sizes) or str(trial.global_batch_size)
     adapts, sync = split_variant(trial.variant)
     on = time_after_target(trial) is not None
@@ -120,7 +118,7 @@ def trial_rows(
         ("observed", observed_text(trial, sight)),
         ("chosen", f"{trial.stage.value}: {trial.why}"),
         ("learning rate", None if trial.learning_rate is None else f"{trial.learning_rate:g}"),
-        ("power limit", limit_text(trial) if trial.power_limit_w else None),
+        ("power limit", units.limit_text(trial) if trial.power_limit_w else None),
         ("device", device + (", shared with other programs" if trial.shared else "")),
         ("started", units.moment(trial.started_at)),
         ("start-up", units.duration(trial.startup_s)),
@@ -206,7 +204,7 @@ def seen_by(sight: TrainingSummary, metric: str) -> str:
 def sight_sheet(trial: Trial, sight: TrainingSummary, width: int) -> RenderableType:
     """Return every metric that a trial produced, with its source and its values."""
     table = metrics_table(sight, trial.metric, width)
-    head = Text.assemble((trial.trial, "bold"), f"  {trial.metric}, {target_text(trial)}")
+    head = Text.assemble((trial.trial, "bold"), f"  {trial.metric}, {units.target_text(trial)}")
     if sight.source is None:
         then = (
             "correct objective.metric or metrics.name" if sight.metrics else "see docs/metrics.md"
@@ -252,21 +250,9 @@ _METRIC_COLUMNS = (
 )
 
 
-def target_text(trial: Trial) -> str:
-    """Return the target of a trial, such as ``target ≥ 0.95``."""
-    return f"target {describe_target(trial.target, trial.mode)}"
-
-
-def limit_text(trial: Trial) -> str:
-    """Return the limit of a trial, such as ``150 W, 3 others tried``."""
-    others = {point.power_limit_w for point in trial.power_profile} - {trial.power_limit_w, None}
-    tried = f", {units.plural(len(others), 'other')} tried" if others else ""
-    return units.power(trial.power_limit_w) + tried
-
-
 def _length(trial: Trial) -> tuple[str, str]:
     """Return the row of epochs, or of samples where the metric is reported within epochs."""
-    if counts_reports(trial):
+    if trial.by_reports and not trial.by_samples:  # nothing else says how far it went
         return "reports", units.number(trial.epochs)
     to_target = " to the target" if time_after_target(trial) else ""
     if not trial.by_samples:

@@ -10,14 +10,13 @@ from rich.console import Group
 from rich.text import Text
 
 from zeusrun.analysis.amounts import group_by
-from zeusrun.analysis.curves import counts_reports
 from zeusrun.analysis.savings import find_savings
 from zeusrun.analysis.usual import describe_shifts
-from zeusrun.trial import EnergySource, TrialStatus, split_variant
+from zeusrun.trial import EnergySource
 from zeusrun.view import columns, units
 from zeusrun.view.claims import claim_against, claim_cost, claim_style, range_of
 from zeusrun.view.columns import Column, column_table
-from zeusrun.view.console import Labelled, warning_lines
+from zeusrun.view.console import STATUS_STYLES, Labelled, trial_head, warning_lines
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -27,19 +26,8 @@ if TYPE_CHECKING:
     from zeusrun.analysis.amounts import Savings, Total
     from zeusrun.launcher.queue.tickets import Ticket
     from zeusrun.launcher.rundir.layout import Live
-    from zeusrun.trial import Trial
+    from zeusrun.trial import Trial, TrialStatus
 
-STATUS_STYLES = {
-    TrialStatus.DISPATCHED: "cyan",
-    TrialStatus.REACHED: "green",
-    TrialStatus.MISSED: "yellow",
-    TrialStatus.STOPPED: "yellow",
-    TrialStatus.OOM: "red",
-    TrialStatus.FAILED: "red",
-    TrialStatus.CANCELLED: "dim",
-    TrialStatus.PREEMPTED: "dim",
-    TrialStatus.LOST: "red",
-}
 _SOURCE_NOTES = {
     EnergySource.INTEGRATED: "∫ integrated from sampled power",
     EnergySource.ESTIMATED: "~ estimated from CPU time",
@@ -90,22 +78,6 @@ def remarks(kept: Sequence[str]) -> Labelled:
     """Return remarks about past trials that are interpreted differently now."""
     texts = [Text(f"history: {text}", style="dim") for text in kept]
     return Labelled([(Text("·", style="dim"), text) for text in texts], gap=1)
-
-
-def trial_head(trial: Trial) -> RenderableType:
-    """Return the choice and its reason, in two lines."""
-    rate = "" if trial.learning_rate is None else f" · learning rate {trial.learning_rate:g}"
-    ranks = units.plural(trial.world_size, "rank")
-    if trial.hosts:
-        ranks += f" on {units.plural(len(trial.hosts), 'host')}"
-    adapts, sync = split_variant(trial.variant)
-    variant = "" if adapts is None else f", adapted by {adapts}"
-    variant += "" if sync is None else f" · sync {sync}"
-    choice = f"  batch size {trial.global_batch_size}{variant}{rate} · {ranks}"
-    return Group(
-        Text.assemble((trial.trial, "bold"), choice),
-        Labelled([(Text(), Text(f"{trial.stage.value}: {trial.why}", style="dim"))]),
-    )
 
 
 def history_table(
@@ -297,7 +269,7 @@ def _epoch(trial: Trial) -> str:
     """Return how far a run is: ``3/10``, or ``12.8k samples`` if it reports within epochs."""
     if trial.by_samples:
         return f"{units.short_count(float(f'{trial.whole_samples or 0:.3g}'))} samples"
-    if counts_reports(trial):
+    if trial.by_reports:
         return f"{trial.whole_epochs} reports"
     return f"{trial.whole_epochs or 0}/{trial.max_epochs}"
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from zeusrun.clock import local_time
 from zeusrun.cost import energy_text
+from zeusrun.target import describe_target
 from zeusrun.trial import EnergySource, SizeChange
 
 if TYPE_CHECKING:
@@ -267,6 +268,18 @@ def _when(change: SizeChange | WorldChange) -> str:
     if isinstance(change, SizeChange):
         return f"at epoch {change.epoch}"
     return f"after {plural(change.epochs, 'epoch') if change.epochs else duration(change.time_s)}"
+
+
+def target_text(trial: Trial) -> str:
+    """Return the target of a trial, such as ``target ≥ 0.95``."""
+    return f"target {describe_target(trial.target, trial.mode)}"
+
+
+def limit_text(trial: Trial) -> str:
+    """Return the limit of a trial, such as ``150 W, 3 others tried``."""
+    others = {point.power_limit_w for point in trial.power_profile} - {trial.power_limit_w, None}
+    tried = f", {plural(len(others), 'other')} tried" if others else ""
+    return power(trial.power_limit_w) + tried
 
 
 def noise_text(point: NoisePoint) -> str:

@@ -132,11 +132,11 @@ def test_the_saving_of_a_job_is_visible_on_a_phone(visit, site):
 def test_times_are_those_of_the_browser_also_after_an_update(visit, site):
     store, address = site
     page, seen = visit(address, "run/job-4-1", timezone_id="Asia/Dubai")
-    card = page.locator(".card time")
+    card = page.locator("#now time")
     assert card.inner_text() == "16:00:00"  # 12:00 in UTC, as sent
     assert "Asia/Dubai" in page.locator("#zone").inner_text()
     store.renew("job-4-1", {**LIVE, "updated_at": "2026-03-05T23:15:20+00:00"})
-    until(page, "document.querySelector('.card time').textContent === '03:15:20'")
+    until(page, "document.querySelector('#now time').textContent === '03:15:20'")
     page.goto(f"{address}runs")
     assert page.locator("tr[data-key=job-2-1] time").inner_text() == "2026-03-03 16:00"
     assert seen == []
@@ -211,8 +211,8 @@ def test_a_page_updates_without_flicker(visit, site):
     page.evaluate(WATCH)
 
     store.renew("job-4-1", {**LIVE, "power_w": 456.0, "whole_epochs": 3})
-    until(page, "document.querySelector('.card').textContent.includes('456 W')")
-    assert "3 epochs of at most 5" in page.locator(".card").inner_text()
+    until(page, "document.querySelector('#now').textContent.includes('456 W')")
+    assert "3 epochs of at most 5" in page.locator("#now").inner_text()
     assert set(page.evaluate("window.changed")) == {"job-4-1"}
     assert page.evaluate(top) == before[0]
     assert page.locator("figure svg").first.inner_html() == before[1]
@@ -224,7 +224,7 @@ def test_a_page_updates_without_flicker(visit, site):
     assert page.evaluate("document.activeElement.textContent") == "job-2-1"
     assert details.get_attribute("open") is not None
     assert page.locator("figure svg").first.inner_html() != before[1]
-    assert page.locator(".card").count() == 1
+    assert page.locator("#now tbody tr").count() == 1
     assert abs(page.evaluate(top) - before[0]) < 60
     assert seen == []
 
@@ -290,7 +290,7 @@ def test_it_works_behind_nginx_under_a_path_for_whoever_signs_in(
         show_everything(page)
         until(page, "document.getElementById('state').textContent === 'Live'")
         store.renew("job-4-1", {**LIVE, "power_w": 456.0})
-        until(page, "document.querySelector('.card').textContent.includes('456 W')")
+        until(page, "document.querySelector('#now').textContent.includes('456 W')")
         page.locator("main a", has_text="job-2-1").first.click()
         until(page, "location.pathname === '/zeusrun/run/job-2-1'")
         page.locator("nav a", has_text="Machines").click()

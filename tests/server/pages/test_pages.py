@@ -131,7 +131,7 @@ def test_a_job_has_its_report_its_belief_its_schedule_and_all_runs(port):
     assert "The next run uses batch size" in text
     assert "every day at 01:00" in text
     assert "the target was missed (exit code 4)" in text
-    assert text.count('data-key="job-') == 5 + 1  # the rows, and the card
+    assert text.count('data-key="job-') == 5 + 1  # the rows of both tables
     assert 'href="../run/job-3-1"' in text
     assert "too few epochs" in text
     assert ">0.30 EUR</td>" in text
@@ -171,7 +171,8 @@ def test_the_machines_have_gpus_runs_and_schedules(port):
     text = fetch(port, "/machines").text
     assert text.index("node-a") < text.index("node-b")
     assert "450 W" in text
-    assert 'href="run/job-4-1">job-4-1</a> · batch size 64 · 321 W' in text
+    assert 'href="run/job-4-1">job-4-1</a>' in text
+    assert "321 W" in text
     assert "every day at 01:00" in text
 
 
@@ -344,6 +345,17 @@ def test_a_history_that_cannot_be_read_is_a_page_that_comes_back(store, monkeypa
         assert fetch(port, "/job/job").status == 200
 
 
+def test_of_a_long_history_the_page_says_what_counts_the_newest_runs_only(store, monkeypatch):
+    for module in (jobs, reports):
+        monkeypatch.setattr(module, "NEWEST", 3)
+    store.add([run(n, 32) for n in range(1, 4)])
+    with serve(store) as port:
+        assert "The sums count" not in fetch(port, "/job/job").text
+        store.add([run(4, 32)])
+        note = "The sums count all 4 runs; figures, comparisons and tables count the newest 3."
+        assert note in fetch(port, "/job/job").text
+
+
 def test_machines_that_are_gone_or_report_too_much_are_not_listed(store):
     for name in ("here", "gone"):
         store.report_host(name, host("job"))
@@ -462,9 +474,7 @@ def test_pages_of_a_job_that_is_compared_by_samples_speak_of_samples(store):
         assert ">200,000</td>" in text
         assert "against samples and energy" in text
         for path in ("/", "/run/job-4-1"):
-            card = fetch(port, path).text
-            assert "<span>200,000 samples</span>" in card
-            assert '<p class="curve" aria-hidden="true">▁█</p>' in card
+            assert "<td>200,000 samples</td>" in fetch(port, path).text
         page = fetch(port, "/run/job-2-1").text
         assert "Table of the reports" in page
         assert "<dt>samples</dt><dd>200,000</dd>" in page

@@ -14,7 +14,6 @@ from zeusrun import __version__
 from zeusrun.clock import timestamp
 from zeusrun.history import rules
 from zeusrun.history.base import LEASE_S, UnreadableTrialError
-from zeusrun.history.sql.columns import column_values
 from zeusrun.history.sql.engine import insert_missing, now_s
 from zeusrun.history.sql.schema import (
     HOST_NAME,
@@ -22,6 +21,7 @@ from zeusrun.history.sql.schema import (
     JOBS,
     LEASES,
     TRIALS,
+    column_values,
     read_incarnation,
 )
 from zeusrun.history.turns import Turns

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sqlalchemy as sa
 
-from zeusrun.history.sql.columns import SUMS
 from zeusrun.history.sql.engine import now_s, reading
 from zeusrun.history.sql.rows import decode_trial, is_listed
-from zeusrun.history.sql.schema import HISTORY, HOSTS, JOBS, LEASES, NEWEST_FIRST, TRIALS
-from zeusrun.job_name import is_covered
+from zeusrun.history.sql.schema import HISTORY, HOSTS, JOBS, LEASES, NEWEST_FIRST, SUMS, TRIALS
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
@@ -107,13 +106,13 @@ class Versions(NamedTuple):
         """Return the version of a job."""
         return self.jobs.get(job, "")
 
-    def of_jobs(self, patterns: str) -> str:
+    def of_jobs(self, pattern: str) -> str:
         """Return the version of all jobs whose names match; ``*``: also that of the machines.
 
         Other jobs do not change it, although they also make machines report.
         """
-        jobs = sorted(each for each in self.jobs.items() if is_covered(each[0], patterns))
-        text = repr((jobs, self.hosts if patterns == "*" else None))
+        jobs = sorted(each for each in self.jobs.items() if fnmatchcase(each[0], pattern))
+        text = repr((jobs, self.hosts if pattern == "*" else None))
         return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 

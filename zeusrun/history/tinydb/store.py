@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import re
 import shlex
-import shutil
 from contextlib import contextmanager, suppress
 from itertools import chain, groupby
 from pathlib import Path
@@ -15,12 +14,11 @@ import tinydb
 from tinydb.storages import MemoryStorage
 
 from zeusrun.clock import read_clock
-from zeusrun.errors import HistoryError, UsageError
+from zeusrun.errors import HistoryError
 from zeusrun.files.private import replace_file
 from zeusrun.history import rules
-from zeusrun.history.base import History, Restoration, Snapshot
+from zeusrun.history.base import History, Snapshot
 from zeusrun.history.tinydb import storage
-from zeusrun.history.tinydb.restore import restore
 from zeusrun.history.turns import Turns
 from zeusrun.job_name import check_job_name, is_job_name
 from zeusrun.trial import Trial
@@ -29,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
+    from zeusrun.history.base import Restoration
     from zeusrun.history.turns import Turn
     from zeusrun.trial import Outcome
 
@@ -155,31 +154,10 @@ class TinyDBHistory(History):
 
     def restore(self, job: str, found: Sequence[Trial]) -> Restoration:
         """See ``History.restore``, and ``zeusrun.history.tinydb.restore``."""
+        from zeusrun.history.tinydb.restore import restore  # noqa: PLC0415 - few need it
+
         with self._locked(job):
             return restore(self._path(job), job, found, self._volume_trials)
-
-    def rename(self, job: str, name: str, move: Callable[[Trial], Trial]) -> int:
-        """See ``History.rename``."""
-        path = self._path(job)
-        with self._locked(job), self._read(job) as stored:
-            trials = stored.newest(None)
-            going = next((each.trial for each in trials if not each.status.finished), None)
-            if going is not None:
-                raise UsageError(f"{going} has not ended; rename {job} after its end")
-            own = {each.uuid for each in trials}
-            if any(each.uuid not in own for each in self.trials(name)):
-                raise UsageError(
-                    f"{name} has runs of its own; two histories cannot be joined, because their "
-                    "runs have the same numbers"
-                )
-            self.add([move(each) for each in trials])
-            with storage.explained("write", path):
-                replace_file(path, storage.encode_tables(storage.empty_tables()))
-                storage.copy_path(path).unlink(missing_ok=True)
-                shutil.rmtree(path.with_suffix(".volumes"), ignore_errors=True)
-                storage.turns_path(path).unlink(missing_ok=True)
-                path.unlink()
-        return len(trials)
 
     def _path(self, job: str) -> Path:
         check_job_name(job)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from zeusrun.analysis.amounts import NetAmounts, add_estimates, size_label, sum_known
 from zeusrun.history.base import NEWEST
+from zeusrun.history.sql import survey
 from zeusrun.server.pages import document
 from zeusrun.server.pages.machines import schedules_table
 from zeusrun.server.pages.reports import Digest, build_total
-from zeusrun.server.pages.runs import cards, runs_list, status_text
+from zeusrun.server.pages.runs import running_table, runs_list, status_text
 from zeusrun.view import units
 from zeusrun.view.claims import cell_share, is_good, net_text
 from zeusrun.view.columns import Column
@@ -24,16 +25,7 @@ from zeusrun.view.report.headline import (
     money_saved,
     unbroken,
 )
-from zeusrun.view.report.markup import (
-    Html,
-    coloured,
-    join,
-    moment,
-    pairs,
-    section,
-    table,
-    tag,
-)
+from zeusrun.view.report.markup import Html, coloured, join, moment, pairs, section, table, tag
 from zeusrun.view.report.sections import Frame, job_sections
 from zeusrun.view.units import UNKNOWN, plural
 
@@ -42,34 +34,16 @@ if TYPE_CHECKING:
 
     from zeusrun.analysis.amounts import Estimate
     from zeusrun.history.sql.survey import JobHead
-    from zeusrun.launcher.rundir.layout import Live
-    from zeusrun.server.pages.listing import Listing
-    from zeusrun.server.pages.machines import ScheduleFacts
-    from zeusrun.server.pages.reports import JobView
+    from zeusrun.server.pages.reports import JobView, Visit
     from zeusrun.trial import Trial
 
 JOBS_SHOWN = 100  # jobs on a page
-_LINKS = document.Links()
 _MANY = 12  # jobs; more can be searched
-
-
-@dataclass(frozen=True)
-class Overview:
-    """What the page shows; ``heads`` are all jobs that match the search, in their order."""
-
-    heads: Sequence[JobHead]
-    shown: Sequence[JobHead]
-    newest: Mapping[int, Trial]  # by ``JobHead.newest``, of the jobs shown
-    digests: Mapping[str, Digest]  # of all jobs, as far as they are computed
-    running: Sequence[Live]
-    running_jobs: Mapping[str, int]  # how many runs of each job run now
-    hosts: int
-    jobs: int  # that may be seen
-    listing: Listing
+_WAIT_S = 0.15  # how long the page waits for the savings of jobs; it asks again for the rest
 
 
 def sort_heads(
-    heads: Sequence[JobHead], digests: Mapping[str, Digest], listing: Listing
+    heads: Sequence[JobHead], digests: Mapping[str, Digest], listing: document.Listing
 ) -> list[JobHead]:
     """Return jobs in the order of a list; what is unknown comes last, a doubtful saving is 0."""
     value = _VALUES[listing.sort]
@@ -96,25 +70,59 @@ _VALUES: dict[str, Callable[[JobHead, Digest], Any]] = {
 JOB_SORTS = tuple(_VALUES)
 
 
-def overview_page(view: Overview, version: str | None) -> document.Page:
+def overview_page(visit: Visit) -> document.Page:
     """Return the first page."""
-    count = sum(view.running_jobs.values())
-    pending = any(
-        head.job not in view.digests or view.digests[head.job].changes != head.changes
-        for head in view.heads
-    )
-    now = section("Runs now", cards(view.running, count, _LINKS), id="now")
-    content = join((_head(view, count), now, _jobs(view)))
-    return document.Page("Jobs", content, "Jobs", version=version, pending=pending)
+    seen = visit.heads()
+    listing = document.read_listing(visit.request.query_params, "./", "jobs", JOB_SORTS)
+    search = listing.search.casefold()
+    found = [head for head in seen if search in head.job.casefold()]
+    digests = visit.reports.digests(found, _WAIT_S)
+    heads = sort_heads(found, digests, listing)
+    running, counts = visit.running([head.job for head in heads] if search else None)
+    running_now, hosts = sum(counts.values()), survey.count_hosts(visit.engine)
+    key = [
+        ("run now", str(running_now)),
+        ("jobs", f"{len(heads):,}"),
+        ("runs", f"{sum(head.runs for head in heads):,}"),
+        *_all_runs(digests),
+        ("machines", tag("a", str(hosts), href=visit.links.to("machines"))),
+    ]
+    about = f"Jobs with {listing.search} in their name" if search else "All jobs"
+    unknown = None if len(digests) == len(heads) else "yes"
+    now = section("Runs now", running_table(running, visit.links, running_now), id="now")
+    parts = [
+        tag("p", about, class_="job"),
+        *_headline(heads, digests, unknown, empty=not seen),
+        pairs(key, class_="key", data_unknown=unknown),
+        now,
+    ]
+    if seen:
+        form = len(seen) > _MANY or search
+        shown = listing.page_of(heads, JOBS_SHOWN)
+        columns = _columns(visit, shown, digests, counts)
+        listed = (
+            listing.form("Find a job", "part of a name") if form else "",
+            "" if heads else tag("p", "No job name contains this text."),
+            table("Jobs", columns, shown, lambda head: head.job, heading=listing.heading),
+            listing.pages("More jobs", len(heads), JOBS_SHOWN),
+        )
+        parts.append(section("Jobs", *listed, id="jobs"))
+    pending = any(digests.get(head.job, _NOTHING).changes != head.changes for head in heads)
+    return document.Page("Jobs", join(parts), "Jobs", pending=pending)
 
 
-def _head(view: Overview, running: int) -> Html:
-    digests = list(view.digests.values())
-    runs = sum(head.runs for head in view.heads)
-    net = _join_net([digest.net for digest in digests])
-    net_cost = add_estimates(digest.savings.net for digest in digests)
-    compared = list(filter(None, (len(digest.savings.by_trial) for digest in digests)))
-    unknown = None if len(digests) == len(view.heads) else "yes"
+def _all_runs(digests: Mapping[str, Digest]) -> list[tuple[str, str]]:
+    parts = [part for digest in digests.values() for part in digest.parts]
+    return all_runs(build_total("all jobs", parts)) if digests else []
+
+
+def _headline(
+    heads: Sequence[JobHead], digests: Mapping[str, Digest], unknown: str | None, *, empty: bool
+) -> tuple[Html, Html]:
+    """Return what all jobs have saved, and on what that rests; ``empty``: there is no job."""
+    net = _join_net([digest.net for digest in digests.values()])
+    net_cost = add_estimates(digest.savings.net for digest in digests.values())
+    compared = list(filter(None, (len(each.savings.by_trial) for each in digests.values())))
     if compared and net_cost is not None:
         text = net_text(net, net_cost)
         told = net_cost if net.energy_j is None else net.energy_j
@@ -125,27 +133,16 @@ def _head(view: Overview, running: int) -> Html:
             "included."
         )
     else:
-        text, good = f"{plural(len(view.heads), 'job')}, {plural(runs, 'run')}", None
+        runs = sum(head.runs for head in heads)
+        text, good = f"{plural(len(heads), 'job')}, {plural(runs, 'run')}", None
         lead = "What choosing batch sizes saves is known once a job has run with several of them."
-        if not view.jobs:
+        if empty:
             lead = (
                 "No run has been sent here yet, or none that you may see. Set history in a job "
                 "file to the address of this server, or ZEUSRUN_HISTORY, and submit it."
             )
-    whole = build_total("all jobs", [part for digest in digests for part in digest.parts])
-    values = [
-        ("run now", str(running)),
-        ("jobs", f"{len(view.heads):,}"),
-        ("runs", f"{runs:,}"),
-        *(all_runs(whole) if digests else []),
-        ("machines", tag("a", str(view.hosts), href=_LINKS.to("machines"))),
-    ]
-    key = pairs(values, class_="key", data_unknown=unknown)
     saved = coloured(units.capitalized(unbroken(text)), good)
-    title = tag("h1", saved, class_="headline", data_unknown=unknown)
-    search = view.listing.search
-    about = f"Jobs with {search} in their name" if search else "All jobs"
-    return join((tag("p", about, class_="job"), title, tag("p", lead, class_="lead"), key))
+    return tag("h1", saved, class_="headline", data_unknown=unknown), tag("p", lead, class_="lead")
 
 
 def _join_net(nets: Sequence[NetAmounts]) -> NetAmounts:
@@ -162,48 +159,37 @@ def _join_net(nets: Sequence[NetAmounts]) -> NetAmounts:
     )
 
 
-def _jobs(view: Overview) -> Html:
-    if not view.jobs:
-        return Html()
-    listing = view.listing
-    listed = table(
-        "Jobs",
-        _columns(view),
-        view.shown,
-        lambda head: head.job,
-        heading=listing.heading,
-    )
-    none = "" if view.shown else tag("p", "No job name contains this text.")
-    search = ""
-    if view.jobs > _MANY or listing.search:
-        search = listing.form("Find a job", "part of a name")
-    pages = listing.pages("More jobs", len(view.heads), JOBS_SHOWN)
-    return section("Jobs", search, none, listed, pages, id="jobs")
+def _columns(
+    visit: Visit,
+    shown: Sequence[JobHead],
+    digests: Mapping[str, Digest],
+    running: Mapping[str, int],
+) -> list[Column]:
+    newest = survey.read_numbers(visit.engine, [head.newest for head in shown])
 
-
-def _columns(view: Overview) -> list[Column]:
     def of_run(text: Callable[[Trial], str]) -> Callable[[JobHead], str]:
         """Return what shows a text about the newest run of a job."""
-        return lambda head: (
-            text(view.newest[head.newest]) if head.newest in view.newest else UNKNOWN
-        )
+        return lambda head: text(newest[head.newest]) if head.newest in newest else UNKNOWN
 
     def of_job(text: Callable[[Digest], str]) -> Callable[[JobHead], str]:
         """Return what shows a text about a job; a script keeps the last one until it is known."""
-        return lambda head: text(view.digests[head.job]) if head.job in view.digests else _WAIT
+        return lambda head: text(digests[head.job]) if head.job in digests else _WAIT
 
     def runs(head: JobHead) -> str:
-        running = view.running_jobs.get(head.job, 0)
-        return f"{head.runs:,}" + (f", {running} now" if running else "")
+        now = running.get(head.job, 0)
+        return f"{head.runs:,}" + (f", {now} now" if now else "")
 
     return [
-        Column("job", lambda head: _LINKS.link_job(head.job)),
-        *(Column(name, of_job(text)) for name, text in list(_DIGEST_COLUMNS.items())[:1]),
+        Column("job", lambda head: visit.links.link_job(head.job)),
+        Column("saved a run", of_job(_share)),
         Column("when", of_run(lambda trial: moment(trial.started_at))),
         Column("status", of_run(status_text), left=True),
         Column("batch size", of_run(size_label)),
         Column("runs", runs),
-        *(Column(name, of_job(text)) for name, text in list(_DIGEST_COLUMNS.items())[1:]),
+        Column("energy", of_job(lambda each: units.electricity(_energy_j(each)))),
+        Column("energy saved", of_job(lambda each: energy_saved(each.net))),
+        Column("money saved", of_job(lambda each: money_saved(each.net))),
+        Column("CO2e saved", of_job(lambda each: carbon_saved(each.net))),
     ]
 
 
@@ -219,65 +205,36 @@ def _energy_j(digest: Digest) -> float | None:
     return sum_known(part.sums["energy_j"] for part in digest.parts)
 
 
-_DIGEST_COLUMNS: dict[str, Callable[[Digest], str]] = {
-    "saved a run": _share,
-    "energy": lambda each: units.electricity(_energy_j(each)),
-    "energy saved": lambda each: energy_saved(each.net),
-    "money saved": lambda each: money_saved(each.net),
-    "CO2e saved": lambda each: carbon_saved(each.net),
-}
-"""What is known of a job, by the name of the column."""
-
-
-_JOB_LINKS = document.Links(1)
-
-
-@dataclass(frozen=True)
-class JobContent:
-    """What the page shows."""
-
-    view: JobView
-    running: Sequence[Live]
-    running_count: int
-    listing: Listing
-    runs: Sequence[Trial]  # a page of the list
-    found: int  # on all pages of it
-    first: Trial  # the oldest of all
-    schedules: Sequence[ScheduleFacts]
-
-
-def job_page(content: JobContent, version: str | None) -> document.Page:
+def job_page(visit: Visit, job: str) -> document.Page:
     """Return the page of a job."""
-    view = content.view
-    parts = [("now", "Runs now", cards(content.running, content.running_count, _JOB_LINKS))]
+    visit.check_job(job)
+    view = visit.reports.view(job)
+    if view is None:
+        raise document.NotFoundError(f"There is no job called {job}.")
+    running, counts = visit.running([job])
+    parts = [("now", "Runs now", running_table(running, visit.links, counts[job]))]
     if view.report is None:
-        head = join((tag("p", view.job, class_="job"), tag("h1", "No run has ended yet")))
+        unit, head = None, join((tag("p", job, class_="job"), tag("h1", "No run has ended yet")))
     else:
-        facts = replace(view.report.facts, first_at=content.first.started_at)
+        facts, first = view.report.facts, survey.read_first(visit.engine, job)
+        facts = facts if first is None else replace(facts, first_at=first.started_at)
         head = join((job_head(facts, "top", alone=True, moment=moment), _job_notes(view)))
-        frame = Frame(
-            document.pictures_of(view.report, view.pictures),
-            _JOB_LINKS.link_run,
-            moment=moment,
-        )
-        for place, title, body in job_sections(view.report, frame):
-            parts.append((place, title, body))
-    if content.schedules:
-        parts.append(("schedule", "Schedule", schedules_table(content.schedules, _JOB_LINKS)))
-    parts.append(("runs", "All runs", _all_runs(content)))
+        picture = document.pictures_of(view.report, view.pictures)
+        unit, frame = facts.unit, Frame(picture, visit.links.link_run, moment=moment)
+        parts += job_sections(view.report, frame)
+    schedules = [each for host in visit.hosts() for each in host.schedules if each.job == job]
+    if schedules:
+        parts.append(("schedule", "Schedule", schedules_table(schedules, visit.links)))
+    listed, _ = runs_list(visit, visit.links.job(job), [job], unit)
+    parts.append(("runs", "All runs", listed))
     sections = (section(title, body, id=place, data_key=place) for place, title, body in parts)
-    return document.Page(
-        view.job,
-        join((head, *sections)),
-        sections=tuple((place, title) for place, title, _ in parts),
-        about=view.job,
-        version=version,
-    )
+    titles = tuple((place, title) for place, title, _ in parts)
+    return document.Page(job, join((head, *sections)), sections=titles)
 
 
 def _job_notes(view: JobView) -> Html:
     notes = []
-    if not view.whole:
+    if view.runs > NEWEST:
         notes.append(
             f"The sums count all {view.runs:,} runs; figures, comparisons and tables count the "
             f"newest {NEWEST:,}."
@@ -285,9 +242,3 @@ def _job_notes(view: JobView) -> Html:
     if not document.can_draw():
         notes.append(document.NO_FIGURES)
     return join(tag("p", note, class_="note") for note in notes)
-
-
-def _all_runs(content: JobContent) -> Html:
-    view = content.view
-    unit = "epochs" if view.report is None else view.report.facts.unit
-    return runs_list(content.listing, content.runs, content.found, _JOB_LINKS, unit)

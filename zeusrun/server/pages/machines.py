@@ -5,11 +5,12 @@ Machines report all of it, so every value may be anything.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WrapValidator
-
-from zeusrun.server.pages.document import Links, Page
+from zeusrun.analysis.amounts import group_by
+from zeusrun.history.rules import job_of
+from zeusrun.server.pages.document import Page
+from zeusrun.server.pages.runs import running_table
 from zeusrun.view import units
 from zeusrun.view.columns import HOST, LIMIT, Column
 from zeusrun.view.gpu import throttle_word
@@ -17,90 +18,66 @@ from zeusrun.view.report.markup import Html, join, moment, page_head, section, t
 from zeusrun.view.units import UNKNOWN, plural
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from pydantic import ValidatorFunctionWrapHandler
+    from collections.abc import Sequence
 
     from zeusrun.launcher.rundir.layout import Live
+    from zeusrun.server.pages.document import Links
+    from zeusrun.server.pages.reports import GpuFacts, HostFacts, ScheduleFacts, Visit
 
-_LINKS = Links()
-_OLD_S = 3600.0
 
-
-def machines_page(
-    hosts: Sequence[HostFacts],
-    running: Mapping[str, Sequence[Live]],
-    may_read: Callable[[str], bool],
-    version: str | None,
-) -> Page:
-    """Return the page of all machines.
-
-    ``running`` is by host. ``may_read``: whether a run may be named.
-    """
-    known = {host.host for host in hosts}
-    silent = sorted(set(running) - known)
+def machines_page(visit: Visit) -> Page:
+    """Return the page of all machines."""
+    hosts, running = visit.hosts(), visit.running(limit=None)[0]
+    by_host = group_by(running, lambda run: run.host or "an unknown machine")
+    silent = sorted(by_host.keys() - {host.host for host in hosts})
     gpus = sum(len(host.gpus) for host in hosts)
-    runs = sum(map(len, running.values()))
-    title = f"{plural(len(known) + len(silent), 'machine')}, {plural(gpus, 'GPU')}"
-    lead = f"{plural(runs, 'run')} now. The numbers of a GPU are those that its machine sent last."
+    title = f"{plural(len(hosts) + len(silent), 'machine')}, {plural(gpus, 'GPU')}"
+    now = plural(len(running), "run")
+    lead = f"{now} now. The numbers of a GPU are those that its machine sent last."
     if not hosts and not silent:
         lead = "No machine has reported yet. The launcher of a run reports its own machine."
-    sections = [_host(host, running.get(host.host, ()), may_read) for host in hosts]
+    sections = [_host(host, by_host.get(host.host, ()), visit) for host in hosts]
     sections += [
-        section(name, _runs(running[name]), class_="host", data_key=f"host-{n}")
+        section(
+            name, running_table(by_host[name], visit.links), class_="host", data_key=f"host-{n}"
+        )
         for n, name in enumerate(silent, len(sections))
     ]
     schedules = [each for host in hosts for each in host.schedules]
-    listed = schedules_table(schedules, _LINKS) or tag("p", "No job has a schedule.")
+    listed = schedules_table(schedules, visit.links) or tag("p", "No job has a schedule.")
     timed = section("Schedules", listed, id="schedules")
     head = page_head("Machines", title, tag("p", lead, class_="lead"))
-    return Page("Machines", join((head, *sections, timed)), "Machines", version=version)
+    return Page("Machines", join((head, *sections, timed)), "Machines")
 
 
-def _host(host: HostFacts, runs: Sequence[Live], may_read: Callable[[str], bool]) -> Html:
+def _host(host: HostFacts, runs: Sequence[Live], visit: Visit) -> Html:
     parts = [f"zeusrun {host.version}"] if host.version else []
-    parts.append(f"reported {_ago(host.age_s)}")
+    parts.append(f"reported {units.duration(host.age_s)} ago")
     note = tag("p", " · ".join(parts), class_="note")
     errors = [
         tag("p", f"GPU {units.number(gpu.nvml_index)}: {gpu.error}", class_="note bad")
         for gpu in host.gpus
         if gpu.error
     ]
-    columns = [*_GPU_COLUMNS, Column("limit held by", lambda gpu: _holder(gpu, may_read))]
+    columns = [*_GPU_COLUMNS, Column("limit held by", lambda gpu: _holder(gpu, visit))]
     gpus = table(f"GPUs of {host.host}", columns, host.gpus) or tag("p", "It has no GPU.")
     key = f"host-{host.host}"
-    return section(host.host, note, _runs(runs), gpus, *errors, class_="host", data_key=key)
+    return section(
+        host.host,
+        note,
+        running_table(runs, visit.links),
+        gpus,
+        *errors,
+        class_="host",
+        data_key=key,
+    )
 
 
-def _ago(age_s: float) -> str:
-    if age_s < 90:
-        return "just now"
-    if age_s < _OLD_S:
-        return f"{age_s / 60:.0f} minutes ago"
-    if age_s < 48 * 3600:
-        return f"{plural(round(age_s / 3600), 'hour')} ago"
-    return f"{age_s / 86400:.0f} days ago"
-
-
-def _runs(runs: Sequence[Live]) -> Html:
-    if not runs:
-        return tag("p", "Nothing runs here now.")
-    items = [
-        tag(
-            "li",
-            _LINKS.link_run(run.trial.trial),
-            f" · batch size {run.trial.global_batch_size}",
-            "" if run.power_w is None else f" · {units.power(run.power_w)}",
-            data_key=run.trial.trial,
-        )
-        for run in runs
-    ]
-    return tag("ul", *items, class_="plain")
-
-
-def _holder(gpu: GpuFacts, may_read: Callable[[str], bool]) -> str:
+def _holder(gpu: GpuFacts, visit: Visit) -> str:
     """Return the run that holds a power limit; a dash if it may not be named."""
-    return _LINKS.link_run(gpu.held_by) if gpu.held_by and may_read(gpu.held_by) else UNKNOWN
+    run = gpu.held_by or ""
+    job = job_of(run)
+    return visit.links.link_run(run) if job and visit.access.covers(job) else UNKNOWN
 
 
 def _throttled(reasons: Sequence[str] | None) -> str:
@@ -138,78 +115,3 @@ def schedules_table(schedules: Sequence[ScheduleFacts], links: Links) -> Html:
 
 def _next_run(schedule: ScheduleFacts) -> str:
     return "paused" if schedule.paused is True else moment(*schedule.next[:1])
-
-
-_MOST = 256  # GPUs or schedules of a machine
-
-
-def _read(value: object, read: ValidatorFunctionWrapHandler) -> Any:  # noqa: ANN401 - any type
-    """Return a value; ``None`` if it has no usable form."""
-    try:
-        return read(value)
-    except ValueError:
-        return None
-
-
-def _read_each(value: object, read: ValidatorFunctionWrapHandler) -> list[Any]:
-    """Return those values of a list that have a usable form."""
-    items = value[:_MOST] if isinstance(value, list) else []
-    return [known for each in items for known in _read([each], read) or ()]
-
-
-_Text = Annotated[
-    str | None, AfterValidator(lambda text: text and text[:300]), WrapValidator(_read)
-]
-_Integer = Annotated[int | None, Field(gt=-1e9, lt=1e9), WrapValidator(_read)]
-_Number = Annotated[float | None, Field(gt=-1e9, lt=1e9), WrapValidator(_read)]
-_Texts = Annotated[list[str], WrapValidator(_read_each)]
-
-
-class _Facts(BaseModel):
-    """Values of a report; ``None`` is unknown."""
-
-    model_config = ConfigDict(strict=True)
-
-
-class GpuFacts(_Facts):
-    """One GPU when its machine last reported."""
-
-    nvml_index: _Integer = None
-    model: _Text = None
-    power_w: _Number = None
-    power_limit_w: _Number = None
-    utilization: _Number = None
-    temperature_c: _Number = None
-    throttle_reasons: _Texts | None = None
-    energy_source: _Text = None
-    held_by: _Text = None  # the run that holds its power limit
-    error: _Text = None
-
-
-class ScheduleFacts(_Facts):
-    """One schedule of a machine."""
-
-    job: str
-    host: _Text = None
-    words: _Text = None
-    next: _Texts = []  # RFC 3339
-    paused: object = None
-    last_run: _Text = None  # the result of the last run, at the time of the machine's report
-
-
-class HostFacts(_Facts):
-    """A machine; ``age_s`` seconds ago it reported."""
-
-    host: str
-    age_s: float
-    version: _Text = None
-    gpus: Annotated[list[GpuFacts], WrapValidator(_read_each)] = []
-    schedules: Annotated[list[ScheduleFacts], WrapValidator(_read_each)] = []
-
-
-def read_host(host: str, age_s: float, facts: Mapping[str, Any]) -> HostFacts:
-    """Return what a machine reported; what has no usable form is left out."""
-    found = HostFacts.model_validate({**facts, "host": host, "age_s": age_s})
-    for schedule in found.schedules:
-        schedule.host = host
-    return found

@@ -1,19 +1,31 @@
-"""What the trials of each job show, computed once for each version of its history."""
+"""What the pages read of a history: what a request may see, and the reports of jobs.
+
+What the trials of a job show is computed once for each version of its history.
+"""
 
 from __future__ import annotations
 
+import functools
 import threading
-from collections import OrderedDict
+from collections import Counter
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WrapValidator
 
 from zeusrun.analysis.amounts import NetAmounts, Savings, Total, sum_known
 from zeusrun.energy.power_trace import PowerTrace
 from zeusrun.errors import HistoryError, JobFileError
-from zeusrun.history.base import NEWEST, UnavailableError
+from zeusrun.history.base import HEARTBEAT_S, LEASE_S, NEWEST, UnavailableError
 from zeusrun.history.rules import place_of
+from zeusrun.history.sql import survey
 from zeusrun.history.sql.survey import add_up, list_traces
+from zeusrun.job_name import is_job_name
 from zeusrun.jobfile.settings import read_settings
+from zeusrun.launcher.rundir.layout import Live
+from zeusrun.maintenance.running import state_of
+from zeusrun.server.auth import access_of
+from zeusrun.server.pages.document import NotFoundError, links_of
 from zeusrun.server.refusals import LOG
 from zeusrun.trial import EnergySource, TrialStatus
 from zeusrun.view.belief import Belief, unknown_belief
@@ -26,16 +38,21 @@ from zeusrun.view.report.facts import (
 from zeusrun.view.report.headline import headline
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+
+    from pydantic import ValidatorFunctionWrapHandler
+    from starlette.requests import Request
 
     from zeusrun.history.sql.store import SqlHistory
-    from zeusrun.history.sql.survey import JobHead, Part
+    from zeusrun.history.sql.survey import JobHead, Part, RunningTrial
     from zeusrun.trial import Trial
     from zeusrun.view.report.facts import PowerFacts
     from zeusrun.view.report.markup import Html
 
 UNREADABLE = (HistoryError, ValueError, ArithmeticError)
 """What a damaged record raises, such as one with -1 epochs; or the database."""
+_RUNNING = 24  # runs that go on and are shown on a page
+_LATE_S = LEASE_S - 2.25 * HEARTBEAT_S  # that are left of a lease if two heartbeats are missing
 _KEPT_JOBS = 6  # with up to ``NEWEST`` trials each, 10 MB
 _KEPT_RUNS = 32  # runs whose figures, about 50 kB, are kept
 _TRACES = 12  # of a job
@@ -45,14 +62,53 @@ _NO_SETTINGS = (
 )
 
 
+class Visit:
+    """A request for a page, and what it may see of the history; all of it waits for a database."""
+
+    def __init__(self, request: Request, store: SqlHistory, reports: Reports) -> None:
+        self.request, self.store, self.reports = request, store, reports
+        self.engine, self.access, self.links = store.engine, access_of(request), links_of(request)
+
+    def check_job(self, job: str) -> None:
+        """Raise ``NotFoundError`` unless the request may see a job, whether there is one or not."""
+        if not (is_job_name(job) and self.access.covers(job)):
+            raise NotFoundError("There is no such job, or you may not see it.")
+
+    def version(self, job: str | None) -> str:
+        """Return the version of a job; ``None``: of all that the request may see."""
+        versions = survey.read_versions(self.engine)
+        return versions.of_jobs(self.access.jobs) if job is None else versions.of(job)
+
+    def heads(self) -> list[JobHead]:
+        """Return the jobs."""
+        return [head for head in survey.list_heads(self.engine) if self.access.covers(head.job)]
+
+    def running(
+        self, jobs: Collection[str] | None = None, limit: int | None = _RUNNING
+    ) -> tuple[list[Live], Counter[str]]:
+        """Return the newest runs of some or all jobs that go on, and how many each job has."""
+        found = [
+            (number, own)
+            for number, own in survey.list_running(self.engine)
+            if (jobs is None or own in jobs) and self.access.covers(own)
+        ]
+        chosen = [number for number, _ in found[::-1][:limit]]
+        running = survey.read_running(self.engine, chosen)
+        return [read_live(each) for each in running[::-1]], Counter(own for _, own in found)
+
+    def hosts(self) -> list[HostFacts]:
+        """Return the machines, with those schedules that the request may see."""
+        hosts = [read_host(*each) for each in self.store.hosts()]
+        for host in hosts:
+            host.schedules = [each for each in host.schedules if self.access.covers(each.job)]
+        return hosts
+
+
 class JobView(NamedTuple):
     """A job as its page shows it; ``report`` is of the newest 1,000 trials."""
 
-    job: str
     runs: int  # all of them
-    newest: Trial
     report: JobReport | None  # ``None``: no run has ended
-    whole: bool  # whether ``report`` is of all trials
     pictures: dict[str, Html | None]  # the figures that were drawn before, by name
 
 
@@ -84,14 +140,22 @@ class Reports:
 
     def __init__(self, store: SqlHistory) -> None:
         self._store = store
-        self._kept: OrderedDict[str, _Kept] = OrderedDict()
         self._digests: dict[str, Digest] = {}
-        self._pictures: OrderedDict[Hashable, dict[str, Html | None]] = OrderedDict()
-        self._lock, self._computing = threading.Lock(), threading.Lock()
+        self._computing = threading.Lock()
+
+        @functools.lru_cache(_KEPT_JOBS)
+        def kept(_job: str) -> _Kept:
+            return _Kept()
+
+        @functools.lru_cache(_KEPT_RUNS)
+        def drawn(*_state: Hashable) -> dict[str, Html | None]:
+            return {}
+
+        self._kept, self._drawn = kept, drawn
 
     def view(self, job: str) -> JobView | None:
         """Return what a job's page shows; ``None`` if there is no such job."""
-        kept = self._entry(job)
+        kept = self._kept(job)
         with kept.lock:
             self._read(job, kept)
             if not kept.trials:
@@ -103,8 +167,7 @@ class Reports:
                     kept.pictures = {n: each for n, each in kept.pictures.items() if n != "power"}
                 belief = self._believe(job, kept, report)
                 report = kept.report = replace(report, power=power, belief=belief)
-            newest, whole = kept.trials[max(kept.trials)], kept.runs <= len(kept.trials)
-            return JobView(job, kept.runs, newest, report, whole, kept.pictures)
+            return JobView(kept.runs, report, kept.pictures)
 
     def digests(self, heads: Iterable[JobHead], wait_s: float) -> dict[str, Digest]:
         """Return the known digests of some jobs; wait at most ``wait_s`` for the others.
@@ -123,13 +186,7 @@ class Reports:
     def pictures_of(self, trial: Trial, trace: PowerTrace | None) -> dict[str, Html | None]:
         """Return the figures of a run that were drawn before; empty once the run has changed."""
         spans = () if trace is None else trace.spans
-        key = trial.uuid, trial.status, trial.curve, trial.by_samples, spans
-        with self._lock:
-            drawn = self._pictures.setdefault(key, {})
-            self._pictures.move_to_end(key)
-            while len(self._pictures) > _KEPT_RUNS:
-                self._pictures.popitem(last=False)
-            return drawn
+        return self._drawn(trial.uuid, trial.status, trial.curve, trial.by_samples, spans)
 
     def _compute(self, stale: Sequence[JobHead]) -> None:
         try:
@@ -145,22 +202,12 @@ class Reports:
             self._computing.release()
 
     def _build_digest(self, head: JobHead) -> Digest:
-        kept = self._kept.get(head.job) or _Kept()
-        with kept.lock:
-            self._read(head.job, kept)
-            facts = None if kept.report is None else kept.report.facts
-        parts = add_up(self._store.engine, head.job)
-        if facts is None:
+        kept, parts = _Kept(), add_up(self._store.engine, head.job)  # pages keep theirs
+        self._read(head.job, kept)
+        if kept.report is None:
             return Digest(head.changes, parts)
+        facts = kept.report.facts
         return Digest(head.changes, parts, facts.savings, headline(facts)[1], facts.net)
-
-    def _entry(self, job: str) -> _Kept:
-        with self._lock:
-            kept = self._kept.setdefault(job, _Kept())
-            self._kept.move_to_end(job)
-            while len(self._kept) > _KEPT_JOBS:
-                self._kept.popitem(last=False)
-            return kept
 
     def _read(self, job: str, kept: _Kept) -> None:
         """Bring the trials and the facts of a job up to date."""
@@ -243,3 +290,84 @@ def build_total(name: str, parts: Sequence[Part]) -> Total:
             for name, column in columns.items()
         },
     )
+
+
+def read_live(running: RunningTrial) -> Live:
+    """Return a running trial with what its launcher sent; not alive if a heartbeat is missing."""
+    live = state_of(running.trial, Live.from_json(running.live))
+    return replace(live, alive=running.lease_left_s >= _LATE_S)
+
+
+_MOST = 256  # GPUs or schedules of a machine
+
+
+def _read(value: object, read: ValidatorFunctionWrapHandler) -> Any:  # noqa: ANN401 - any type
+    """Return a value; ``None`` if it has no usable form."""
+    try:
+        return read(value)
+    except ValueError:
+        return None
+
+
+def _read_each(value: object, read: ValidatorFunctionWrapHandler) -> list[Any]:
+    """Return those values of a list that have a usable form."""
+    items = value[:_MOST] if isinstance(value, list) else []
+    return [known for each in items for known in _read([each], read) or ()]
+
+
+_Text = Annotated[
+    str | None, AfterValidator(lambda text: text and text[:300]), WrapValidator(_read)
+]
+_Integer = Annotated[int | None, Field(gt=-1e9, lt=1e9), WrapValidator(_read)]
+_Number = Annotated[float | None, Field(gt=-1e9, lt=1e9), WrapValidator(_read)]
+_Texts = Annotated[list[str], WrapValidator(_read_each)]
+
+
+class _Facts(BaseModel):
+    """Values of a report; ``None`` is unknown."""
+
+    model_config = ConfigDict(strict=True)
+
+
+class GpuFacts(_Facts):
+    """One GPU when its machine last reported."""
+
+    nvml_index: _Integer = None
+    model: _Text = None
+    power_w: _Number = None
+    power_limit_w: _Number = None
+    utilization: _Number = None
+    temperature_c: _Number = None
+    throttle_reasons: _Texts | None = None
+    energy_source: _Text = None
+    held_by: _Text = None  # the run that holds its power limit
+    error: _Text = None
+
+
+class ScheduleFacts(_Facts):
+    """One schedule of a machine."""
+
+    job: str
+    host: _Text = None
+    words: _Text = None
+    next: _Texts = []  # RFC 3339
+    paused: object = None
+    last_run: _Text = None  # the result of the last run, at the time of the machine's report
+
+
+class HostFacts(_Facts):
+    """A machine; ``age_s`` seconds ago it reported."""
+
+    host: str
+    age_s: float
+    version: _Text = None
+    gpus: Annotated[list[GpuFacts], WrapValidator(_read_each)] = []
+    schedules: Annotated[list[ScheduleFacts], WrapValidator(_read_each)] = []
+
+
+def read_host(host: str, age_s: float, facts: Mapping[str, Any]) -> HostFacts:
+    """Return what a machine reported; what has no usable form is left out."""
+    found = HostFacts.model_validate({**facts, "host": host, "age_s": age_s})
+    for schedule in found.schedules:
+        schedule.host = host
+    return found

@@ -1,13 +1,16 @@
-"""The routes of the pages: what is read for each, and how it is sent."""
+"""The routes of the pages, how they are sent, and signing in.
+
+Signing in is a form for a token, and a cookie that keeps it. The cookie is HttpOnly, so no script
+reads it, and SameSite=Lax, so other sites can only link to a page. It permits reading only:
+requests that change something need the header.
+"""
 
 from __future__ import annotations
 
-import functools
 import hashlib
-import logging
-from collections import Counter, defaultdict
+import shlex
 from typing import TYPE_CHECKING
-from urllib.parse import quote
+from urllib.parse import parse_qs, quote
 
 from anyio import CapacityLimiter
 from anyio.to_thread import run_sync
@@ -16,45 +19,37 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from zeusrun.history.base import UnavailableError
 from zeusrun.history.rules import job_of
-from zeusrun.history.sql import survey
-from zeusrun.job_name import is_job_name
+from zeusrun.redaction import hide_password
 from zeusrun.server import api
-from zeusrun.server.auth import access_of
-from zeusrun.server.login import account
-from zeusrun.server.pages import jobs
+from zeusrun.server.auth import COOKIE, access_of, check_origin, is_local
 from zeusrun.server.pages.document import (
     HEADERS,
     STATIC,
     Links,
+    NotFoundError,
     Page,
     build_document,
     links_of,
     message_page,
     static_text,
 )
-from zeusrun.server.pages.listing import read_listing
-from zeusrun.server.pages.machines import HostFacts, machines_page, read_host
-from zeusrun.server.pages.reports import UNREADABLE, Reports, read_trace
-from zeusrun.server.pages.runs import (
-    RUNS_SHOWN,
-    RunContent,
-    read_live,
-    run_page,
-    runs_page,
-)
-from zeusrun.view.report.markup import tag
+from zeusrun.server.pages.jobs import job_page, overview_page
+from zeusrun.server.pages.machines import machines_page
+from zeusrun.server.pages.reports import UNREADABLE, Reports, Visit
+from zeusrun.server.pages.runs import run_page, runs_page
+from zeusrun.server.refusals import LOG, Refusal
+from zeusrun.view.report.markup import Html, join, tag
+from zeusrun.view.units import sentence
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection
+    from collections.abc import Callable
+
+    from starlette.requests import Request
 
     from zeusrun.history.sql.store import SqlHistory
-    from zeusrun.history.sql.survey import JobHead
-    from zeusrun.launcher.rundir.layout import Live
-    from zeusrun.server.pages.reports import JobView
+    from zeusrun.server.auth import Authentication
+    from zeusrun.server.settings import ServerSettings
 
-_LOG = logging.getLogger("zeusrun.server")
-_CARDS = 24  # runs that are shown as cards on a page
-_WAIT_S = 0.15  # how long a page waits for the savings of jobs; it asks again for the rest
 _FOREVER = "private, max-age=31536000, immutable"
 _DEMO = tag("strong", "Demo: nothing here was measured", class_="demo")
 _THREADS = 4
@@ -65,53 +60,51 @@ def build_router(store: SqlHistory, *, demo: bool = False) -> APIRouter:
 
     ``demo``: each page says that its history is made up.
     """
-    pages = _Pages(store)
-    router = APIRouter(include_in_schema=False)
+    reports = Reports(store)
+    router = APIRouter()
     threads = CapacityLimiter(_THREADS)  # so that launchers do not wait for pages
-    as_document = functools.partial(_as_document, demo=demo)
-    for path, endpoint in (
-        ("/", _in_thread(as_document(pages.overview), threads)),
-        ("/runs", _in_thread(as_document(pages.runs), threads)),
-        ("/machines", _in_thread(as_document(pages.machines), threads)),
-        ("/version", _in_thread(pages.version, threads)),
-        ("/static/{name}", _send_static),
-        ("/job/{job}", _in_thread(as_document(pages.job), threads)),
-        ("/run/{trial}", _in_thread(as_document(pages.run), threads)),
+
+    def add(path: str, answer: Callable[[Visit], Response], *methods: str) -> None:
+        async def call(request: Request) -> Response:
+            return await run_sync(answer, Visit(request, store, reports), limiter=threads)
+
+        router.add_route(path, call, methods, include_in_schema=False)
+
+    for path, build in (
+        ("/", overview_page),
+        ("/runs", runs_page),
+        ("/machines", machines_page),
+        ("/job/{job}", job_page),
+        ("/run/{trial}", run_page),
     ):
-        router.add_api_route(path, endpoint, methods=["GET", "HEAD"], response_model=None)
-    cancel = _in_thread(pages.cancel, threads)
-    router.add_api_route("/run/{trial}/cancel", cancel, methods=["POST"], response_model=None)
+        add(path, _as_document(build, demo=demo), "GET", "HEAD")
+    add("/version", _send_version, "GET", "HEAD")
+    add("/run/{trial}/cancel", _cancel, "POST")
+    router.add_route("/static/{name}", _send_static, ["GET", "HEAD"], include_in_schema=False)
     return router
 
 
-def _in_thread(
-    endpoint: Callable[..., Response], limiter: CapacityLimiter
-) -> Callable[..., Awaitable[Response]]:
-    @functools.wraps(endpoint)
-    async def call(**values: object) -> Response:
-        return await run_sync(functools.partial(endpoint, **values), limiter=limiter)
+def _as_document(build: Callable[..., Page], *, demo: bool) -> Callable[[Visit], Response]:
+    """Return what sends a page, or a page that says why there is none."""
 
-    return call
-
-
-def _as_document(build: Callable[..., Page], *, demo: bool) -> Callable[..., Response]:
-    """Return an endpoint that sends a page, or a page that says why there is none."""
-
-    @functools.wraps(build)
-    def call(request: Request, **values: object) -> Response:
-        status, links = 200, links_of(request)
+    def answer(visit: Visit) -> Response:
+        request, asked = visit.request, visit.request.path_params
+        job, status, version = asked.get("job") or job_of(asked.get("trial", "")), 200, None
         try:
-            page = build(request, **values)
+            version = visit.version(job)  # first, so that the page is not older
+            page = build(visit, **asked)
         except NotFoundError as error:
-            status, page = 404, message_page(links, "Not found", str(error))
+            status, version = 404, None
+            page = message_page(visit.links, "Not found", str(error))
         except UNREADABLE as error:
-            _LOG.warning("a page cannot be shown: %s", error)
+            LOG.warning("a page cannot be shown: %s", error)
             text = "The history cannot be read now; the server's log says why."
             if isinstance(error, UnavailableError):
                 text = "The database does not respond."
-            text += " This page comes back by itself."
-            status, page = 503, message_page(links, "Not available", text)
-        document = build_document(page, links, _DEMO if demo else account(request))
+            status, version, text = 503, None, f"{text} This page comes back by itself."
+            page = message_page(visit.links, "Not available", text)
+        owner = _DEMO if demo else account(request)
+        document = build_document(page, visit.links, owner, job=job, version=version)
         headers = {**HEADERS, "ETag": f'"{hashlib.sha256(document.encode()).hexdigest()[:24]}"'}
         if status == 503:
             headers |= {"Retry-After": "5", "Refresh": "5"}
@@ -119,167 +112,153 @@ def _as_document(build: Callable[..., Page], *, demo: bool) -> Callable[..., Res
             return Response(status_code=304, headers=headers)
         return HTMLResponse(document, status, headers)
 
-    return call
+    return answer
 
 
-async def _send_static(name: str) -> Response:
+def _send_version(visit: Visit) -> Response:
+    """Send the version of a job, or of all: a page asks for itself if that differs."""
+    job = visit.request.query_params.get("job")
+    if job is not None:
+        try:
+            visit.check_job(job)
+        except NotFoundError as error:
+            return _send_text(str(error), 404)
+    return _send_text(visit.version(job))
+
+
+def _cancel(visit: Visit) -> Response:
+    """Cancel a run by the button of its page; raises ``Refusal`` if that is not allowed."""
+    trial = visit.request.path_params["trial"]
+    api.cancel(trial, visit.store, visit.access)
+    return RedirectResponse(f"../{quote(trial)}#now", 303)
+
+
+async def _send_static(request: Request) -> Response:
     """Send the style sheet or the script."""
+    name = request.path_params["name"]
     if name not in STATIC:
-        return _refuse("There is no such file.")
+        return _send_text("There is no such file.", 404)
     headers = {"X-Content-Type-Options": "nosniff", "Cache-Control": _FOREVER}
     return Response(static_text(name), media_type=STATIC[name], headers=headers)
 
 
-def _refuse(text: str, status: int = 404) -> Response:
-    return Response(text, status, media_type="text/plain")
+def _send_text(text: str, status: int = 200) -> Response:
+    headers = {"Cache-Control": "no-store"}
+    return Response(text, status, headers, media_type="text/plain")
 
 
-class NotFoundError(Exception):
-    """There is no such page; the message is for people."""
+_KEPT_S = 30 * 86400
+_NO_STORE = {"Cache-Control": "no-store"}
 
 
-class _Pages:
-    """Reads what each page shows; all of it waits for a database."""
+def build_login_router(authentication: Authentication, settings: ServerSettings) -> APIRouter:
+    """Return the routes to sign in and out."""
+    prefix = settings.path_prefix
+    cookie_path = prefix or "/"
 
-    def __init__(self, store: SqlHistory) -> None:
-        self._store = store
-        self._engine = store.engine
-        self.reports = Reports(store)
+    async def show_form(request: Request, next: str = "") -> Response:  # noqa: A002 - in addresses
+        return _respond(_form(_inside(next, prefix), _how(request, settings)))
 
-    def overview(self, request: Request) -> Page:
-        """Return the page of all jobs."""
-        version = self._version(request)
-        seen = self._heads(request)
-        listing = read_listing(request.query_params, "./", "jobs", jobs.JOB_SORTS)
-        search = listing.search.casefold()
-        heads = [head for head in seen if search in head.job.casefold()]
-        digests = self.reports.digests(heads, _WAIT_S)
-        heads = jobs.sort_heads(heads, digests, listing)
-        number = min(listing.page, max(1, -(-len(heads) // jobs.JOBS_SHOWN)))
-        shown = heads[(number - 1) * jobs.JOBS_SHOWN : number * jobs.JOBS_SHOWN]
-        running, counts = self._running(request, [head.job for head in heads] if search else None)
-        view = jobs.Overview(
-            heads=heads,
-            shown=shown,
-            newest=survey.read_numbers(self._engine, [head.newest for head in shown]),
-            digests=digests,
-            running=running,
-            running_jobs=counts,
-            hosts=survey.count_hosts(self._engine),
-            jobs=len(seen),
-            listing=listing,
+    async def sign_in(request: Request) -> Response:
+        check_origin(request.headers)
+        form = parse_qs((await request.body()).decode("utf-8", "replace"))
+        place = _inside(form.get("next", [""])[0], prefix)
+        text = form.get("token", [""])[0].strip()
+        try:
+            client = request.client.host if request.client else ""
+            await authentication.check_token(text, client, "/login")
+        except Refusal as refusal:
+            if refusal.status not in {401, 403}:
+                raise
+            content = _form(place, _how(request, settings), sentence(refusal.message))
+            return _respond(content, status=refusal.status)
+        answer = RedirectResponse(place, 303, _NO_STORE)
+        answer.set_cookie(
+            COOKIE,
+            text,
+            max_age=_KEPT_S,
+            path=cookie_path,
+            secure=request.url.scheme == "https",
+            httponly=True,
+            samesite="lax",
         )
-        return jobs.overview_page(view, version)
+        return answer
 
-    def job(self, request: Request, job: str) -> Page:
-        """Return the page of a job."""
-        _check_job(request, job)
-        version = self._version(request, job)
-        view = self._view(job)
-        running, counts = self._running(request, [job])
-        schedules = [
-            each for host in self._hosts(request) for each in host.schedules if each.job == job
-        ]
-        listing = read_listing(request.query_params, Links(1).job(job), "runs", [*survey.SORTS])
-        runs, found = survey.list_runs(self._engine, [job], listing.wanted(), RUNS_SHOWN)
-        first = survey.read_first(self._engine, job) or view.newest
-        content = jobs.JobContent(
-            view, running, counts[job], listing, runs, found, first, schedules
+    async def sign_out(request: Request) -> Response:
+        check_origin(request.headers)
+        answer = RedirectResponse(f"{prefix}/login", 303, _NO_STORE)
+        answer.delete_cookie(COOKIE, path=cookie_path, httponly=True, samesite="lax")
+        return answer
+
+    router = APIRouter(include_in_schema=False)
+    router.add_api_route("/login", show_form, methods=["GET"], response_model=None)
+    router.add_api_route("/login", sign_in, methods=["POST"], response_model=None)
+    router.add_api_route("/logout", sign_out, methods=["POST"], response_model=None)
+    return router
+
+
+def account(request: Request) -> Html | None:
+    """Return a button to sign out for the header of a page; ``None`` if nobody has signed in."""
+    access = access_of(request)
+    if not access.by_cookie:
+        return None
+    button = tag("button", "Sign out", type="submit", title=f"Token {access.token}")
+    return tag("form", button, method="post", action=links_of(request).to("logout"))
+
+
+def _how(request: Request, settings: ServerSettings) -> Html:
+    """Return how to make a token.
+
+    The command names the database, so that it is right for any user and home. Other machines are
+    not told which database it is, and nobody is told its password.
+    """
+    command, url = "zeusrun token create --job '*' --read", settings.database_url
+    if is_local(request) and hide_password(url) == url:
+        command = f"{command} --database-url {shlex.quote(url)}"
+        return tag("p", "To make one: ", tag("code", command), class_="commands")
+    who = (
+        "The administrator of the server makes one, as its user, with its ZEUSRUN_HOME and "
+        "--database-url: "
+    )
+    return tag("p", who, tag("code", command), class_="commands")
+
+
+def _form(place: str, how: Html, problem: str = "") -> Html:
+    label = tag("label", "Token", for_="token")
+    field = Html(
+        '<input id="token" name="token" type="password" required autofocus '
+        'autocomplete="current-password" spellcheck="false" maxlength="200">'
+    )
+    hidden = tag("input", type="hidden", name="next", value=place)
+    user = Html(  # for managers of passwords
+        '<input name="username" value="zeusrun" autocomplete="username" hidden>'
+    )
+    return join(
+        (
+            tag("h1", "Sign in"),
+            tag("p", problem, role="alert") if problem else "",
+            tag(
+                "form",
+                hidden,
+                user,
+                label,
+                field,
+                tag("button", "Sign in", type="submit"),
+                method="post",
+                action="login",
+            ),
+            how,
         )
-        return jobs.job_page(content, version)
-
-    def runs(self, request: Request) -> Page:
-        """Return the page of the runs of all jobs, by default the newest first."""
-        version = self._version(request)
-        sorts = ["when", *(each for each in survey.SORTS if each not in {"run", "when"})]
-        listing = read_listing(request.query_params, "runs", "runs", sorts)
-        is_all = access_of(request).jobs == "*"
-        chosen = None if is_all else [head.job for head in self._heads(request)]
-        runs, found = survey.list_runs(self._engine, chosen, listing.wanted(), RUNS_SHOWN)
-        return runs_page(listing, runs, found, version)
-
-    def _heads(self, request: Request) -> list[JobHead]:
-        """Return the jobs that may be seen."""
-        access = access_of(request)
-        return [head for head in survey.list_heads(self._engine) if access.covers(head.job)]
-
-    def _view(self, job: str) -> JobView:
-        view = self.reports.view(job)
-        if view is None:
-            raise NotFoundError(f"There is no job called {job}.")
-        return view
-
-    def run(self, request: Request, trial: str) -> Page:
-        """Return the page of a run."""
-        content = self._run(request, trial)
-        version = self._version(request, content.trial.job)
-        return run_page(content, version, self.reports.pictures_of(content.trial, content.trace))
-
-    def cancel(self, request: Request, trial: str) -> Response:
-        """Cancel a run by the button of its page; raises ``Refusal`` if that is not allowed."""
-        api.cancel(trial, self._store, access_of(request))
-        return RedirectResponse(f"../{quote(trial)}#now", 303)
-
-    def machines(self, request: Request) -> Page:
-        """Return the page of the machines."""
-        version = self._version(request)
-        by_host: defaultdict[str, list[Live]] = defaultdict(list)
-        for run in self._running(request, limit=None)[0]:
-            by_host[run.host or "an unknown machine"].append(run)
-
-        def may_name(trial: str) -> bool:
-            job = job_of(trial)
-            return job is not None and access_of(request).covers(job)
-
-        return machines_page(self._hosts(request), by_host, may_name, version)
-
-    def version(self, request: Request, job: str | None = None) -> Response:
-        """Send the version of a job, or of all: a page asks for itself if that differs."""
-        if job is not None and not _may_see(request, job):
-            return _refuse("There is no such job.")
-        text = self._version(request, job)
-        return Response(text, media_type="text/plain", headers={"Cache-Control": "no-store"})
-
-    def _version(self, request: Request, job: str | None = None) -> str:
-        """Return the version of a job, or that of all which the request may read about."""
-        versions = survey.read_versions(self._engine)
-        return versions.of_jobs(access_of(request).jobs) if job is None else versions.of(job)
-
-    def _running(
-        self, request: Request, jobs: Collection[str] | None = None, limit: int | None = _CARDS
-    ) -> tuple[list[Live], Counter[str]]:
-        """Return the newest runs of some or all jobs that go on, and how many each job has."""
-        found = [
-            (number, own)
-            for number, own in survey.list_running(self._engine)
-            if (jobs is None or own in jobs) and access_of(request).covers(own)
-        ]
-        chosen = [number for number, _ in found[::-1][:limit]]
-        running = survey.read_running(self._engine, chosen)
-        return [read_live(each) for each in running[::-1]], Counter(own for _, own in found)
-
-    def _hosts(self, request: Request) -> list[HostFacts]:
-        hosts = [read_host(*each) for each in self._store.hosts()]
-        for host in hosts:
-            host.schedules = [
-                each for each in host.schedules if access_of(request).covers(each.job)
-            ]
-        return hosts
-
-    def _run(self, request: Request, trial: str) -> RunContent:
-        stored = self._store.find(trial)
-        if stored is None or not access_of(request).covers(stored.job):
-            raise NotFoundError("There is no such run, or you may not see it.")
-        running = next(iter(survey.read_running(self._engine, stored.trial)), None)
-        trace = read_trace(self._store.trace(trial))
-        found = stored if running is None else read_live(running).trial
-        return RunContent(found, running, trace, access_of(request).can_write)
+    )
 
 
-def _may_see(request: Request, job: str) -> bool:
-    return is_job_name(job) and access_of(request).covers(job)
+def _respond(content: Html, *, status: int = 200) -> Response:
+    document = build_document(Page("Sign in", content), Links())
+    return HTMLResponse(document, status, {**HEADERS, **_NO_STORE})
 
 
-def _check_job(request: Request, job: str) -> None:
-    if not _may_see(request, job):
-        raise NotFoundError("There is no such job, or you may not see it.")
+def _inside(place: str, prefix: str) -> str:
+    """Return the path of a page of this server; a foreign address becomes the first page."""
+    plain = place.isascii() and place.isprintable() and "\\" not in place
+    is_own = place.startswith(f"{prefix}/") and not place.startswith("//")
+    return place if plain and is_own else f"{prefix}/"

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from zeusrun.analysis.amounts import size_label
 from zeusrun.analysis.curves import amount_in, curve_in, curve_unit
-from zeusrun.history.base import HEARTBEAT_S, LEASE_S
+from zeusrun.history.base import HEARTBEAT_S
+from zeusrun.history.sql import survey
 from zeusrun.launcher.rundir.layout import Live
-from zeusrun.maintenance.running import state_of
 from zeusrun.server.pages import document
+from zeusrun.server.pages.reports import read_live, read_trace
 from zeusrun.trial import TrialStatus
 from zeusrun.view import units
 from zeusrun.view.columns import CARBON, COST, ENERGY, HOST, PRICE, TIME, Column
+from zeusrun.view.console import STATUS_STYLES
 from zeusrun.view.report.facts import JobReport, build_facts, build_power
 from zeusrun.view.report.headline import goal
 from zeusrun.view.report.markup import (
@@ -32,7 +33,6 @@ from zeusrun.view.report.markup import (
 )
 from zeusrun.view.report.sections import Frame, power_traces
 from zeusrun.view.sheets import trial_rows
-from zeusrun.view.tables import STATUS_STYLES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,86 +40,61 @@ if TYPE_CHECKING:
     from zeusrun.analysis.curves import CurveUnit
     from zeusrun.energy.power_trace import PowerTrace
     from zeusrun.history.sql.survey import RunningTrial
-    from zeusrun.server.pages.listing import Listing
+    from zeusrun.launcher.rundir.layout import Live
+    from zeusrun.server.pages.reports import Visit
     from zeusrun.trial import Trial
 
-_LATE_S = LEASE_S - 2.25 * HEARTBEAT_S  # that are left of a lease if two heartbeats are missing
 _MOODS = {"green": "good", "red": "bad"}
 _LONGEST = 160  # characters of a reason
 _BARS = re.compile("([▁-█](?:[▁-█ ]*[▁-█])?)")
 
 
-def read_live(running: RunningTrial) -> Live:
-    """Return a running trial with what its launcher sent; not alive if a heartbeat is missing."""
-    live = state_of(running.trial, Live.from_json(running.live))
-    return replace(live, alive=running.lease_left_s >= _LATE_S)
-
-
-def cards(runs: Sequence[Live], count: int, links: document.Links) -> Html:
-    """Return the cards of some of ``count`` running trials."""
+def running_table(runs: Sequence[Live], links: document.Links, count: int = 0) -> Html:
+    """Return the table of some of ``count`` runs that go on, with the numbers sent last."""
     if not runs:
         return tag("p", "Nothing runs now.")
-    items = [_card(run, links) for run in runs]
-    more = ""
-    if len(runs) < count:
-        more = tag(
-            "p", f"{count - len(runs)} more run now; they are listed on the pages of their jobs."
-        )
-    return join((tag("ul", *items, class_="cards"), more))
+    run = Column("run", lambda run: links.link_run(run.trial.trial))
+    listed = table("Runs now", [run, *_RUNNING], runs, lambda run: run.trial.trial)
+    if len(runs) >= count:
+        return listed
+    more = f"{count - len(runs)} more run now; they are listed on the pages of their jobs."
+    return join((listed, tag("p", more, class_="note")))
 
 
-def _card(run: Live, links: document.Links) -> Html:
+def _done(run: Live) -> str:
+    """Return how far a run is."""
     trial = run.trial
-    where = f" on {run.host}" if run.host else ""
-    name = tag("h3", links.link_run(trial.trial))
-    size = tag("p", f"batch size {size_label(trial)}{where}", class_="what")
-    values = [
-        (units.shortened(trial.metric, 40), units.number(run.last_metric, ".4g")),
-        ("target", goal(trial)),
-        ("power", units.power(run.power_w)),
-        *((each.name, str(each.value(trial))) for each in (TIME, ENERGY, COST)),
-    ]
-    return tag(
-        "li",
-        *(name, size, _progress(trial), _sparkline(trial), pairs(values), _last_heartbeat(run)),
-        class_="card",
-        data_key=trial.trial,
-    )
-
-
-def _progress(trial: Trial) -> Html:
-    done = trial.whole_epochs or 0
-    if trial.time_s is None:
-        at = moment(trial.started_at, "%H:%M")
-        text = join(("started ", at, ", training has not begun"))
-    else:
-        text = escape(f"{units.plural(done, 'epoch')} of at most {trial.max_epochs}")
     if trial.by_samples:  # nothing says how many it will be
-        samples = f"{units.count(trial.whole_samples)} samples"
-        return tag("div", tag("span", samples), class_="epochs")
-    bar = tag(
-        "progress",
-        max=max(trial.max_epochs, done, 1),
-        value=done,
-        aria_label=f"Epochs of {trial.trial}",
-    )
-    return tag("div", bar, tag("span", text), class_="epochs")
+        return f"{units.count(trial.whole_samples)} samples"
+    if trial.time_s is None:
+        return "starting"
+    return f"{units.plural(trial.whole_epochs or 0, 'epoch')} of at most {trial.max_epochs}"
 
 
-def _sparkline(trial: Trial) -> Html:
-    """Return the learning curve so far; the numbers are below it."""
-    values = [point.value for point in curve_in(trial, curve_unit([trial]))]
-    return tag("p", units.sparkline(values), class_="curve", aria_hidden="true")
-
-
-def _last_heartbeat(run: Live) -> Html:
+def _last_heartbeat(run: Live) -> str:
     """Return when the launcher was last heard of."""
-    if not run.alive:
-        since = [] if run.updated_at is None else [" since ", moment(run.updated_at, "%H:%M")]
-        return tag("p", "no heartbeat", *since, class_="note bad")
-    if run.updated_at is None:
-        return tag("p", "began ", moment(run.trial.started_at), class_="note")
-    return tag("p", "as of ", moment(run.updated_at, "%H:%M:%S"), class_="note")
+    if run.alive:
+        return moment(run.updated_at, "%H:%M:%S")
+    since = moment(run.updated_at or run.trial.started_at, "%H:%M")
+    return tag("span", "no heartbeat since ", since, class_="bad")
+
+
+def _metric(run: Live) -> str:
+    value = units.number(run.last_metric, ".4g")
+    return f"{units.shortened(run.trial.metric, 40)} {value}, target {goal(run.trial)}"
+
+
+_RUNNING = (
+    Column("batch size", lambda run: size_label(run.trial)),
+    Column("done", _done, left=True),
+    Column("metric", _metric, left=True),
+    Column("power", lambda run: units.power(run.power_w)),
+    Column(TIME.name, lambda run: TIME.value(run.trial)),
+    Column(ENERGY.name, lambda run: ENERGY.value(run.trial)),
+    Column(COST.name, lambda run: COST.value(run.trial)),
+    HOST,
+    Column("last heartbeat", _last_heartbeat, left=True),
+)
 
 
 def status_text(trial: Trial) -> Html:
@@ -133,42 +108,57 @@ def status_text(trial: Trial) -> Html:
 
 
 def runs_list(
-    listing: Listing,
-    trials: Sequence[Trial],
-    total: int,
-    links: document.Links,
-    unit: CurveUnit = "epochs",
-) -> Html:
-    """Return a list of runs that can be searched and sorted: one page of ``total``."""
+    visit: Visit,
+    address: str,
+    jobs: Sequence[str] | None,
+    unit: CurveUnit | None = None,
+    sorts: Sequence[str] = (*survey.SORTS,),
+) -> tuple[Html, int]:
+    """Return a list of the runs of some jobs that can be searched and sorted, and how many it has.
+
+    Args:
+        visit: The request.
+        address: The address of the page, relative to itself.
+        jobs: ``None`` for all.
+        unit: What says how far a run went; ``None``: epochs.
+        sorts: By what the list can be sorted; the first is the default.
+    """
+    listing, way = (
+        document.read_listing(visit.request.query_params, address, "runs", sorts),
+        unit or "epochs",
+    )
+    trials, total = survey.list_runs(visit.engine, jobs, listing.wanted(), RUNS_SHOWN)
     columns = [
-        Column("run", lambda trial: links.link_run(trial.trial)),
+        Column("run", lambda trial: visit.links.link_run(trial.trial)),
         Column("when", lambda trial: moment(trial.started_at), left=True),
         Column("status", status_text, left=True),
         Column("batch size", size_label),
-        Column(unit, lambda trial: units.count(amount_in(trial, unit))),
+        Column(way, lambda trial: units.count(amount_in(trial, way))),
         *(TIME, ENERGY, COST, PRICE, CARBON, HOST),
         Column("GPU", lambda trial: units.shortened(trial.gpu_model or units.UNKNOWN), left=True),
         Column("why", _why, left=True),
     ]
     caption = f"{len(trials)} of {units.plural(total, 'run')}"
-    listed = table(caption, columns, trials, lambda trial: trial.trial, heading=listing.heading)
-    none = "" if trials else tag("p", "No run matches the search.")
-    pages = listing.pages("More runs", total, RUNS_SHOWN)
-    form = listing.form("Find runs", "status, batch size, host, GPU or part of a name")
-    return join((form, none, listed, pages))
+    parts = (
+        listing.form("Find runs", "status, batch size, host, GPU or part of a name"),
+        "" if trials else tag("p", "No run matches the search."),
+        table(caption, columns, trials, lambda trial: trial.trial, heading=listing.heading),
+        listing.pages("More runs", total, RUNS_SHOWN),
+    )
+    return join(parts), total
 
 
 RUNS_SHOWN = 50  # runs on a page of a list
 
 
-def runs_page(
-    listing: Listing, trials: Sequence[Trial], total: int, version: str | None
-) -> document.Page:
-    """Return the page of the runs of all jobs."""
-    listed = runs_list(listing, trials, total, document.Links())
+def runs_page(visit: Visit) -> document.Page:
+    """Return the page of the runs of all jobs, by default the newest first."""
+    jobs = None if visit.access.jobs == "*" else [head.job for head in visit.heads()]
+    sorts = ["when", *(each for each in survey.SORTS if each not in {"run", "when"})]
+    listed, total = runs_list(visit, "runs", jobs, sorts=sorts)
     place = tag("section", listed, id="runs")
     content = page_head("All jobs", units.plural(total, "run"), place)
-    return document.Page("Runs", content, "Runs", version=version)
+    return document.Page("Runs", content, "Runs")
 
 
 def _why(trial: Trial) -> str:
@@ -178,17 +168,7 @@ def _why(trial: Trial) -> str:
     return units.shortened(trial.reason, _LONGEST)
 
 
-_LINKS = document.Links(1)
 _MOST_POINTS = 100  # rows of the table of the curve
-
-
-class RunContent(NamedTuple):
-    """The values on the page of a run; of a ``running`` trial, the values so far."""
-
-    trial: Trial
-    running: RunningTrial | None
-    trace: PowerTrace | None
-    may_cancel: bool
 
 
 def _unit_of(trial: Trial) -> CurveUnit:
@@ -197,25 +177,30 @@ def _unit_of(trial: Trial) -> CurveUnit:
     return unit if curve_in(trial, unit) else "epochs"
 
 
-def run_page(
-    content: RunContent, version: str | None, drawn: dict[str, Html | None]
-) -> document.Page:
-    """Return the page of a run; ``drawn`` is the cache of its figures, and gets new ones."""
-    trial = content.trial
-    report, address = run_report(content), _LINKS.run(trial.trial)
-    frame = Frame(document.pictures_of(report, drawn))
+def run_page(visit: Visit, trial: str) -> document.Page:
+    """Return the page of a run; of one that goes on, with the values so far."""
+    found = visit.store.find(trial)
+    if found is None or not visit.access.covers(found.job):
+        raise document.NotFoundError("There is no such run, or you may not see it.")
+    running = next(iter(survey.read_running(visit.engine, found.trial)), None)
+    now = Html()
+    if running is not None:
+        live = read_live(running)
+        found, address = live.trial, visit.links.run(live.trial.trial)
+        cancel = _cancelling(running, address, may_cancel=visit.access.can_write)
+        now = section(
+            "Runs now", running_table([live], visit.links), _log(running), cancel, id="now"
+        )
+    trace = read_trace(visit.store.trace(trial))
+    report = _report(found, trace)
+    frame = Frame(document.pictures_of(report, visit.reports.pictures_of(found, trace)))
     parts = [
-        ("curve", "Learning curve", _curve(trial, _unit_of(trial), frame)),
+        ("curve", "Learning curve", _curve(found, _unit_of(found), frame)),
         ("power", "Power", power_traces(report, frame)),
     ]
     sections = (section(title, body, id=place) for place, title, body in parts if body)
-    now = Html()
-    if content.running is not None:
-        card = cards([read_live(content.running)], 1, _LINKS)
-        cancel = _cancelling(content.running, address, may_cancel=content.may_cancel)
-        now = section("Runs now", card, _log(content.running), cancel, id="now")
-    body = join((_head(trial), now, *sections, _commands(trial)))
-    return document.Page(trial.trial, body, about=trial.job, version=version)
+    body = join((_head(found, visit.links), now, *sections, _commands(found)))
+    return document.Page(found.trial, body)
 
 
 def _log(running: RunningTrial) -> Html:
@@ -245,21 +230,20 @@ def _cancelling(running: RunningTrial, address: str, *, may_cancel: bool) -> Htm
     return details("Cancel this run", effect, form)
 
 
-def run_report(content: RunContent) -> JobReport:
+def _report(trial: Trial, trace: PowerTrace | None) -> JobReport:
     """Return the report of a single run, for its figures; of a running one, with what it has."""
-    trial = content.trial
     if not trial.status.finished:  # a report is made of runs that have ended
         trial = trial.finish(trial.ended_as(TrialStatus.STOPPED, None, "", trial.started_at))
-    power = () if content.trace is None else (build_power(trial, content.trace),)
+    power = () if trace is None else (build_power(trial, trace),)
     return JobReport(build_facts(trial.job, [trial], _unit_of(trial)), power=power)
 
 
-def _head(trial: Trial) -> Html:
+def _head(trial: Trial, links: document.Links) -> Html:
     which = f"attempt {trial.attempt} of recurrence {trial.recurrence}"
-    where = [_LINKS.link_job(trial.job), f" · {which}"]
+    where = [links.link_job(trial.job), f" · {which}"]
     if trial.attempt > 1:
         before = f"{trial.job}-{trial.recurrence}-{trial.attempt - 1}"
-        where += [" · ", tag("a", "the attempt before", href=_LINKS.run(before))]
+        where += [" · ", tag("a", "the attempt before", href=links.run(before))]
     status = tag("p", status_text(trial), f" {trial.reason or ''}", class_="lead")
     warnings = [tag("p", text, class_="caution") for text in trial.warnings]
     why = tag("p", tag("strong", "Why this batch size: "), trial.why, class_="why")
