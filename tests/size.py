@@ -75,11 +75,11 @@ BUDGETS: Mapping[str, int] = {
     "export": 309,
     "gpu and energy": 2_293,
     "history": 1_102,
-    "hooks": 1_489,
+    "hooks": 1_478,
     "hosts": 1_612,
     "jobfile": 3_181,
     "kubernetes": 918,
-    "launcher": 5_941,
+    "launcher": 5_939,
     "maintenance": 1_096,
     "metrics": 2_087,
     "other files": 350,
@@ -91,10 +91,10 @@ BUDGETS: Mapping[str, int] = {
     "simulate": 640,
     "slurm": 482,
     "sync": 1_106,
-    "values": 1_661,
+    "values": 1_660,
     "view": 2_049,
     "watch": 1_000,
-    "worker": 1_643,
+    "worker": 1_558,
 }
 """Lines of code that a part may have; the whole is their sum."""
 _OTHERS = (".css", ".html", ".js", ".yaml")  # lines that are not empty
@@ -130,7 +130,7 @@ class Loaded(NamedTuple):
 
 
 WALK_BUDGET = Walk(files=104, stops=367, returns=263)
-LOADED_BUDGET = Loaded(modules=172, lines=19_717)
+LOADED_BUDGET = Loaded(modules=172, lines=19_714)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

@@ -25,7 +25,7 @@ from zeusrun.launcher.rundir.layout import RunPaths
 
 PATHS = RunPaths(Path("/runs/job/job-1-1"))
 MODERN = Torchrun(("python", "-m", "torchrun"), "2.13", frozenset({"--shutdown-timeout"}))
-WORKER = str(Path(zeusrun.__file__).parent / "worker" / "__main__.py")
+WORKER = str(Path(zeusrun.__file__).parent / "worker" / "process" / "__main__.py")
 OLD = Torchrun(("python", "-m", "torchrun"), "2.4", frozenset())
 
 

@@ -43,7 +43,6 @@ MODULES = {
     "torchft.manager": "torchft",
     "ultralytics.engine.trainer": "ultralytics",
     "multiprocessing.spawn": "members",
-    "subprocess": "members",
     "torch.distributed.distributed_c10d": "members",
 }
 """Module of a library -> the module of ``zeusrun.worker.hooks`` that hooks into it.
