@@ -67,11 +67,11 @@ PARTS: Mapping[str, tuple[str, ...]] = {
 """The parts of the package, by how the paths of their modules begin; the longest that fits wins."""
 
 BUDGETS: Mapping[str, int] = {
-    "adapt": 638,
+    "adapt": 637,
     "analysis": 999,
-    "backends": 698,
+    "backends": 692,
     "commands": 2_800,
-    "elastic": 1_688,
+    "elastic": 1_686,
     "export": 309,
     "gpu and energy": 2_293,
     "history": 1_102,
@@ -79,7 +79,7 @@ BUDGETS: Mapping[str, int] = {
     "hosts": 1_612,
     "jobfile": 3_181,
     "kubernetes": 918,
-    "launcher": 5_939,
+    "launcher": 5_938,
     "maintenance": 1_096,
     "metrics": 2_087,
     "other files": 350,
@@ -90,7 +90,7 @@ BUDGETS: Mapping[str, int] = {
     "shared histories": 1_851,
     "simulate": 640,
     "slurm": 482,
-    "sync": 1_106,
+    "sync": 1_041,
     "values": 1_660,
     "view": 2_049,
     "watch": 1_000,
@@ -130,7 +130,7 @@ class Loaded(NamedTuple):
 
 
 WALK_BUDGET = Walk(files=104, stops=367, returns=263)
-LOADED_BUDGET = Loaded(modules=172, lines=19_714)
+LOADED_BUDGET = Loaded(modules=172, lines=19_707)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

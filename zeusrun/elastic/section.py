@@ -70,6 +70,7 @@ class Elastic(PartSection):
     """How the number of ranks changes while they train."""
 
     summary: ClassVar[str] = "How the number of ranks changes while the training runs."
+    excludes: ClassVar[tuple[str, ...]] = ("watch", "adapt")  # they need a fixed number of ranks
 
     min: int = Field(1, ge=1, le=_MOST, description="The fewest ranks that go on.")
     max: Annotated[int, AfterValidator(check_max)] = Field(
@@ -110,11 +111,6 @@ class Elastic(PartSection):
     hang_s: float = Field(
         60, gt=0, description="Seconds after which a rank for which the others wait is killed."
     )
-
-    @property
-    def excludes(self) -> tuple[str, ...]:
-        """The parts of a job that need a fixed number of ranks."""
-        return ("watch", "adapt")
 
     @property
     def batch_variant(self) -> str | None:

@@ -243,7 +243,6 @@ def build_command(
             **inherited,
             **env,
             "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(grace_s),
-            **{name: text for each in parts for name, text in each.variables().items()},
             **plan_ranks(
                 spec, trial, paths, fitting=fitting, node=place.number, secrets=secrets
             ).variables(),
