@@ -75,7 +75,7 @@ BUDGETS: Mapping[str, int] = {
     "export": 309,
     "gpu and energy": 2_293,
     "history": 1_102,
-    "hooks": 1_478,
+    "hooks": 1_485,
     "hosts": 1_612,
     "jobfile": 3_181,
     "kubernetes": 918,
@@ -90,10 +90,10 @@ BUDGETS: Mapping[str, int] = {
     "shared histories": 1_851,
     "simulate": 640,
     "slurm": 482,
-    "sync": 1_041,
+    "sync": 1_028,
     "values": 1_660,
     "view": 2_049,
-    "watch": 1_000,
+    "watch": 944,
     "worker": 1_558,
 }
 """Lines of code that a part may have; the whole is their sum."""

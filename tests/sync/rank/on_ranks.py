@@ -424,7 +424,7 @@ def case_a_shard_of_an_optimizer_is_refused():
 
 
 def case_gradients_are_measured_where_their_mean_is_known():
-    watch = installed_hooks().parts["watch"].models
+    watch = installed_hooks().parts["watch"]
     watch._observer.samples = lambda: 8
     measured = {}
     for name, section in {
@@ -537,7 +537,7 @@ def case_models_are_gone_with_the_script_and_joins_are_refused():
     try:
         with model.join():
             raise AssertionError("it was taken")
-    except ValueError as error:
+    except RuntimeError as error:
         assert "remove 'sync' from the job file" in str(error)
 
 

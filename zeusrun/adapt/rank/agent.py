@@ -11,17 +11,17 @@ from zeusrun.worker.agent import RankAgent
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from zeusrun.gradients.rank.agent import GradientAgent
+    from zeusrun.gradients.rank.agent import WatchedModels
     from zeusrun.gradients.rank.noise import NoiseScale
     from zeusrun.worker.hooks.install import Hooks
 
 
 def join(hooks: Hooks, given: Mapping[str, Any]) -> AdaptAgent:
     """Return the agent that changes the batch size by the policy of the section."""
-    watch = cast("GradientAgent | None", hooks.parts.get("watch"))
+    watch = cast("WatchedModels | None", hooks.parts.get("watch"))
 
     def noise() -> NoiseScale | None:
-        return None if watch is None else watch.models.noise
+        return None if watch is None else watch.noise
 
     return AdaptAgent(Control(hooks.environment, Plan.read(given), noise))
 

@@ -7,12 +7,10 @@ rest of the step, and its result is read in a later step.
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import distributed
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
 from zeusrun.gradients.rank.gradients import DeferredNumbers, add_up, squared_norm
 from zeusrun.gradients.rank.noise import Norms
@@ -32,12 +30,6 @@ STEPS = 8
 
 One in each step takes 1.3 ms of it on gloo and two shared cores; one in every eighth, 0.1 ms.
 """
-
-_AVERAGING: Any = (
-    default_hooks.allreduce_hook,
-    default_hooks.fp16_compress_hook,
-    default_hooks.bf16_compress_hook,
-)
 
 
 class BackwardPass:
@@ -100,7 +92,6 @@ class GradientWatch:
         self._interval, self._samples, self._scale = interval, samples, scale
         self._receive, self._fail, self._fail_here = receive, fail, fail_here
         self._reduce: Reduce = self._average
-        self._is_composed = False  # whether the script has registered a hook
         self._synced: Reduction | None = None
         self._says = True  # that it cannot be measured
         self._count = 0  # backward passes with communication
@@ -121,17 +112,6 @@ class GradientWatch:
         """Receive all that is all-reduced. No collective call, so the last steps may be lost."""
         self._collect()
         self._deferred.flush()
-
-    def compose(self, state: object, hook: Callable[..., Future[Tensor]]) -> str | None:
-        """Average with a hook of the script; return why it cannot be measured, or ``None``."""
-        if self._is_composed:
-            raise RuntimeError("register_comm_hook can only be called once")
-        self._is_composed = True
-        self._reduce = functools.partial(hook, state)
-        if hook in _AVERAGING:
-            return None
-        self._interval = 0
-        return f"the script's communication hook {hook.__name__} does not return the mean gradient"
 
     def follow(self, synced: Reduction) -> None:
         """Average as the job file says; measure only where that returns the mean."""

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any, cast
 
 from zeusrun.files.private import read_file, replace_file
 from zeusrun.sidecar.events import SYNC_STATE, Synced
-from zeusrun.sync.rank.buckets import MB, BucketSearch, build_buckets, is_fixed
+from zeusrun.sync.rank.buckets import MB, begin_search, build_buckets
 from zeusrun.sync.rank.vote import Seconds, Vote
 from zeusrun.worker.agent import RankAgent
-from zeusrun.worker.hooks.imports import replaces, wrap
+from zeusrun.worker.hooks.imports import refuse, replaces, wrap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import ModuleType
 
-    from zeusrun.gradients.rank.agent import GradientAgent
-    from zeusrun.gradients.rank.watch import WatchedModels
+    from zeusrun.gradients.rank.agent import WatchedModels
+    from zeusrun.sync.rank.buckets import BucketSearch
     from zeusrun.sync.rank.vote import Change
     from zeusrun.sync.rank.ways import Way, Ways
     from zeusrun.worker.environment import WorkerEnvironment
@@ -34,12 +34,19 @@ _MODELS, _SCALER = "torch.nn.parallel.distributed", "torch.amp.grad_scaler"
 _MAX_STEPS = 10  # optimizer steps without a model, after which the user is warned
 _SAVED = 50  # passes, after which their number is kept for a restart
 _RECENT = 8  # backward passes of other models, after which one without any is no longer trained
+# Calls by which the ranks would synchronize in two ways at once.
+_OWN_HOOK = (
+    "the script registers a communication hook, and the job file has sync: remove one of them"
+)
+_JOIN = (
+    "DistributedDataParallel.join() needs an all-reduce, which 'sync' may replace: remove 'sync' "
+    "from the job file"
+)
 
 
 def join(hooks: Hooks, given: Mapping[str, Any]) -> SyncedModels:
     """Return the agent that synchronizes the models of this rank with the other ranks."""
-    watch = cast("GradientAgent | None", hooks.parts.get("watch"))
-    watched = None if watch is None else watch.models
+    watched = cast("WatchedModels | None", hooks.parts.get("watch"))
     return SyncedModels(hooks.environment, given, hooks.observer, watched)
 
 
@@ -83,18 +90,9 @@ class SyncedModel:
         self._seconds = Seconds()
         self._fallbacks = ways.fallbacks()
         self._vote = Vote(1 + len(self._fallbacks), ways.gather) if self._fallbacks else None
-        self._search = self._begin_search(ddp) if given["buckets"] == "tune" else None
+        tunes = given["buckets"] == "tune"
+        self._search = begin_search(ddp, ways.gather, owner.warn) if tunes else None
         self._send_buffers()
-
-    def _begin_search(self, ddp: Any) -> BucketSearch | None:
-        if is_fixed(ddp):
-            self._owner.warn(
-                "'buckets: tune' has no effect on a model with a static graph or with DDP's mixed "
-                "precision"
-            )
-            return None
-        gradients = sum(each.numel() * each.element_size() for each in self.ways.parameters.trained)
-        return BucketSearch(ddp.bucket_bytes_cap, gradients, self.ways.gather)
 
     @property
     def is_mean(self) -> bool:
@@ -147,8 +145,8 @@ class SyncedModel:
             self._go_on(self._due_way(), f"after {self._passes} backward passes")
         if self._counts and self._passes % _SAVED == 0 and self._is_first:
             self._owner.save(self._index, self._passes)
-        if self._search is not None:
-            self._try_buckets(self._search)
+        if self._search is not None and (ddp := self._ddp()) is not None:
+            self._try_buckets(self._search, ddp)
         if self._vote is not None:
             # ``None`` on all ranks or on none: each pass counts, however short it was on this one.
             seconds = self._seconds.take()
@@ -156,11 +154,8 @@ class SyncedModel:
             if change is not None:
                 self._follow(change)
 
-    def _try_buckets(self, search: BucketSearch) -> None:
-        size, ddp = search.after_pass(), self._ddp()
-        if ddp is None:
-            return
-        if size is not None:
+    def _try_buckets(self, search: BucketSearch, ddp: Any) -> None:
+        if (size := search.after_pass()) is not None:
             build_buckets(ddp, size)
             self.register(ddp)
         if search.why is not None:
@@ -227,6 +222,10 @@ class SyncedModels(RankAgent):
         self._environment, self._given, self._steps = environment, given, 0
         run_dir = environment.plan.run_dir
         self._state = Path(run_dir, SYNC_STATE) if run_dir else None
+        self._passes: dict[str, Any] = {}  # of each model, before this start and since
+        with contextlib.suppress(OSError, ValueError, TypeError):  # a script may write anything
+            if self._state is not None:
+                self._passes = dict(json.loads(read_file(self._state, 1 << 16)))
         self._observer, self._watched = observer, watched
         self._loader: Feed | None = None  # of ``compare_loaders``
         self._thread = self.backwards = 0
@@ -250,7 +249,9 @@ class SyncedModels(RankAgent):
             self.attach(ddp)
 
         self._look_before_forward(cls)
-        self._refuse(cls)
+        for name in ("register_comm_hook", "_register_builtin_comm_hook"):
+            refuse(cls, name, lambda ddp, *_, **__: _OWN_HOOK if ddp in self._models else None)
+        refuse(cls, "join", lambda ddp, *_, **__: _JOIN if ddp in self._models else None)
 
     def _take_scaler(self, scaler: Any, *_: Any, **__: Any) -> None:
         if scaler._scale is not None:
@@ -361,66 +362,29 @@ class SyncedModels(RankAgent):
                 look(ddp)
             return forward(ddp, *args, **options)
 
-    def _refuse(self, cls: Any) -> None:
-        """Refuse calls by which the ranks would synchronize in two ways at once."""
-        models, begin_join = self._models, cls.join
-
-        def refuse_hooks(name: str) -> None:
-            register = getattr(cls, name)
-
-            @replaces(cls, name)
-            def register_comm_hook(ddp: Any, *args: Any, **options: Any) -> None:
-                if ddp in models:
-                    raise RuntimeError(
-                        "zeusrun: the script registers a communication hook, and the job file has "
-                        "sync: remove one of them"
-                    )
-                register(ddp, *args, **options)
-
-        refuse_hooks("register_comm_hook")
-        refuse_hooks("_register_builtin_comm_hook")
-
-        @replaces(cls, "join")
-        def join(ddp: Any, *args: Any, **options: Any) -> Any:
-            if ddp in models:
-                raise ValueError(
-                    "zeusrun: DistributedDataParallel.join() needs an all-reduce, which 'sync' may "
-                    "replace: remove 'sync' from the job file"
-                )
-            return begin_join(ddp, *args, **options)
-
     def share_states(self, ways: Ways) -> None:
         """Give all ranks one state of what trains a model, before they exchange gradients again."""
-        from torch import distributed  # noqa: PLC0415 - is imported
-
-        from zeusrun.sync.rank.averaging import share_states  # noqa: PLC0415 - imports torch
+        from zeusrun.sync.rank.averaging import share_scale, share_states  # noqa: PLC0415 - imports torch
 
         if not share_states(list(self._optimizers), ways.parameters.trained, ways.group):
             self.warn(
                 "the optimizers of the ranks had different states, so all were cleared: momentum "
                 "starts again from zero"
             )
-        if self.scaler is not None:  # each rank's has found infinite gradients of its own
-            for number in (self.scaler._scale, self.scaler._growth_tracker):
-                distributed.all_reduce(number, distributed.ReduceOp.MIN, group=ways.group)
+        if self.scaler is not None:
+            share_scale(self.scaler, ways.group)
 
     def restore(self, index: int) -> int:
         """Return the backward passes of a model before this start of the run; 0 if unknown."""
-        known = self._read().get(str(index))
+        known = self._passes.get(str(index))
         return known if type(known) is int and known > 0 else 0
 
     def save(self, index: int, passes: int) -> None:
         """Keep the backward passes of a model for a restart."""
+        self._passes[str(index)] = passes
         if self._state is not None:
             with contextlib.suppress(OSError):
-                replace_file(self._state, json.dumps({**self._read(), str(index): passes}).encode())
-
-    def _read(self) -> dict[str, Any]:
-        with contextlib.suppress(OSError, ValueError):
-            if self._state is not None:
-                found = json.loads(read_file(self._state, 1 << 16))
-                return found if isinstance(found, dict) else {}  # a script may write anything
-        return {}
+                replace_file(self._state, json.dumps(self._passes).encode())
 
     def record(self, how: str, why: str, problem: str | None = None) -> None:
         """Record that the ranks agree in another way from now on."""

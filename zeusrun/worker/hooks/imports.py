@@ -111,6 +111,20 @@ def replaces(owner: Any, name: str) -> Callable[[Callable[..., Any]], None]:
     return lambda new: setattr(owner, name, functools.wraps(getattr(owner, name))(new))
 
 
+def refuse(owner: Any, name: str, why: Callable[..., str | None]) -> None:
+    """Raise ``RuntimeError`` with the sentence that ``why`` returns for the arguments of a call.
+
+    If that is ``None``, the function is called.
+    """
+    original = getattr(owner, name)
+
+    @replaces(owner, name)
+    def refused(*args: Any, **options: Any) -> Any:
+        if (problem := why(*args, **options)) is not None:
+            raise RuntimeError(f"zeusrun: {problem}")
+        return original(*args, **options)
+
+
 def wrap(owner: Any, name: str, after: Callable[..., None]) -> None:
     """Call ``after`` with a function's arguments whenever the function has returned.
 
