@@ -67,11 +67,11 @@ PARTS: Mapping[str, tuple[str, ...]] = {
 """The parts of the package, by how the paths of their modules begin; the longest that fits wins."""
 
 BUDGETS: Mapping[str, int] = {
-    "adapt": 637,
+    "adapt": 651,
     "analysis": 999,
     "backends": 692,
     "commands": 2_800,
-    "elastic": 1_686,
+    "elastic": 1_617,
     "export": 309,
     "gpu and energy": 2_293,
     "history": 1_102,
@@ -94,7 +94,7 @@ BUDGETS: Mapping[str, int] = {
     "values": 1_660,
     "view": 2_049,
     "watch": 944,
-    "worker": 1_558,
+    "worker": 1_530,
 }
 """Lines of code that a part may have; the whole is their sum."""
 _OTHERS = (".css", ".html", ".js", ".yaml")  # lines that are not empty

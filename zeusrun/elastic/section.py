@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, ValidationInfo
 
 from zeusrun.jobfile.plugged import PartSection
 from zeusrun.jobfile.section import Section
-from zeusrun.jobfile.validators import CLASS, check_max, read_pairs
+from zeusrun.jobfile.validators import check_max, read_pairs
 from zeusrun.trial import BY_RANKS
 
 if TYPE_CHECKING:
@@ -41,12 +41,6 @@ def _check_listen(text: str) -> str:
     host, _, port = text.rpartition(":")
     if not host or not (port.isascii() and port.isdecimal() and 0 < int(port) < 1 << 16):
         raise ValueError(f"must be an address and a port, such as 127.0.0.1:9100, not {text!r}")
-    return text
-
-
-def _check_policy(text: str) -> str:
-    if not CLASS.fullmatch(text):
-        raise ValueError(f"must be a class of your own as module:Class, not {text!r}")
     return text
 
 
@@ -80,11 +74,6 @@ class Elastic(PartSection):
         None,
         description="10:2,100:1 is 2 ranks after step 10, and 1 after step 100; 0 ends the "
         "training.",
-    )
-    policy: Annotated[str, AfterValidator(_check_policy)] | None = Field(
-        None,
-        description="A class of your own as module:Class, whose wanted_ranks(observation) returns "
-        "a number of ranks, or None.",
     )
     provision: Provision | None = Field(
         None, description="Find the number of ranks by measuring; null: keep it."
@@ -148,7 +137,7 @@ class Elastic(PartSection):
     ) -> dict[str, Mapping[str, Any]]:
         """Return what decides on the number of ranks, and the settings that depend on it."""
         del fitting
-        given = self.model_dump(include={"steps", "policy", "batch_size", "learning_rate"})
+        given = self.model_dump(include={"steps", "batch_size", "learning_rate"})
         more = {"ranks": trial.world_size, "per_device_max": sizes.per_device_max}
         return {"elastic": {**given, **more}}
 
