@@ -67,18 +67,18 @@ PARTS: Mapping[str, tuple[str, ...]] = {
 """The parts of the package, by how the paths of their modules begin; the longest that fits wins."""
 
 BUDGETS: Mapping[str, int] = {
-    "adapt": 651,
+    "adapt": 650,
     "analysis": 999,
-    "backends": 685,
+    "backends": 681,
     "commands": 2_781,
-    "elastic": 1_617,
+    "elastic": 1_613,
     "export": 309,
     "gpu and energy": 2_293,
     "history": 1_102,
-    "hooks": 1_485,
-    "hosts": 1_612,
+    "hooks": 1_472,
+    "hosts": 1_603,
     "jobfile": 3_181,
-    "kubernetes": 819,
+    "kubernetes": 814,
     "launcher": 5_938,
     "maintenance": 1_096,
     "metrics": 2_087,
@@ -89,12 +89,12 @@ BUDGETS: Mapping[str, int] = {
     "server": 3_816,
     "shared histories": 1_851,
     "simulate": 640,
-    "slurm": 482,
+    "slurm": 473,
     "sync": 1_028,
     "values": 1_660,
     "view": 2_049,
-    "watch": 944,
-    "worker": 1_530,
+    "watch": 938,
+    "worker": 1_525,
 }
 """Lines of code that a part may have; the whole is their sum."""
 _OTHERS = (".css", ".html", ".js", ".yaml")  # lines that are not empty

@@ -166,13 +166,6 @@ class Provisioner:
         return None if self.has_ended else size + 1
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def handle_error(self, *_: object) -> None:
-        """Print nothing if a client has gone: the terminal belongs to the training."""
-
-
 @contextlib.contextmanager
 def serve(
     listen: str, board: Board, elastic: Elastic, first: int, stop: Callable[[], None]
@@ -187,13 +180,9 @@ def serve(
         stop: Cancels the run, as a user does.
     """
     host, _, port = listen.rpartition(":")
-    handler = type(
-        "Handler",
-        (_Handler,),
-        {"board": board, "elastic": elastic, "first": first, "stop": staticmethod(stop)},
-    )
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     server_class = type("Server", (_Server,), {"address_family": family})
+    handler = partial(_Handler, board, elastic, first, stop)
     try:
         server = server_class((host.strip("[]"), int(port)), handler)
     except OSError as error:
@@ -208,59 +197,63 @@ def serve(
         server.server_close()
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, *_: object) -> None:
+        """Print nothing if a client has gone: the terminal belongs to the training."""
+
+
 class _Handler(BaseHTTPRequestHandler):
-    board: Board
-    elastic: Elastic
-    first: int
-    stop: Callable[[], None]
     timeout = _TIMEOUT_S
 
-    def do_GET(self) -> None:
-        self._answer({"/config": lambda: None}, HTTPStatus.OK)
+    def __init__(
+        self,
+        board: Board,
+        elastic: Elastic,
+        first: int,
+        stop: Callable[[], None],
+        *request: Any,  # noqa: ANN401 - of the standard library
+    ) -> None:
+        self._board, self._elastic, self._first, self._stop = board, elastic, first, stop
+        super().__init__(*request)
 
-    def do_PUT(self) -> None:
-        if "Origin" in self.headers:
+    def _respond(self) -> None:
+        """Do what is asked for, and say who trains."""
+        actions: dict[str, Callable[[], object]] = {
+            "GET /config": lambda: None,
+            "PUT /config": lambda: self._board.order(self._read_size(), "the endpoint"),
+            "PUT /stop": self._stop,
+            "DELETE /config": lambda: self._board.order(self._first, "the endpoint"),
+        }
+        asked = f"{self.command.replace('POST', 'PUT')} {self.path}"
+        if self.command != "GET" and "Origin" in self.headers:
             error = "web pages of others may not resize a training"
             self._send(HTTPStatus.FORBIDDEN, {"error": error})
+        elif asked not in actions:
+            self._send(HTTPStatus.NOT_FOUND, {"error": "there are /config and /stop"})
         else:
-            self._answer({"/config": lambda: self._order(self._read_size()), "/stop": self.stop})
+            try:
+                actions[asked]()
+            except (ValueError, RecursionError, OSError) as error:
+                self._send(HTTPStatus.BAD_REQUEST, {"error": str(error)})
+            else:
+                status = HTTPStatus.OK if self.command == "GET" else HTTPStatus.ACCEPTED
+                self._send(status, self._describe())
 
-    do_POST = do_PUT  # noqa: N815 - of the standard library
-
-    def do_DELETE(self) -> None:
-        self._answer({"/config": lambda: self._order(self.first)})
-
-    def _order(self, size: int) -> None:
-        self.board.order(size, "the endpoint")
-
-    def _answer(
-        self, known: dict[str, Callable[[], None]], status: HTTPStatus = HTTPStatus.ACCEPTED
-    ) -> None:
-        """Do what is asked for by the path, and say who trains."""
-        if self.path not in known:
-            self._send(
-                HTTPStatus.NOT_FOUND,
-                {"error": "there are /config and /stop"},
-            )
-            return
-        try:
-            known[self.path]()
-        except (ValueError, RecursionError, OSError) as error:
-            self._send(HTTPStatus.BAD_REQUEST, {"error": str(error)})
-        else:
-            self._send(status, self._describe())
+    do_GET = do_PUT = do_POST = do_DELETE = _respond  # noqa: N815 - of the standard library
 
     def _describe(self) -> dict[str, Any]:
-        generation, members = self.board.newest, self.board.members
-        orders, wanted, _ = self.board.wanted
+        generation, members = self._board.newest, self._board.members
+        orders, wanted, _ = self._board.wanted
         return {
             "generation": generation,
             "size": len(members),
-            "wanted": wanted if orders else self.first,
-            "min": self.elastic.min,
-            "max": self.elastic.max,
+            "wanted": wanted if orders else self._first,
+            "min": self._elastic.min,
+            "max": self._elastic.max,
             "ranks": [
-                {"rank": rank, "process": slot, "pid": self.board.place(slot).pid}
+                {"rank": rank, "process": slot, "pid": self._board.place(slot).pid}
                 for rank, slot in enumerate(members)
             ],
         }
@@ -276,7 +269,7 @@ class _Handler(BaseHTTPRequestHandler):
             raise ValueError(f'a request must be JSON, such as {{"size": 3}}: {error}') from error
         if not isinstance(content, dict):
             raise ValueError('a request must be an object, such as {"size": 3}')  # noqa: TRY004
-        size, least, most = content.get("size"), self.elastic.min, self.elastic.max
+        size, least, most = content.get("size"), self._elastic.min, self._elastic.max
         if type(size) is not int or not least <= size <= most:
             raise ValueError(f"size must be a number from {least} to {most}, not {size!r}")
         return size

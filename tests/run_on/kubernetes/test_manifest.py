@@ -19,7 +19,7 @@ from zeusrun.errors import JobFileError, UsageError
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.jobfile.yaml_reader import write_job_yaml
 from zeusrun.launcher.queue.request import Request
-from zeusrun.run_on.kubernetes import pod as pods
+from zeusrun.run_on.kubernetes import submit as pods
 from zeusrun.run_on.kubernetes.manifest import build_manifest, new_name
 from zeusrun.run_on.registry import is_job
 
@@ -384,7 +384,7 @@ def test_what_a_user_writes_arrives_unchanged(folder, arg, comment, value):
     assert environment["ZEUSRUN_JOB"] == text
     assert environment["ZEUSRUN_ALLOCATION"] == "kubernetes:ml/job-1a2b3"
     assert environment["ZEUSRUN_HISTORY"] == SERVER
-    found, asked = pods.read_job(environment)
+    found, asked = pods._read_job(environment)
     assert (found.args, found.env) == (spec.args, spec.env)
     assert (asked.overrides, asked.batch_size, asked.why) == (overrides, 16, value)
 
@@ -406,7 +406,7 @@ def test_the_options_of_a_submit_arrive_in_its_pods(build, nodes, request_, tmp_
         if nodes > 1
         else manifest["spec"]["template"]["spec"]["containers"][0]
     )
-    found, asked = pods.read_job(resolve(container, FIELDS))
+    found, asked = pods._read_job(resolve(container, FIELDS))
     assert {key: value for key, value in found if key != "source"} == {
         key: value for key, value in spec if key != "source"
     }

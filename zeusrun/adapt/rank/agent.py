@@ -14,9 +14,8 @@ from zeusrun.adapt.rank.policies import Plan, PolicyRunner, TrainingObservation,
 from zeusrun.adapt.rank.state import AdaptationState, restore_state, state_path, write_state
 from zeusrun.gradients.rank.noise import GAUSSIAN99
 from zeusrun.sidecar.events import Adapted
-from zeusrun.worker.agent import LoaderControl, RankAgent
+from zeusrun.worker.agent import LoaderControl, RankAgent, Rates, find_factor
 from zeusrun.worker.environment import from_all_ranks, is_grouped
-from zeusrun.worker.rates import Rates, find_factor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

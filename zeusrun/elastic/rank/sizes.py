@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from zeusrun.worker.rates import Rates, find_factor
+from zeusrun.worker.agent import Rates, find_factor
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

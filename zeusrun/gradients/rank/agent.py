@@ -9,7 +9,7 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from zeusrun.gradients.rank.noise import NoiseScale
+from zeusrun.gradients.rank.noise import Measuring, NoiseScale
 from zeusrun.sidecar.events import Watched
 from zeusrun.worker.agent import RankAgent
 from zeusrun.worker.hooks.imports import refuse, wrap
@@ -236,8 +236,7 @@ class WatchedModels(RankAgent):
                 return self._measure_alone(ddp, model)
             from zeusrun.gradients.rank.ddp import GradientWatch  # noqa: PLC0415 - imports torch
 
-            own = model.report_own_problem
-            return GradientWatch(ddp, fail_here=own, **self._options(model))
+            return GradientWatch(ddp, self._measuring(model))
 
         self._begin(ddp, measure)
 
@@ -286,14 +285,19 @@ class WatchedModels(RankAgent):
     def _measure_alone(self, module: Any, model: WatchedModel) -> Any:
         from zeusrun.gradients.rank.examples import measure_alone  # noqa: PLC0415 - imports torch
 
-        parts = self._environment.plan.accumulation_steps or 1
         replace = functools.partial(setattr, model, "watch")
-        return measure_alone(module, replace, parts=parts, **self._options(model))
+        return measure_alone(module, replace, self._measuring(model))
 
-    def _options(self, model: WatchedModel) -> dict[str, Any]:
-        options = {"interval": self._interval, "samples": self._observer.samples}
-        how = {"scale": self._read_scale, "receive": model.add, "fail": model.report_problem}
-        return {**options, **how}
+    def _measuring(self, model: WatchedModel) -> Measuring:
+        return Measuring(
+            self._interval,
+            self._observer.samples,
+            lambda: self.scale if isinstance(self.scale, float) else self.scale.clone(),
+            model.add,
+            model.report_problem,
+            model.report_own_problem,
+            self._environment.plan.accumulation_steps or 1,
+        )
 
     def _explain_no_model(self, optimizer: Any) -> str:
         """Return why there is no watched model, although an optimizer steps."""
@@ -332,9 +336,6 @@ class WatchedModels(RankAgent):
             return None
         model.watch.follow(synced)
         return model.watch
-
-    def _read_scale(self) -> Any:
-        return self.scale if isinstance(self.scale, float) else self.scale.clone()
 
     def count_step(self, optimizer: Any) -> None:
         """Begin another optimizer step."""
