@@ -26,7 +26,7 @@ from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-from zeusrun.adapt.rank.control import Control
+from zeusrun.adapt.rank.agent import Control
 from zeusrun.worker.agent import LoaderControl
 from zeusrun.worker.hooks.install import install_hooks
 from zeusrun.worker.loader import AdaptiveLoader

@@ -151,8 +151,8 @@ def train_known(hooks, how: str, scale: float, seeds: int) -> list:  # noqa: ANN
                 if number % parts == 0:
                     optimizer.step()
                     optimizer.zero_grad()
-        hooks.parts["watch"].models.flush()
-        found.append(hooks.parts["watch"].models.noise.estimate() or (0.0, None, None))
+        hooks.parts["watch"].conclude()
+        found.append(hooks.parts["watch"].noise.estimate() or (0.0, None, None))
     return found
 
 
@@ -182,7 +182,7 @@ def train_digits(hooks, size: int, seed: int) -> list:  # noqa: ANN001
             optimizer.zero_grad()
             cross_entropy(ddp(inputs), targets).backward()
             optimizer.step()
-        noise = hooks.parts["watch"].models.noise
+        noise = hooks.parts["watch"].noise
         middle = (noise.done - noise.age) / len(images)  # the newest steps are not measured yet
         curve.append((middle, noise.estimate()))
         with torch.no_grad():

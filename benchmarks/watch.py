@@ -84,7 +84,7 @@ def rank(pairs: int, steps: int, step_ms: float, out: str) -> None:
     from zeusrun.worker.hooks.install import install_hooks  # noqa: PLC0415
 
     hooks = install_hooks(SimpleNamespace(tick=lambda *_, **__: None))
-    watch = hooks.parts["watch"].models
+    watch = hooks.parts["watch"]
     hooks.observer.samples = lambda: 32  # there is no data loader
     torch.set_num_threads(1)
     distributed.init_process_group("gloo")

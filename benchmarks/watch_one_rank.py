@@ -19,6 +19,7 @@ from torch import nn
 
 from zeusrun.gradients.rank.examples import Examples, find_layers
 from zeusrun.gradients.rank.gradients import Gradients
+from zeusrun.gradients.rank.noise import Measuring
 
 LENGTH, WIDTH, VOCABULARY = 64, 128, 512
 TRACKED = (0, 30, 100, 200, 300, 400, 600)  # optimizer steps
@@ -71,17 +72,11 @@ class Training:
 
     def watch(self, way: str, interval: int) -> Any:  # noqa: ANN401 - one of two
         """Begin to measure."""
-        common: dict[str, Any] = {
-            "interval": interval,
-            "samples": lambda: self.samples,
-            "parts": 1,  # the samples grow with each micro-batch
-            "scale": lambda: 1.0,
-            "receive": self.receive,
-            "fail": raise_problem,
-        }
+        samples, fail = (lambda: self.samples), raise_problem  # they grow with each micro-batch
+        how = Measuring(interval, samples, lambda: 1.0, self.receive, fail, fail)
         if way == "examples":
-            return Examples(self.model, find_layers(self.model), **common)
-        return Gradients(self.model.parameters(), **common)
+            return Examples(self.model, find_layers(self.model), how)
+        return Gradients(self.model.parameters(), how)
 
     def receive(self, *_: object) -> None:
         """Count what was measured."""

@@ -66,7 +66,6 @@ BOTH_WAYS = {
     ("history", "history/shared"),
     ("server", "server/pages"),
     ("server", "server/zeus"),
-    ("worker", "worker/hooks"),
 }
 """Folders within a package that import each other: none may be added, and those are to go."""
 

@@ -67,34 +67,34 @@ PARTS: Mapping[str, tuple[str, ...]] = {
 """The parts of the package, by how the paths of their modules begin; the longest that fits wins."""
 
 BUDGETS: Mapping[str, int] = {
-    "adapt": 638,
+    "adapt": 650,
     "analysis": 997,
-    "backends": 698,
-    "commands": 2_798,
-    "elastic": 1_688,
+    "backends": 680,
+    "commands": 2_779,
+    "elastic": 1_613,
     "export": 308,
     "gpu and energy": 2_293,
     "history": 1_074,
-    "hooks": 1_489,
-    "hosts": 1_612,
+    "hooks": 1_472,
+    "hosts": 1_603,
     "jobfile": 3_181,
-    "kubernetes": 917,
-    "launcher": 5_858,
+    "kubernetes": 814,
+    "launcher": 5_855,
     "maintenance": 1_066,
     "metrics": 2_084,
     "other files": 330,
     "policies": 3_235,
     "report": 1_358,
-    "schedule": 1_055,
+    "schedule": 1_047,
     "server": 3_428,
     "shared histories": 1_843,
     "simulate": 640,
-    "slurm": 482,
-    "sync": 1_106,
-    "values": 1_658,
+    "slurm": 473,
+    "sync": 1_028,
+    "values": 1_657,
     "view": 2_073,
-    "watch": 1_000,
-    "worker": 1_643,
+    "watch": 938,
+    "worker": 1_525,
 }
 """Lines of code that a part may have; the whole is their sum."""
 _OTHERS = (".css", ".html", ".js", ".yaml")  # lines that are not empty
@@ -130,7 +130,7 @@ class Loaded(NamedTuple):
 
 
 WALK_BUDGET = Walk(files=90, stops=330, returns=240)
-LOADED_BUDGET = Loaded(modules=156, lines=18_807)
+LOADED_BUDGET = Loaded(modules=156, lines=18_797)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

@@ -211,8 +211,8 @@ def test_only_cli_exits_zeusrun_and_only_the_worker_ends_a_rank():
         "launcher/processes/agent.py",
         "worker/ending.py",
         "worker/environment.py",
-        "worker/rank.py",
-        "worker/script.py",
+        "worker/process/rank.py",
+        "worker/process/script.py",
     ]
 
 

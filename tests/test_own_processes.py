@@ -12,9 +12,7 @@ LONG = pytest.mark.long  # each import of torch takes 2 s of CPU
 @pytest.mark.skipif(
     importlib.util.find_spec("tensorboard") is None, reason="tensorboard is not installed"
 )
-@pytest.mark.parametrize(
-    "how", [pytest.param("spawn", marks=LONG), "fork", pytest.param("subprocess", marks=LONG)]
-)
+@pytest.mark.parametrize("how", [pytest.param("spawn", marks=LONG), "fork"])
 def test_ranks_of_the_script_end_at_the_target_as_ranks_do(zeusrun, how):
     job = zeusrun.job(
         "starts_its_ranks.py",

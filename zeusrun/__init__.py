@@ -29,8 +29,7 @@ def watch(model: object) -> None:
     Args:
         model: A ``torch.nn.Module`` that trains on one rank, before its first training step.
     """
-    from zeusrun.worker.hooks.install import installed_hooks  # noqa: PLC0415 - few scripts need it
+    from zeusrun.worker.environment import current_environment  # noqa: PLC0415 - few need it
 
-    if (hooks := installed_hooks()) is not None:
-        for agent in hooks.environment.agents:
-            agent.watch(model)
+    for agent in current_environment().agents:
+        agent.watch(model)

@@ -14,7 +14,7 @@ from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from zeusrun.sidecar.plan import RankPlan
-from zeusrun.sync.rank.control import SyncedModels
+from zeusrun.sync.rank.agent import SyncedModels
 from zeusrun.sync.section import Sync
 
 WINDOW_S = 2.0  # where ranks need not wait for one another
@@ -76,10 +76,10 @@ class Training:
         self.owner = SyncedModels(
             Environment, Sync(**section).model_dump(), SimpleNamespace(training=None)
         )
-        self.owner.attach(self.model, lambda _: None)
+        self.owner.attach(self.model)
         self.synced = self.owner._models[self.model]
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
-        self.owner.add_optimizer(self.optimizer)
+        self.owner.build(self.optimizer)
 
     def step(self) -> None:
         self.owner.before_forward(self.model)

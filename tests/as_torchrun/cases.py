@@ -457,12 +457,9 @@ ALLOWED = (
         "The stack of a script begins with frames of the worker, which `traceback.print_stack()`, "
         "`faulthandler`, profilers and a warning with too large a `stacklevel` show. Tracebacks of "
         "exceptions begin with the script; one that comes from a data loader, "
-        "`init_process_group`, `add_param_group` or a program that `subprocess.Popen` does not find "
-        "passes through a frame of a hook.",
-        "The worker calls the script: it must see how the script ends. It gives hooks to ranks that "
-        "the script starts.",
+        "`init_process_group` or `add_param_group` passes through a frame of a hook.",
+        "The worker calls the script: it must see how the script ends.",
         {
-            "subprocesses": "frames",
             "stacks": rf"{_WORKER}|\d+|\[|.*(: UserWarning: | above$)",
             "faulthandler_dumps-dump": _WORKER,
             "faulthandler_dumps-later": _WORKER,

@@ -13,16 +13,15 @@ from tests.as_torchrun.cases import ALLOWED, CASES, SHORT, TORCH
 from tests.factories import ROOT
 from tests.runs import check_that_it_imports
 from tests.worker.rank import Rank
-from zeusrun.worker.hooks.members import STARTED
 
 
-def start_plain(case, place, *before):
+def start_plain(case, place):
     environment = Rank(place.root / "run").environment(**place.environment, **case.env)
     given = {k: v for k, v in environment.items() if not k.startswith("ZEUSRUN_")}
     with place.log.open("ab") as log:
         return subprocess.Popen(
-            [sys.executable, "-u", *before, *place.command(case)],
-            env=environment if before else given,
+            [sys.executable, "-u", *place.command(case)],
+            env=given,
             cwd=place.work,
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -44,10 +43,6 @@ def start_rank(case, place, *options):
 
 def start_bare(case, place):
     return start_rank(case, place, "--plain")
-
-
-def start_started(case, place):
-    return start_plain(case, place, STARTED)
 
 
 def check_that_it_runs_here(case):
@@ -123,13 +118,6 @@ def test_a_rank_that_is_not_instrumented_leaves_what_python_leaves(case, places)
     check_that_it_runs_here(case)
     plain, bare = run_all(case, places, {"plain": start_plain, "bare": start_bare})
     assert without_allowed(case, bare) == without_allowed(case, plain)
-
-
-@pytest.mark.parametrize("case", as_params(CASES, OF_THE_PROCESS))
-def test_a_rank_that_a_script_starts_leaves_what_python_leaves(case, places):
-    check_that_it_runs_here(case)
-    plain, started = run_all(case, places, {"plain": start_plain, "started": start_started})
-    assert without_allowed(case, started) == without_allowed(case, plain)
 
 
 HIDING = [(row, name) for row in ALLOWED for name in row.hides]

@@ -1,8 +1,7 @@
-"""Starts two ranks itself, ``starts_its_ranks.py spawn|fork|subprocess``, and knows no zeusrun."""
+"""Starts two ranks itself, ``starts_its_ranks.py spawn|fork``, and knows no zeusrun."""
 
 import multiprocessing
 import os
-import subprocess
 import sys
 import time
 
@@ -34,19 +33,11 @@ def train(rank, group):
 
 if __name__ == "__main__":
     how, group = sys.argv[1], os.path.abspath("group")
-    if how == "rank":
-        train(int(os.environ["RANK"]), group)
-    elif how == "subprocess":
-        places = [{"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2"} for rank in "01"]
-        command = [sys.executable, "-u", __file__, "rank"]
-        ranks = [subprocess.Popen(command, env={**os.environ, **place}) for place in places]
-        print("the ranks ended with", [rank.wait() for rank in ranks])
-    else:
-        if how == "fork":  # once for both
-            import torch.utils.tensorboard  # noqa: F401
-        context = multiprocessing.get_context(how)
-        ranks = [context.Process(target=train, args=(rank, group)) for rank in (0, 1)]
-        for rank in ranks:
-            rank.start()
-        for rank in ranks:
-            rank.join()
+    if how == "fork":  # once for both
+        import torch.utils.tensorboard  # noqa: F401
+    context = multiprocessing.get_context(how)
+    ranks = [context.Process(target=train, args=(rank, group)) for rank in (0, 1)]
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        rank.join()

@@ -6,7 +6,6 @@ returns the name of an image with ``sh``; and a fixture ``evict``, which evicts 
 
 from __future__ import annotations
 
-import contextlib
 import os
 import uuid
 
@@ -22,8 +21,6 @@ from zeusrun.run_on.kubernetes.client import (
     create_job,
     follow_log,
     read_job,
-    replace_cron_job,
-    watch_pod,
 )
 
 library = Lazily("kubernetes")
@@ -104,7 +101,7 @@ class KubernetesContract:
             submit(name=own)
         assert refused.value.code == 409
         job = self.until(name, lambda job: job.state == "RUNNING")
-        assert (job.kind, job.has_ended, job.pod.exit_code) == ("Job", False, None)
+        assert (job.has_ended, job.pod.exit_code) == (False, None)
         assert job.pod.name.startswith(f"{own}-")
         assert job.pod.node
 
@@ -117,32 +114,6 @@ class KubernetesContract:
         name = submit(suspend=True)
         job = self.until(name, lambda job: job.cause is not None)
         assert (job.state, job.pod) == ("QUEUED", None)
-
-    def test_pods_are_listed_and_watched_by_their_job(self, submit):
-        first, second = submit(RUNS), submit(ENDS)
-        seen = []
-        for pod in watch_pod(first, "Job", WAIT_S):
-            seen.append(pod)
-            if pod.begun:
-                break
-        assert {pod.name for pod in seen} == {read_job(first).pod.name}
-        assert seen[-1].node
-        assert self.until_ended(second).pod.name != seen[0].name
-
-    @pytest.mark.long
-    def test_a_watch_ends_in_time(self, submit):
-        name = submit(suspend=True)
-        assert list(watch_pod(name, "Job", 1)) == []
-
-    def test_a_watch_ends_with_its_pod(self, submit):
-        name = submit(POLITE)
-        self.until_ready(name)
-        watched = watch_pod(name, "Job", WAIT_S)
-        next(watched)
-        cancel_job(name)
-        with contextlib.closing(watched):
-            assert all(pod.begun for pod in watched)
-        self.until(name, lambda job: job.state == GONE)
 
     def test_a_job_that_has_ended_keeps_its_pod_and_its_log(self, submit):
         name = submit(ENDS)
@@ -213,37 +184,3 @@ class KubernetesContract:
             submit(ENDS, backofLimit=3)
         assert refused.value.code == 400
         assert "backofLimit" in str(refused.value)
-
-    @pytest.fixture
-    def cron_job(self, image, objects):
-        """A CronJob that starts nothing, before it is created."""
-        own = f"contract-{uuid.uuid4().hex[:8]}"
-        spec = {"schedule": "0 2 * * *", "timeZone": "Europe/Paris", "suspend": True}
-        spec["jobTemplate"] = {"spec": build_job(ENDS, own, image)["spec"]}
-        manifest = {"apiVersion": "batch/v1", "kind": "CronJob", "metadata": {"name": own}}
-        yield {**manifest, "spec": spec}
-        namespace = library.config.list_kube_config_contexts(os.environ["KUBECONFIG"])[1]
-        place = ("batch", "v1", namespace["context"].get("namespace") or "default", "cronjobs", own)
-        with contextlib.suppress(library.client.ApiException):
-            objects.delete_namespaced_custom_object(*place)
-
-    def test_a_cron_job_is_created_and_replaced(self, cron_job, objects):
-        name = replace_cron_job(cron_job)
-        namespace, own = name.removeprefix("kubernetes:").split("/")
-        place = ("batch", "v1", namespace, "cronjobs", own)
-        first = objects.get_namespaced_custom_object(*place)
-        cron_job["spec"] |= {"schedule": "0 3 * * *"}
-        assert replace_cron_job(cron_job) == name
-        found = objects.get_namespaced_custom_object(*place)
-        assert found["spec"]["schedule"] == "0 3 * * *"
-        assert found["metadata"]["uid"] == first["metadata"]["uid"]
-
-    def test_a_cron_job_that_somebody_has_changed_meanwhile_is_a_conflict(self, cron_job, objects):
-        namespace, own = replace_cron_job(cron_job).removeprefix("kubernetes:").split("/")
-        place = ("batch", "v1", namespace, "cronjobs", own)
-        stale = objects.get_namespaced_custom_object(*place)
-        cron_job["spec"] |= {"schedule": "0 3 * * *"}
-        replace_cron_job(cron_job)
-        with pytest.raises(library.client.ApiException) as refused:
-            objects.replace_namespaced_custom_object(*place, stale)
-        assert refused.value.status == 409

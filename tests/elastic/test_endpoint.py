@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zeusrun.elastic.endpoint import serve
+from zeusrun.elastic.control import serve
 from zeusrun.elastic.rank.board import Board, Generation
 from zeusrun.elastic.section import Elastic
 from zeusrun.errors import LaunchError

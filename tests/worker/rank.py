@@ -18,7 +18,7 @@ from tests.forks import torch_forks
 from zeusrun.metrics.base import SidecarReader
 from zeusrun.sidecar.step_clock import read_step_clock
 
-WORKER = Path(zeusrun.__file__).parent / "worker" / "__main__.py"
+WORKER = Path(zeusrun.__file__).parent / "worker" / "process" / "__main__.py"
 
 
 @dataclass
@@ -68,7 +68,7 @@ class Rank:
     def run_forked(self, *arguments, cwd=None, **changes):
         """Run a script to its end in a fork that has imported torch."""
         environment = self.environment(**changes)
-        argv = ["zeusrun.worker", *map(str, arguments)]
+        argv = ["zeusrun.worker.process", *map(str, arguments)]
         done = torch_forks().run(argv, environment, cwd or self.run_dir)
         return done.returncode, self.log(changes.get("RANK", "0"))
 

@@ -1,4 +1,4 @@
-"""``python -m zeusrun.worker``: the script runs as under plain Python, and leaves its traces."""
+"""``python -m zeusrun.worker.process``: the script runs as under plain Python, and leaves its traces."""
 
 from __future__ import annotations
 

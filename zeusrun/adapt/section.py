@@ -126,12 +126,11 @@ class Adapt(PartSection):
         lowest = sizes.candidates[0] if chosen.min is None else chosen.min
         return lowest, sizes.candidates[-1] if chosen.max is None else chosen.max
 
-    def check_range(self, sizes: BatchSizes) -> None:
-        """Check that the candidates allow the range.
-
-        Raises:
-            ValueError: If not. The message continues a sentence that starts with the key.
-        """
+    def check(self, data: Mapping[str, Any]) -> None:
+        """Raise ``ValueError`` if other sections do not allow that the batch size changes."""
+        if "batch_size" not in data:
+            return
+        sizes: BatchSizes = data["batch_size"]
         chosen, (lowest, highest) = self.batch_size, self.limits(sizes)
         if sizes.apply == "dataloader":
             raise ValueError(
@@ -155,12 +154,6 @@ class Adapt(PartSection):
                 f"has a schedule with {', '.join(outside)}, outside {lowest} to {highest}; change "
                 "batch_size.min or batch_size.max of adapt, or batch_size.candidates"
             )
-
-    def check(self, data: Mapping[str, Any]) -> None:
-        """Raise ``ValueError`` if other sections do not allow that the batch size changes."""
-        if "batch_size" not in data:
-            return
-        self.check_range(data["batch_size"])
         ranks = count_ranks(data)
         if ranks is not None:
             self.check_divisible(ranks)

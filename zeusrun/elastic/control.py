@@ -1,4 +1,9 @@
-"""What the launcher does for an elastic training: its endpoint, and provisioning.
+"""What the launcher does for an elastic training: its HTTP endpoint, and provisioning.
+
+The endpoint is KungFu's config server, for one run. ``GET /config`` returns who trains; ``PUT`` or
+``POST`` of ``{"size": 3}`` asks for so many ranks; ``DELETE`` asks for as many as at the start;
+``POST /stop`` ends the training. Nobody has to sign in, so it belongs on an address that only the
+right people reach.
 
 Provisioning adds one rank after the other while the training gains by it. By throughput, the rule
 is that of KungFu (Mai et al., OSDI 2020): a rank stays if the throughput T(n) is at least
@@ -8,11 +13,16 @@ is that of KungFu (Mai et al., OSDI 2020): a rank stays if the throughput T(n) i
 from __future__ import annotations
 
 import contextlib
+import json
+import socket
+import threading
 from functools import partial
-from typing import TYPE_CHECKING
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any
 
-from zeusrun.elastic.endpoint import serve
 from zeusrun.elastic.rank.board import FOLDER, Board
+from zeusrun.errors import LaunchError
 from zeusrun.files.private import replace_file
 from zeusrun.launcher.rundir.layout import ask_to_cancel
 from zeusrun.launcher.supervision.agent import Agent
@@ -27,6 +37,8 @@ if TYPE_CHECKING:
     from zeusrun.sidecar.step_clock import StepCount
 
 _SKIPPED = 2  # steps after each change
+_MAX_BYTES = 4096  # of a request
+_TIMEOUT_S = 10.0
 
 
 @contextlib.contextmanager
@@ -152,3 +164,123 @@ class Provisioner:
             return size - 1
         self.has_ended = size >= self._most
         return None if self.has_ended else size + 1
+
+
+@contextlib.contextmanager
+def serve(
+    listen: str, board: Board, elastic: Elastic, first: int, stop: Callable[[], None]
+) -> Iterator[None]:
+    """Answer until the context is left; raises ``LaunchError`` if the address is taken.
+
+    Args:
+        listen: Where, as ``127.0.0.1:9100``.
+        board: Of the run.
+        elastic: The section of the job file.
+        first: The number of ranks at the start.
+        stop: Cancels the run, as a user does.
+    """
+    host, _, port = listen.rpartition(":")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    server_class = type("Server", (_Server,), {"address_family": family})
+    handler = partial(_Handler, board, elastic, first, stop)
+    try:
+        server = server_class((host.strip("[]"), int(port)), handler)
+    except OSError as error:
+        raise LaunchError(
+            f"elastic.listen: {listen}: {error.strerror}; choose another port"
+        ) from error
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, *_: object) -> None:
+        """Print nothing if a client has gone: the terminal belongs to the training."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    timeout = _TIMEOUT_S
+
+    def __init__(
+        self,
+        board: Board,
+        elastic: Elastic,
+        first: int,
+        stop: Callable[[], None],
+        *request: Any,  # noqa: ANN401 - of the standard library
+    ) -> None:
+        self._board, self._elastic, self._first, self._stop = board, elastic, first, stop
+        super().__init__(*request)
+
+    def _respond(self) -> None:
+        """Do what is asked for, and say who trains."""
+        actions: dict[str, Callable[[], object]] = {
+            "GET /config": lambda: None,
+            "PUT /config": lambda: self._board.order(self._read_size(), "the endpoint"),
+            "PUT /stop": self._stop,
+            "DELETE /config": lambda: self._board.order(self._first, "the endpoint"),
+        }
+        asked = f"{self.command.replace('POST', 'PUT')} {self.path}"
+        if self.command != "GET" and "Origin" in self.headers:
+            error = "web pages of others may not resize a training"
+            self._send(HTTPStatus.FORBIDDEN, {"error": error})
+        elif asked not in actions:
+            self._send(HTTPStatus.NOT_FOUND, {"error": "there are /config and /stop"})
+        else:
+            try:
+                actions[asked]()
+            except (ValueError, RecursionError, OSError) as error:
+                self._send(HTTPStatus.BAD_REQUEST, {"error": str(error)})
+            else:
+                status = HTTPStatus.OK if self.command == "GET" else HTTPStatus.ACCEPTED
+                self._send(status, self._describe())
+
+    do_GET = do_PUT = do_POST = do_DELETE = _respond  # noqa: N815 - of the standard library
+
+    def _describe(self) -> dict[str, Any]:
+        generation, members = self._board.newest, self._board.members
+        orders, wanted, _ = self._board.wanted
+        return {
+            "generation": generation,
+            "size": len(members),
+            "wanted": wanted if orders else self._first,
+            "min": self._elastic.min,
+            "max": self._elastic.max,
+            "ranks": [
+                {"rank": rank, "process": slot, "pid": self._board.place(slot).pid}
+                for rank, slot in enumerate(members)
+            ],
+        }
+
+    def _read_size(self) -> int:
+        """Return the size in the request; raises ``ValueError`` if there cannot be so many."""
+        length = int(self.headers.get("Content-Length", "0"))
+        if not 0 <= length <= _MAX_BYTES:
+            raise ValueError(f"a request may have {_MAX_BYTES} bytes, not {length}")
+        try:
+            content = json.loads(self.rfile.read(length))
+        except ValueError as error:
+            raise ValueError(f'a request must be JSON, such as {{"size": 3}}: {error}') from error
+        if not isinstance(content, dict):
+            raise ValueError('a request must be an object, such as {"size": 3}')  # noqa: TRY004
+        size, least, most = content.get("size"), self._elastic.min, self._elastic.max
+        if type(size) is not int or not least <= size <= most:
+            raise ValueError(f"size must be a number from {least} to {most}, not {size!r}")
+        return size
+
+    def _send(self, status: HTTPStatus, content: dict[str, Any]) -> None:
+        body = json.dumps(content).encode() + b"\n"
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing: the terminal belongs to the training."""

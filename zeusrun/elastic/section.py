@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, ValidationInfo
 
 from zeusrun.jobfile.plugged import PartSection
 from zeusrun.jobfile.section import Section
-from zeusrun.jobfile.validators import CLASS, check_max, read_pairs
+from zeusrun.jobfile.validators import check_max, read_pairs
 from zeusrun.trial import BY_RANKS
 
 if TYPE_CHECKING:
@@ -44,12 +44,6 @@ def _check_listen(text: str) -> str:
     return text
 
 
-def _check_policy(text: str) -> str:
-    if not CLASS.fullmatch(text):
-        raise ValueError(f"must be a class of your own as module:Class, not {text!r}")
-    return text
-
-
 def _check_learning_rate(rule: str, info: ValidationInfo) -> str:
     if rule != "none" and info.data.get("batch_size") == "kept":
         raise ValueError(f"is {rule}, but the batch size stays; add  batch_size: scaled")
@@ -70,6 +64,7 @@ class Elastic(PartSection):
     """How the number of ranks changes while they train."""
 
     summary: ClassVar[str] = "How the number of ranks changes while the training runs."
+    excludes: ClassVar[tuple[str, ...]] = ("watch", "adapt")  # they need a fixed number of ranks
 
     min: int = Field(1, ge=1, le=_MOST, description="The fewest ranks that go on.")
     max: Annotated[int, AfterValidator(check_max)] = Field(
@@ -79,11 +74,6 @@ class Elastic(PartSection):
         None,
         description="10:2,100:1 is 2 ranks after step 10, and 1 after step 100; 0 ends the "
         "training.",
-    )
-    policy: Annotated[str, AfterValidator(_check_policy)] | None = Field(
-        None,
-        description="A class of your own as module:Class, whose wanted_ranks(observation) returns "
-        "a number of ranks, or None.",
     )
     provision: Provision | None = Field(
         None, description="Find the number of ranks by measuring; null: keep it."
@@ -110,11 +100,6 @@ class Elastic(PartSection):
     hang_s: float = Field(
         60, gt=0, description="Seconds after which a rank for which the others wait is killed."
     )
-
-    @property
-    def excludes(self) -> tuple[str, ...]:
-        """The parts of a job that need a fixed number of ranks."""
-        return ("watch", "adapt")
 
     @property
     def batch_variant(self) -> str | None:
@@ -152,7 +137,7 @@ class Elastic(PartSection):
     ) -> dict[str, Mapping[str, Any]]:
         """Return what decides on the number of ranks, and the settings that depend on it."""
         del fitting
-        given = self.model_dump(include={"steps", "policy", "batch_size", "learning_rate"})
+        given = self.model_dump(include={"steps", "batch_size", "learning_rate"})
         more = {"ranks": trial.world_size, "per_device_max": sizes.per_device_max}
         return {"elastic": {**given, **more}}
 

@@ -52,21 +52,13 @@ class PartSection(Section):
 
     adapts: ClassVar[bool] = False
     """Whether a policy of the part changes the batch size."""
+    excludes: ClassVar[tuple[str, ...]] = ()
+    """The parts that cannot be used together with it."""
 
     @classmethod
     def of(cls, parts: Mapping[str, PartSection]) -> Self | None:
         """Return this section of a job; ``None`` without it."""
         return next((part for part in parts.values() if isinstance(part, cls)), None)
-
-    @property
-    def needs_hooks(self) -> bool:
-        """Whether the part needs the hooks in the ranks."""
-        return True
-
-    @property
-    def excludes(self) -> tuple[str, ...]:
-        """The parts that cannot be used together with it."""
-        return ()
 
     @property
     def batch_variant(self) -> str | None:
@@ -112,10 +104,6 @@ class PartSection(Section):
         """
         return {}
 
-    def variables(self) -> dict[str, str]:
-        """Return environment variables for libraries in the ranks."""
-        return {}
-
     def starter(self, trial: Trial, max_restarts: int) -> tuple[str, str] | None:  # noqa: ARG002 - see above
         """Return the program that starts the ranks in place of torchrun; ``None``: torchrun.
 
@@ -135,7 +123,7 @@ def plug(name: str) -> Any:  # noqa: ANN401 - the type of a field
 
     def check(section: PartSection | None, info: ValidationInfo) -> PartSection | None:
         if section is not None:
-            if section.needs_hooks and info.data.get("instrument") is False:
+            if info.data.get("instrument") is False:
                 raise ValueError("needs the hooks of zeusrun; remove instrument: false")
             section.check(info.data)
             for other in section.excludes:

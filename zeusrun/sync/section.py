@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping  # noqa: TC003 - pydantic needs it
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
 from zeusrun.jobfile.plugged import PartSection, count_ranks
 
@@ -25,28 +24,14 @@ Topology = Literal[
     "binary-tree-star",
     "multi-binary-tree-star",
 ]
-_NVLINK = "allow_nvlink"
-
 _WAYS = {"compress": "none", "every": None, "method": None, "topology": None, "on_slow": "keep"}
-
-
-def _check_nccl(given: Mapping[str, str | int | bool]) -> Mapping[str, str | int | bool]:
-    """Raise ``ValueError`` if a key is no variable of NCCL."""
-    for name in given:
-        if name != _NVLINK and not re.fullmatch("NCCL_[A-Z0-9_]+", name):
-            raise ValueError(
-                f"{name}: is no variable of NCCL (such as NCCL_ALGO); put other variables under "
-                "'env'"
-            )
-    if type(given.get(_NVLINK, True)) is not bool:
-        raise ValueError(f"{_NVLINK}: must be true or false")
-    return given
 
 
 class Sync(PartSection):
     """How the ranks agree on their parameters: by default, they all-reduce each gradient."""
 
     summary: ClassVar[str] = "How the ranks agree on their gradients."
+    excludes: ClassVar[tuple[str, ...]] = ("elastic",)  # a new rank could not join
 
     compress: Literal["none", "bf16", "fp16", "powersgd"] = Field(
         "none",
@@ -100,26 +85,8 @@ class Sync(PartSection):
         description="tune: in the first 150 backward passes, the ranks try smaller buckets of "
         "gradients, and keep the size with the shortest steps.",
     )
-    nccl: Annotated[Mapping[str, str | int | bool], AfterValidator(_check_nccl)] = Field(
-        default_factory=dict,
-        description="Variables of NCCL for the ranks, such as {NCCL_ALGO: Ring}; allow_nvlink: "
-        "false sets NCCL_P2P_DISABLE=1, so that GPUs exchange through the memory of their host.",
-    )
 
-    @property
-    def nccl_variables(self) -> dict[str, str]:
-        """The environment variables of ``nccl``."""
-        own = {name: value for name, value in self.nccl.items() if name != _NVLINK}
-        if self.nccl.get(_NVLINK) is False:
-            own["NCCL_P2P_DISABLE"] = True
-        return {n: str(int(v) if isinstance(v, bool) else v) for n, v in own.items()}
-
-    @property
-    def needs_hooks(self) -> bool:
-        """Whether the ranks need more than variables of NCCL."""
-        return self.sync_variant is not None or self.buckets != "keep"
-
-    def check_keys(self) -> None:
+    def _check_keys(self) -> None:
         """Raise ``ValueError`` if a key excludes another one, or has no effect without it."""
         ways = [name for name, nothing in _WAYS.items() if getattr(self, name) != nothing]
         if len(ways) > 1:
@@ -131,11 +98,7 @@ class Sync(PartSection):
             ("alpha", sma, "method: sma"),
             ("switch_at", sma, "method: sma"),
             ("vote", self.topology is not None, "topology"),
-            (
-                "buckets",
-                powers is False and ways in ([], ["compress"]),
-                "an all-reduce of gradients",
-            ),
+            ("buckets", not powers and ways in ([], ["compress"]), "an all-reduce of gradients"),
         ):
             # Not whether it is set: the job.yaml of a run has every key.
             if not has_effect and getattr(self, name) != type(self).model_fields[name].default:
@@ -157,17 +120,12 @@ class Sync(PartSection):
             return "compress when slow"
         return self.method or (None if self.compress == "none" else self.compress)
 
-    @property
-    def excludes(self) -> tuple[str, ...]:
-        """``elastic``, because a new rank cannot join this synchronization."""
-        return ("elastic",) if self.needs_hooks else ()
-
     def check(self, data: Mapping[str, Any]) -> None:
         """Raise ``ValueError`` if a key needs another one, or another section does not allow it."""
         launch = data.get("launch")
         if launch is None:
             return
-        self.check_keys()
+        self._check_keys()
         if not launch.distributed:
             raise ValueError("needs launch.distributed: true, for ranks that train together")
         if count_ranks(data) == 1:
@@ -176,13 +134,9 @@ class Sync(PartSection):
     def tell(
         self, sizes: BatchSizes, trial: Trial, fitting: int | None
     ) -> dict[str, Mapping[str, Any]]:
-        """Return how the ranks synchronize; nothing for NCCL's all-reduce."""
+        """Return how the ranks synchronize."""
         del sizes, trial, fitting
-        return {"sync": self.model_dump(exclude={"nccl"})} if self.needs_hooks else {}
-
-    def variables(self) -> dict[str, str]:
-        """Return environment variables for NCCL."""
-        return self.nccl_variables
+        return {"sync": self.model_dump()}
 
 
 SECTION = Sync

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zeusrun.adapt.rank.control import Rates, find_factor
+from zeusrun.adapt.rank.agent import Rates, find_factor
 from zeusrun.adapt.rank.policies import (
     Limits,
     PolicyRunner,

@@ -15,7 +15,7 @@ from zeusrun.sidecar.plan import RankPlan
 
 torch = Lazily("torch")
 data = Lazily("torch.utils.data")
-epochs_module = Lazily("zeusrun.elastic.rank.epochs")
+epochs_module = Lazily("zeusrun.elastic.rank.agent")
 
 
 class Loaders(dict):

@@ -12,8 +12,7 @@ import pytest
 from tests.forks import torch_forks
 from tests.runs import wait_for
 from zeusrun.elastic.rank import member as member_module
-from zeusrun.elastic.rank.board import Board, Generation
-from zeusrun.elastic.rank.liveness import is_in_collective
+from zeusrun.elastic.rank.board import Board, Generation, is_in_collective
 from zeusrun.elastic.rank.member import BY_EPOCHS, BY_STEPS, Member
 from zeusrun.sidecar.plan import RankPlan
 
@@ -47,7 +46,7 @@ def build(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Member, "_change", change)
     monkeypatch.setattr("zeusrun.elastic.rank.state.find_obstacle", lambda _: None)
-    monkeypatch.setattr("zeusrun.elastic.rank.liveness._beat", lambda *_: stop.wait())
+    monkeypatch.setattr("zeusrun.elastic.rank.board._beat", lambda *_: stop.wait())
     board.publish(Generation(1, (0, 1)))
     yield SimpleNamespace(board=board, member=make)
     stop.set()

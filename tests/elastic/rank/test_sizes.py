@@ -1,65 +1,27 @@
-"""How many ranks a training wants: schedules, and classes of the user."""
+"""How many ranks a training wants by its schedule, and what follows their number."""
 
 from __future__ import annotations
 
-import sys
 from types import SimpleNamespace
 
 import pytest
 
-from tests.factories import CHILDREN
-from zeusrun.elastic.rank.sizes import RanksObservation, Scale, Sizes
+from zeusrun.elastic.rank.sizes import RankSchedule, Scale
 
 
-class Orders(list):
-    def order(self, size, by):
-        self.append((size, by))
+def take(at, text):
+    """Return what is due in some steps."""
+    schedule = RankSchedule(text)
+    return [size for size in map(schedule.take, at) if size is not None]
 
 
-def follow(at, *, is_head=True, warn=None, **given):
-    """Return what is ordered in some steps."""
-    said = []
-    sizes, orders = Sizes(given, (warn or said.append)), Orders()
-    for step in at:
-        seen = RanksObservation(2, step, 1, 32 * step, float(step))
-        sizes.follow(seen, orders, is_head=is_head)
-    return orders, said
+def test_each_entry_of_a_schedule_is_taken_once():
+    assert take(range(130), "10:2,100:1,120:0") == [2, 1, 0]
+    assert take(range(130), None) == []
 
 
-@pytest.fixture
-def children(monkeypatch):
-    monkeypatch.syspath_prepend(str(CHILDREN))
-    yield
-    sys.modules.pop("elastic_policy", None)
-
-
-def test_each_entry_of_a_schedule_is_ordered_once():
-    orders, _ = follow(range(130), steps="10:2,100:1,120:0")
-    assert orders == [(2, "the schedule"), (1, "the schedule"), (0, "the schedule")]
-
-
-def test_an_entry_whose_step_was_passed_over_is_ordered_and_those_before_it_are_not():
-    assert follow([150], steps="10:2, 100:1")[0] == [(1, "the schedule")]
-
-
-def test_only_rank_0_orders():
-    assert follow(range(130), is_head=False, steps="10:2")[0] == []
-
-
-def test_a_class_of_the_user_orders_what_it_returns(children):
-    orders, said = follow(range(30), policy="elastic_policy:Grows")
-    assert (orders, said) == ([(3, "a policy")], [])
-
-
-def test_a_class_that_fails_is_not_called_again(children):
-    orders, (text,) = follow(range(30), policy="elastic_policy:Fails")
-    assert orders == [(0, "a policy"), (1, "a policy")]
-    assert text.startswith("wanted_ranks of elastic_policy:Fails raised ZeroDivisionError")
-
-
-def test_a_class_that_is_not_there_is_an_error(children):
-    with pytest.raises(RuntimeError, match="elastic_policy:Nobody cannot be used: AttributeError"):
-        follow([1], policy="elastic_policy:Nobody")
+def test_an_entry_whose_step_was_passed_over_is_taken_and_those_before_it_are_not():
+    assert take([150], "10:2, 100:1") == [1]
 
 
 @pytest.mark.parametrize(

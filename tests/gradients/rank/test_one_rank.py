@@ -12,6 +12,7 @@ import weakref
 import pytest
 
 from tests.lazily import Lazily
+from zeusrun.gradients.rank.noise import Measuring
 
 torch, nn = Lazily("torch"), Lazily("torch.nn")
 models = Lazily("tests.gradients.rank.models")
@@ -35,9 +36,9 @@ class Taken:
     def report_problem(self, problem):
         self.problems.append(problem)
 
-    @property
-    def options(self):
-        return {"receive": self.add, "fail": self.report_problem}
+    def how(self, interval, samples, scale, parts):
+        fail = self.report_problem
+        return Measuring(interval, samples, scale, self.add, fail, fail, parts)
 
 
 class Watched:
@@ -49,11 +50,7 @@ class Watched:
         self.taken.watch = examples.measure_alone(
             model,
             functools.partial(setattr, self.taken, "watch"),
-            **self.taken.options,
-            interval=interval,
-            samples=lambda: self.samples,
-            parts=parts,
-            scale=lambda: self.scale,
+            self.taken.how(interval, lambda: self.samples, lambda: self.scale, parts),
         )
 
     def backward(self, x, y, divide=1):
@@ -350,9 +347,8 @@ def test_a_watched_model_can_be_scripted_traced_and_compiled():
 @pytest.mark.parametrize("norm", ["LayerNorm", "Identity"])
 def test_a_model_can_be_dropped(norm):
     model, taken = models.Net(getattr(nn, norm), uses=2), Taken()
-    options = {"samples": lambda: 8, "parts": 2, "scale": lambda: 1.0, "interval": 1}
     replace = functools.partial(setattr, taken, "watch")
-    watch = examples.measure_alone(model, replace, **taken.options, **options)
+    watch = examples.measure_alone(model, replace, taken.how(1, lambda: 8, lambda: 1.0, 2))
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     for _ in range(4):
         for _ in range(2):

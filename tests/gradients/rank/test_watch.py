@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from tests.gradients.rank.test_noise import exactly
-from zeusrun.gradients.rank import watch as watch_module
-from zeusrun.gradients.rank.watch import WatchedModel
+from zeusrun.gradients.rank import agent as watch_module
+from zeusrun.gradients.rank.agent import WatchedModel
 
 
 class Training:

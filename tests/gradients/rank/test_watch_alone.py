@@ -236,7 +236,7 @@ def test_a_model_that_is_gone_and_cannot_be_recorded_does_not_end_the_training(r
     events = run(
         """
         import gc
-        from zeusrun.gradients.rank.watch import WatchedModel
+        from zeusrun.gradients.rank.agent import WatchedModel
 
         def refuse(model):
             raise OSError("no space left")

@@ -25,7 +25,7 @@ from zeusrun.launcher.rundir.layout import RunPaths
 
 PATHS = RunPaths(Path("/runs/job/job-1-1"))
 MODERN = Torchrun(("python", "-m", "torchrun"), "2.13", frozenset({"--shutdown-timeout"}))
-WORKER = str(Path(zeusrun.__file__).parent / "worker" / "__main__.py")
+WORKER = str(Path(zeusrun.__file__).parent / "worker" / "process" / "__main__.py")
 OLD = Torchrun(("python", "-m", "torchrun"), "2.4", frozenset())
 
 
@@ -212,20 +212,6 @@ def test_every_known_placeholder_has_a_value(spec):
 def test_numbers_are_passed_without_loss(spec):
     values = placeholder_values(spec(), trial(learning_rate=0.1 + 0.2), PATHS)
     assert float(values["learning_rate"]) == 0.1 + 0.2
-
-
-def test_variables_of_nccl_reach_the_ranks(spec):
-    nccl = {"NCCL_ALGO": "Ring", "NCCL_IB_DISABLE": True, "NCCL_NTHREADS": 256}
-    env = build(spec(sync={"nccl": {**nccl, "allow_nvlink": False}})).env
-    assert {name: env[name] for name in (*nccl, "NCCL_P2P_DISABLE")} == {
-        "NCCL_ALGO": "Ring",
-        "NCCL_IB_DISABLE": "1",
-        "NCCL_NTHREADS": "256",
-        "NCCL_P2P_DISABLE": "1",
-    }
-    assert "ZEUSRUN_PARTS" not in env
-    assert "NCCL_P2P_DISABLE" not in build(spec(sync={"nccl": {"allow_nvlink": True}})).env
-    assert '"sync"' in build(spec(sync={"buckets": "tune"})).env["ZEUSRUN_PARTS"]
 
 
 def test_several_ranks_get_one_thread_each_as_from_torchrun_but_without_its_warning(spec):

@@ -19,7 +19,6 @@ from zeusrun.launcher.processes.descendants import (
     find_started_ranks,
     scan_processes,
 )
-from zeusrun.worker.hooks.members import STARTED
 
 
 @pytest.fixture
@@ -152,7 +151,6 @@ TWO = [{"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"} for rank 
         pytest.param([{"RANK": "1"}], 0, {}, id="a variable of another meaning"),
         pytest.param(TWO, 0, {"kind": "plain"}, id="without torch"),
         pytest.param(TWO, 0, {"words": ["--multiprocessing-fork"]}, id="of multiprocessing"),
-        pytest.param(TWO, 0, {"words": [STARTED]}, id="with hooks, so they record themselves"),
     ],
 )
 def test_ranks_that_a_rank_has_started_are_told_from_its_workers(

@@ -399,8 +399,8 @@ Thread 0x00007f84b3430b80 (most recent call first):
   File "{TORCH}", line 2500 in all_reduce
   File "/home/me/train (new).py", line 33 in train_epoch
   File "/home/me/train (new).py", line 60 in <module>
-  File "{PACKAGE}/worker/__main__.py", line 126 in _run_file
-  File "{PACKAGE}/worker/__main__.py", line 181 in <module>
+  File "{PACKAGE}/worker/process/__main__.py", line 126 in _run_file
+  File "{PACKAGE}/worker/process/__main__.py", line 181 in <module>
 
 Current thread 0x00007f84b3430b81 [loader] (most recent call first):
   File "{LIBRARY}/queue.py", line 171 in get
@@ -415,7 +415,9 @@ def test_the_main_thread_is_the_one_that_runs_our_worker():
 
 
 def test_where_no_thread_runs_our_worker_the_one_that_took_the_signal_counts():
-    assert read_frames(TEXT.replace("worker/__main__.py", "elsewhere.py"))[0].function == "get"
+    assert (
+        read_frames(TEXT.replace("worker/process/__main__.py", "elsewhere.py"))[0].function == "get"
+    )
 
 
 def test_the_place_is_the_innermost_call_and_the_users_line():

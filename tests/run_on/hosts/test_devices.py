@@ -13,9 +13,9 @@ from tests.gpu.simulated import SimulatedDevice
 from zeusrun.energy.device import Reading
 from zeusrun.energy.monitor import EnergyMonitor
 from zeusrun.errors import DeviceError
-from zeusrun.run_on.hosts import readings
+from zeusrun.run_on.hosts import devices as readings
 from zeusrun.run_on.hosts.cluster import _compare
-from zeusrun.run_on.hosts.readings import RemoteDevice, _read, describe_device
+from zeusrun.run_on.hosts.devices import RemoteDevice, _read, describe_device
 from zeusrun.trial import EnergySource
 
 OFFSET_S = -1000.0  # the node's clock shows so much more

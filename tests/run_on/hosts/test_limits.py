@@ -22,7 +22,7 @@ from zeusrun.errors import BusyError, DeviceError, LaunchError, LimitRefusedErro
 from zeusrun.gpu.power_limits.holder import LimitHolder
 from zeusrun.gpu.power_limits.original_limits import is_held
 from zeusrun.lever import POWER, Lever
-from zeusrun.run_on.hosts.limits import JoinedLimits
+from zeusrun.run_on.hosts.devices import JoinedLimits
 
 FOUND_W, OWN_W = 312.345, 300.0
 watts = functools.partial(Lever, POWER)

@@ -24,8 +24,6 @@ from zeusrun.run_on.kubernetes.client import (
     describe_job,
     read_job,
     read_jobs,
-    replace_cron_job,
-    watch_pod,
 )
 
 NAME = "kubernetes:ml/digits-1a2b3"
@@ -147,7 +145,6 @@ def test_a_job_is_read_with_the_pod_of_its_head(answers, kind, case):
     read = read_job(NAME)
     assert (read.state, describe_job(NAME, read)) == (state, f"{NAME} {words}")
     assert read.has_ended is (state in {"Complete", "Failed", GONE})
-    assert read.kind == (kind if found else "Job")
     label = "batch.kubernetes.io/job-name" if kind == "Job" else "jobset.sigs.k8s.io/jobset-name"
     selectors = [
         options.get("labelSelector") for _, path, options in answers.asked if path[-5:] == "/pods"
@@ -171,26 +168,6 @@ def test_only_the_newest_pod_of_the_head_counts(answers):
 
 def event(kind, found):
     return json.dumps({"type": kind, "object": found}).encode() + b"\n"
-
-
-def test_a_watch_yields_the_head_and_ends_with_what_is_no_change(answers):
-    head, other = pod("a-0-x", index="0", **RUNNING), pod("a-1-x", index="1", **RUNNING)
-    begun = pod("a-0-y", index="0")
-    events = [event("ADDED", begun), event("ADDED", other), event("MODIFIED", head)]
-    answers.put(PODS, [*events, event("DELETED", head), event("ADDED", begun)])
-    assert [each.name for each in watch_pod(NAME, "TrainJob", 7)] == ["a-0-y", "a-0-x"]
-    (options,) = [options for _, _, options in answers.asked]
-    assert options["labelSelector"] == "jobset.sigs.k8s.io/jobset-name=digits-1a2b3"
-    assert (options["watch"].lower(), options["timeoutSeconds"]) == ("true", "7")
-    expired = {"kind": "Status", "code": 410, "message": "too old resource version"}
-    answers.put(PODS, [event("ERROR", expired)])
-    assert list(watch_pod(NAME, "TrainJob", 7)) == []
-
-
-def test_a_watch_that_is_cut_off_within_an_event_ends(answers):
-    found = event("ADDED", pod(**RUNNING))
-    answers.put(PODS, [found, found[:40]], cut=True)
-    assert [each.begun for each in watch_pod(NAME, "Job", 7)] == [True]
 
 
 @pytest.mark.parametrize("code", [401, 403, 500])
@@ -332,33 +309,6 @@ def test_a_field_that_kubernetes_does_not_know_is_never_dropped(answers):
     create_job(build_job("true", "a"))
     (options,) = [options for _, _, options in answers.asked]
     assert options == {"fieldValidation": "Strict"}
-
-
-def test_nor_is_one_of_a_cron_job_that_is_replaced(answers):
-    found = {"metadata": {"resourceVersion": "7"}}
-    answers.put("/cronjobs/a", found)
-    answers.put("/cronjobs/a", found, verb="PUT")
-    assert replace_cron_job({**CRON_JOB}) == "kubernetes:ml/a"
-    assert [options for verb, _, options in answers.asked if verb == "PUT"] == [
-        {"fieldValidation": "Strict"}
-    ]
-
-
-CRON_JOB = {"apiVersion": "batch/v1", "kind": "CronJob", "metadata": {"name": "a"}, "spec": {}}
-
-
-def test_a_cron_job_is_created_if_there_is_none_to_replace(answers):
-    answers.put("/cronjobs", {}, 201, verb="POST")
-    assert replace_cron_job(CRON_JOB) == "kubernetes:ml/a"
-    assert [verb for verb, _, _ in answers.asked] == ["PUT", "POST"]
-
-
-def test_a_cron_job_that_is_refused_is_not_tried_again(answers):
-    answers.put("/cronjobs/a", {"metadata": {"resourceVersion": "7"}})
-    answers.refuse("/cronjobs/a", 422, 'CronJob.batch "a" is invalid', verb="PUT")
-    with pytest.raises(ApiError, match="is invalid"):
-        replace_cron_job(CRON_JOB)
-    assert len(answers.asked) == 1
 
 
 @pytest.mark.parametrize("kind", ["Job", "TrainJob"])

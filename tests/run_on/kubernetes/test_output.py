@@ -36,12 +36,11 @@ class Told:
     Attributes:
         asked: For each log, the pod, the seconds, and whether it was followed.
         reads: How often the job was read.
-        watches: What each watch yields.
     """
 
     def __init__(self, steps) -> None:
         self.steps, self.last = list(steps), None
-        self.asked, self.reads, self.watches = [], 0, []
+        self.asked, self.reads = [], 0
 
     def read_job(self, _):
         self.reads += 1
@@ -60,15 +59,12 @@ class Told:
                 raise each
             yield each
 
-    def watch_pod(self, *_):
-        yield from self.watches
-
 
 @pytest.fixture
 def told(monkeypatch, hasty):
     def tell(*steps):
         told = Told(steps)
-        for name in ("read_job", "follow_log", "watch_pod"):
+        for name in ("read_job", "follow_log"):
             monkeypatch.setattr(output, name, getattr(told, name))
         return told
 
@@ -195,23 +191,6 @@ def test_it_goes_on_once_the_server_responds_again(told):
     assert read_all(PodOutput(NAME)) == ["one"]
 
 
-def test_a_pod_that_waits_is_watched_and_not_asked_again_and_again(told):
-    found = told(KubernetesJob("QUEUED", pod=WAITS), (DONE, [ONE]))
-    found.watches = [WAITS, WAITS, POD]
-    assert read_all(PodOutput(NAME)) == ["one"]
-    assert found.reads == 2
-
-
-def test_an_old_pod_beside_one_that_waits_is_no_change(told, monkeypatch):
-    monkeypatch.setattr(output, "_AGAIN_S", 0.1)
-    old = Pod("a-w", "0", "node-1", begun=True, exit_code=75)
-    found = told(KubernetesJob("QUEUED", pod=WAITS))
-    found.watches = [old, WAITS]
-    with PodOutput(NAME):
-        time.sleep(0.3)
-    assert found.reads < 10
-
-
 def test_a_log_that_ends_before_its_pod_is_opened_again_with_pauses(told, monkeypatch):
     monkeypatch.setattr(output, "_AGAIN_S", 0.1)
     found = told((RUNS, [ONE]))
@@ -246,25 +225,6 @@ def test_no_line_is_lost_when_the_clocks_of_a_node_change(told):
 
 
 WHOLE = f"{AT}01.100Z one\n{AT}01.200Z two\n{AT}01.300Z three\n"
-
-
-def test_a_deleted_job_without_a_pod_is_not_watched(answers, monkeypatch):
-    deleted = {"metadata": {"deletionTimestamp": f"{AT}00Z"}, "status": {}}
-    answers.put("/jobs/a", deleted)
-    find, asked = answers.find, []
-
-    def look(verb, path):
-        if path.endswith("/jobs/a"):
-            asked.append(path)
-            return find(verb, path if len(asked) == 1 else "/gone")
-        if path.endswith("/trainjobs/a"):
-            return find(verb, "/gone")
-        return 200, [5.0] if answers.asked[-1][2].get("watch") else [b'{"items": []}'], False
-
-    answers.find = look
-    monkeypatch.setattr(output, "_AGAIN_S", 0.01)
-    with PodOutput(NAME) as source:
-        wait_for(source.has_ended)
 
 
 class TestConnections:

@@ -18,9 +18,14 @@ from zeusrun.errors import BusyError, JobFileError, LaunchError, UsageError
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.launcher.queue.admission import Request
 from zeusrun.reasons import ReasonCode
-from zeusrun.run_on.kubernetes import pod as pods
+from zeusrun.run_on.kubernetes import submit as pods
 from zeusrun.run_on.kubernetes.manifest import build_manifest
-from zeusrun.run_on.kubernetes.pod import PodAllocation, list_pods, read_job, wait_for_names
+from zeusrun.run_on.kubernetes.submit import (
+    PodAllocation,
+    _list_pods,
+    _read_job,
+    _wait_for_names,
+)
 from zeusrun.run_on.registry import is_remote
 from zeusrun.trial import TrialStatus
 
@@ -49,7 +54,7 @@ def environment(tmp_path):
 
 def test_the_job_and_the_options_are_those_of_the_submit(environment, tmp_path):
     request = Request(overrides=("objective.target=0.75",), batch_size=64, why="as in job-1-1")
-    spec, found = read_job(environment(request))
+    spec, found = _read_job(environment(request))
     assert (spec.name, spec.objective.target) == ("job", 0.75)
     assert (found.batch_size, found.why, found.overrides) == (
         64,
@@ -67,10 +72,10 @@ def test_paths_are_relative_to_the_folder_of_the_image(environment, tmp_path, mo
     image = tmp_path / "image"
     image.mkdir()
     (image / "own.py").touch()
-    spec, _ = read_job(environment(script="own.py", folder=str(image)))
+    spec, _ = _read_job(environment(script="own.py", folder=str(image)))
     assert spec.script_path({}) == image / "own.py"
     monkeypatch.chdir(image)  # the working directory of the image
-    spec, _ = read_job(environment(script="own.py"))
+    spec, _ = _read_job(environment(script="own.py"))
     assert spec.script_path({}) == image / "own.py"
 
 
@@ -80,7 +85,7 @@ def test_a_script_that_is_not_in_the_image_is_told(environment, tmp_path):
     image = tmp_path / "image"
     image.mkdir()
     with pytest.raises(JobFileError) as error:
-        read_job(environment(script="own.py", folder=str(image)))
+        _read_job(environment(script="own.py", folder=str(image)))
     assert re.sub(r"yaml:\d+", "yaml:1", str(error.value)) == (
         f"in the image, job.yaml:1: 'script' names a file that is missing: {image}/own.py. Paths "
         f"are relative to {image} there; run_on.kubernetes.folder names another folder of the image"
@@ -102,26 +107,26 @@ def test_a_script_that_is_not_in_the_image_is_told(environment, tmp_path):
 def test_outside_of_a_pod_it_says_what_it_is_for(environment, changes):
     given = {**environment(), **changes}
     with pytest.raises(UsageError, match="is for a pod that `zeusrun submit` has made"):
-        read_job({name: value for name, value in given.items() if value is not None})
+        _read_job({name: value for name, value in given.items() if value is not None})
 
 
 @pytest.mark.parametrize("name", ["", "kubernetes:ml/", "kubernetes:$(ZEUSRUN_NAMESPACE)/a", "a"])
 def test_a_job_without_a_name_is_refused(environment, name):
     with pytest.raises(UsageError, match="names no job of Kubernetes"):
-        read_job({**environment(), "ZEUSRUN_ALLOCATION": name})
+        _read_job({**environment(), "ZEUSRUN_ALLOCATION": name})
 
 
 def test_the_options_of_a_newer_version_are_left_out(environment):
     given = environment()
     record = {**json.loads(given["ZEUSRUN_REQUEST"]), "newer": 1, "file": "../../job.yaml"}
-    spec, request = read_job({**given, "ZEUSRUN_REQUEST": json.dumps(record)})
+    spec, request = _read_job({**given, "ZEUSRUN_REQUEST": json.dumps(record)})
     assert (spec.source.name, request.batch_size) == ("job.yaml", None)
 
 
 def test_pods_have_the_names_that_jobset_gives_them():
     name = "kubernetes:ml/job-1a2b3"
-    assert list_pods(name, 1) == (socket.gethostname(),)
-    assert list_pods(name, 3) == tuple(f"job-1a2b3-node-0-{i}.job-1a2b3" for i in range(3))
+    assert _list_pods(name, 1) == (socket.gethostname(),)
+    assert _list_pods(name, 3) == tuple(f"job-1a2b3-node-0-{i}.job-1a2b3" for i in range(3))
 
 
 class TestNames:
@@ -145,7 +150,7 @@ class TestNames:
     def test_one_that_appears_later_is_waited_for(self, names):
         asked, known = names
         known |= {"a": 0, "b": 2, "c": 1}
-        wait_for_names("job", ["a", "b", "c"], [])
+        _wait_for_names("job", ["a", "b", "c"], [])
         assert asked == ["a", "b", "b", "b", "c", "c"]
 
     @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGINT, 130)])
@@ -153,7 +158,7 @@ class TestNames:
         received = []
         monkeypatch.setattr(pods.time, "sleep", lambda _: received.append(number))
         with pytest.raises(BusyError, match=f"ended by {number.name} before it began") as ended:
-            wait_for_names("job", ["a"], received)
+            _wait_for_names("job", ["a"], received)
         assert ended.value.exit_code == code
         assert names[0] == ["a"]
 
@@ -161,7 +166,7 @@ class TestNames:
         now = iter(range(0, 10**6, 700))
         monkeypatch.setattr(pods.time, "monotonic", lambda: float(next(now)))
         with pytest.raises(LaunchError, match=r"the pod a has no address: .*not known"):
-            wait_for_names("job", ["a"], [])
+            _wait_for_names("job", ["a"], [])
         assert 1 < len(names[0]) < 9
 
 

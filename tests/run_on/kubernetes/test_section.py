@@ -12,6 +12,8 @@ from zeusrun.jobfile.plugged import count_ranks
 from zeusrun.jobfile.schema import spec_json_schema
 from zeusrun.jobfile.settings import read_settings
 from zeusrun.jobfile.spec import load_spec
+from zeusrun.launcher.queue.admission import Request
+from zeusrun.run_on.kubernetes.manifest import build_manifest
 from zeusrun.run_on.kubernetes.section import Kubernetes
 
 IMAGE = "registry.example/train:1"
@@ -66,19 +68,13 @@ def test_a_copy_of_the_job_and_a_server_read_the_same_section(tmp_path, section)
     assert load_spec(copy).run_on == spec.run_on == read_settings(spec.to_yaml(), "job").run_on
 
 
-@pytest.mark.parametrize("quantity", [1, "4", "0.5", "500m", "16Gi", "3.5G", "100k", "2Ti", "1P"])
-def test_a_quantity_is_what_kubernetes_takes(tmp_path, quantity):
-    section = {**LEAST, "resources": {"cpu": quantity, "memory": "1Gi"}}
-    spec = load_job(tmp_path, run_on={"kubernetes": section})
-    assert spec.run_on.kubernetes.resources["cpu"] == quantity
-
-
 def test_half_a_cpu_needs_no_quotes(tmp_path):
     """It becomes a text, because Kubernetes takes no other fraction in every version."""
-    path = load_job(tmp_path).source
-    section = f"{{image: {IMAGE}, resources: {{cpu: 0.5, memory: 1Gi}}}}"
-    path.write_text(f"{path.read_text()}\nrun_on: {{kubernetes: {section}}}\n")
-    assert load_spec(path).run_on.kubernetes.resources["cpu"] == "0.5"
+    resources = {"cpu": 0.5, "memory": "1Gi"}
+    changes = {"run_on": {"kubernetes": {**LEAST, "resources": resources}}}
+    spec = load_job(tmp_path, history="https://zeus.example", **changes)
+    pod = build_manifest(spec, Request(), "a")["spec"]["template"]["spec"]
+    assert pod["containers"][0]["resources"] == {"limits": {"cpu": "0.5", "memory": "1Gi"}}
 
 
 def refused(tmp_path, run_on, **changes):
@@ -101,9 +97,6 @@ def line_of(tmp_path, start):
 def test_an_error_names_its_line(tmp_path):
     line, _ = refused(tmp_path, {"kubernetes": {**LEAST, "user": 0}})
     assert line == line_of(tmp_path, "user:")
-    resources = {"cpu": 4, "memory": "16 Gi"}
-    line, _ = refused(tmp_path, {"kubernetes": {**LEAST, "resources": resources}})
-    assert line == line_of(tmp_path, "memory:")
     line, _ = refused(tmp_path, {"kubernetes": {**LEAST, "secrets": {"HF_TOKEN": "hf"}}})
     assert line == line_of(tmp_path, "HF_TOKEN:")
     line, _ = refused(tmp_path, {"kubernetes": {**LEAST, "volumes": {"/d": "d", "data": "x"}}})
@@ -112,12 +105,9 @@ def test_an_error_names_its_line(tmp_path):
     assert line == line_of(tmp_path, "launch:")
 
 
-QUANTITY = "must be a quantity such as 4, 500m or 16Gi"
 PATH = "must be an absolute path such as /data, without a / at its end"
 CLAIM = "must be the name of a PersistentVolumeClaim, such as zeusrun-home"
 VOLUME = "must be the name of a PersistentVolumeClaim, such as imagenet or imagenet:ro"
-LABEL = "must be a key that zeusrun does not set, such as team"
-VALUE = "must be at most 63 letters, digits, '-', '_' or '.', with a letter or digit at both ends"
 FORM = "{cpu: 4, memory: 16Gi}"
 
 
@@ -131,13 +121,21 @@ FORM = "{cpu: 4, memory: 16Gi}"
         ("namespace", "-a", "must be a name such as ml-team, not '-a'"),
         ("resources", {}, f"needs cpu and memory: {FORM}"),
         ("resources", {"cpu": 1, "nvidia.com/gpu": 1}, f"needs memory: {FORM}"),
-        ("resources", {"limits": {"cpu": 1}}, f"are limits themselves: {FORM}; remove 'limits:'"),
-        ("resources", {"requests": {}}, f"are limits themselves: {FORM}; remove 'requests:'"),
         ("resources", "4", "must be a section of 'key: value' lines, not '4'"),
         (
             "resources",
             {"cpu": 1, "memory": "1Gi", "gpu": 1},
             "has gpu, which Kubernetes does not know; a GPU is nvidia.com/gpu: 1",
+        ),
+        (
+            "resources",
+            {"cpu": 1, "memory": "16GB"},
+            "has memory: '16GB', no quantity such as 4, 500m or 16Gi",
+        ),
+        (
+            "resources",
+            {"cpu": [4], "memory": "16Gi"},
+            "has cpu: [4], no quantity such as 4, 500m or 16Gi",
         ),
         (
             "resources",
@@ -151,11 +149,6 @@ FORM = "{cpu: 4, memory: 16Gi}"
         ),
         ("secrets", ["A"], "must be a section of 'key: value' lines, not a list"),
         ("volumes", ["/data"], "must be a section of 'key: value' lines, not a list"),
-        (
-            "volumes",
-            {"/tmp": "x"},
-            "has /tmp, where each pod has a volume of its own; use another path",
-        ),
         ("home", "", f"{CLAIM}, not ''"),
         ("home", "/home/me", f"{CLAIM}, not '/home/me'"),
         ("home", 3, 'must be text, not 3; put it in quotes: "3"'),
@@ -174,13 +167,6 @@ def test_what_a_key_cannot_be_is_refused(tmp_path, key, value, sentence):
 @pytest.mark.parametrize(
     ("key", "name", "value", "sentence"),
     [
-        ("resources", "memory", "16GB", f"{QUANTITY}, not '16GB'"),
-        ("resources", "memory", "16 Gi", f"{QUANTITY}, not '16 Gi'"),
-        ("resources", "cpu", -1, f"{QUANTITY}, not -1"),
-        ("resources", "cpu", True, f"{QUANTITY}, not True"),
-        ("resources", "cpu", "", f"{QUANTITY}, not ''"),
-        ("resources", "cpu", [4], QUANTITY),
-        ("resources", "nvidia.com/gpu", "one", f"{QUANTITY}, not 'one'"),
         ("secrets", "A", "hf", "must be SECRET/KEY, such as hf/token, not 'hf'"),
         ("secrets", "A", "hf:token", "must be SECRET/KEY, such as hf/token, not 'hf:token'"),
         ("secrets", "A", "a/b/c", "must be SECRET/KEY, such as hf/token, not 'a/b/c'"),
@@ -195,12 +181,6 @@ def test_what_a_key_cannot_be_is_refused(tmp_path, key, value, sentence):
         ("volumes", "/data", "My Data", f"{VOLUME}, not 'My Data'"),
         ("volumes", "/data", "imagenet:rw", f"{VOLUME}, not 'imagenet:rw'"),
         ("labels", "team", 1, 'must be text, not 1; put it in quotes: "1"'),
-        ("labels", "zeusrun.io/job", "x", f"{LABEL}, not 'zeusrun.io/job'"),
-        ("labels", "app.kubernetes.io/name", "x", f"{LABEL}, not 'app.kubernetes.io/name'"),
-        ("labels", "a b", "x", f"{LABEL}, not 'a b'"),
-        ("labels", "team", "a b", f"{VALUE}, not 'a b'"),
-        ("labels", "team", "-a", f"{VALUE}, not '-a'"),
-        ("labels", "team", "a" * 64, f"{VALUE}, not '{'a' * 64}'"),
     ],
 )
 def test_what_an_item_of_a_section_cannot_be_is_refused(tmp_path, key, name, value, sentence):
@@ -351,7 +331,7 @@ def test_overrides_set_its_keys(tmp_path):
             "run_on.kubernetes.imgae=b",
             "unknown key 'imgae' under 'run_on.kubernetes'; did you mean 'image'?",
         ),
-        ("run_on.kubernetes.resources.cpu=x", f"'run_on.kubernetes.resources.cpu' {QUANTITY}, not"),
+        ("run_on.kubernetes.user=0", "'run_on.kubernetes.user' must be greater than or equal to 1"),
         ("launch.nnodes=2", "'launch' has nnodes: 2, whose pods need a token to join"),
     ],
 )
@@ -366,9 +346,5 @@ def test_an_override_that_is_wrong_is_named(tmp_path, change, sentence):
 def test_editors_know_its_keys():
     rule = spec_json_schema()["$defs"]["Kubernetes"]
     assert rule["required"] == ["image", "resources"]
-    assert rule["properties"]["resources"]["additionalProperties"]["anyOf"] == [
-        {"type": "string"},
-        {"type": "integer"},
-        {"type": "number"},
-    ]
+    assert rule["properties"]["resources"]["additionalProperties"] == {"type": ["string", "number"]}
     assert all(each["description"] for each in rule["properties"].values())

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tests.run_on.pbs.allocation import PBSAllocation
     from tests.run_on.pbs.client import Job
     from zeusrun.jobfile.spec import JobSpec
-    from zeusrun.run_on.batch.files import QueuedFiles
+    from zeusrun.run_on.batch.submit import QueuedFiles
 
 
 class PBSSubmitter(BatchSubmitter):

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from tests.factories import load_job
 from zeusrun.errors import JobFileError
-from zeusrun.run_on.batch.files import QueuedFiles
-from zeusrun.run_on.slurm.script import _quote, build_script, limit_s
+from zeusrun.run_on.batch.submit import QueuedFiles
+from zeusrun.run_on.slurm.submit import _quote, build_script, limit_s
 
 SAFE = "-P " if sys.version_info >= (3, 11) else ""
 

@@ -19,7 +19,7 @@ from zeusrun.launcher.queue.admission import Request
 from zeusrun.launcher.queue.tickets import HeldTicket, Tickets
 from zeusrun.reasons import ReasonCode
 from zeusrun.run_on.batch import submit as batch
-from zeusrun.run_on.batch.files import find_files
+from zeusrun.run_on.batch.submit import find_files
 from zeusrun.run_on.slurm import submit as verbs
 from zeusrun.run_on.slurm.client import SlurmJob, describe_job
 from zeusrun.trial import Hardware, TrialStatus

@@ -207,18 +207,6 @@ class TestForkedByAServer(LogsInOwnProcesses):
     command = (OWN, "forkserver", SCRIPTS / "logs.py", "tensorboard")
 
 
-@pytest.mark.long  # as spawned
-@needs("tensorboard")
-class TestStartedAsPrograms(LogsInOwnProcesses):
-    command = (OWN, "subprocess", SCRIPTS / "logs.py", "tensorboard")
-
-
-@pytest.mark.long  # as programs
-@needs("tensorboard")
-class TestStartedByAnotherTorchrun(LogsInOwnProcesses):
-    command = (OWN, "torchrun", SCRIPTS / "logs.py", "tensorboard")
-
-
 @pytest.mark.long  # to load it on two ranks takes 10 s of CPU
 @needs("transformers")
 class TestTransformersSpawned(InOwnProcesses):
@@ -235,11 +223,3 @@ class TestLightningSpawned(InOwnProcesses):
     controls = True
     command = (SCRIPTS / "trains_with_lightning.py", "lightning.pytorch", "2", "ddp_spawn")
     metrics: ClassVar = {"lightning": ("lightning", "val_acc")}
-
-
-@pytest.mark.long  # as spawned
-@needs("lightning")
-class TestLightningStartedByAnotherTorchrun(InOwnProcesses):
-    command = (OWN, "torchrun", SCRIPTS / "trains_with_lightning.py", "lightning.pytorch")
-    metrics: ClassVar = {"lightning": ("lightning", "val_acc")}
-    controls = True

@@ -15,13 +15,17 @@ import fcntl
 import json
 import mmap
 import os
+import sys
+import threading
+import time
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zeusrun.files.private import open_for_writing, read_file, replace_file
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from types import FrameType
 
 MAX_SLOTS = 4096
 BY_STEPS, BY_EPOCHS, FIXED = 1, 2, 3
@@ -30,8 +34,10 @@ BY_STEPS, BY_EPOCHS, FIXED = 1, 2, 3
 FOLDER = "elastic"
 """The folder of the run directory with the board and the generations."""
 
-ORDERED_BY = ("a user", "the schedule", "a policy", "provisioning", "the endpoint")
+ORDERED_BY = ("a user", "the schedule", "provisioning", "the endpoint")
 
+_BEAT_S = 0.5
+_WAITING = ("/torch/autograd/graph.py", "/torch/distributed/", "/zeusrun/elastic/rank/")
 _HEAD = 10  # numbers of eight bytes each
 _MAX_JSON = 1 << 16
 
@@ -221,3 +227,40 @@ class Board:
             self._numbers[4], self._numbers[5] = size, ORDERED_BY.index(by)
             self._numbers[3] += 1
             return self._numbers[3]
+
+
+def exists(pid: int) -> bool:
+    """Whether there is a process."""
+    return Path(f"/proc/{pid}").exists()
+
+
+def is_in_collective(frame: FrameType | None) -> bool:
+    """Whether a thread is within a collective, or a backward pass."""
+    while frame is not None:
+        if any(part in frame.f_code.co_filename for part in _WAITING):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def begin_beat(board: Board, place: Place) -> None:
+    """Write heartbeats to the board from a thread, with whether this process waits for others."""
+    args = (board, place, threading.main_thread().ident or 0)
+    threading.Thread(target=_beat, args=args, name="zeusrun-beat", daemon=True).start()
+
+
+def _beat(board: Board, place: Place, main: int) -> None:
+    while True:
+        frame = sys._current_frames().get(main)
+        place.is_waiting = is_in_collective(frame)
+        del frame
+        place.beats += 1
+        if place.joins not in {place.generation, board.newest}:
+            _interrupt()
+        time.sleep(_BEAT_S)
+
+
+def _interrupt() -> None:
+    """End what the main thread waits for: a member has died while they joined each other."""
+    if (groups := sys.modules.get("zeusrun.elastic.rank.groups")) is not None:
+        groups.close_connections()

@@ -12,9 +12,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from zeusrun.elastic.rank.board import BY_EPOCHS, BY_STEPS, FIXED, Board
-from zeusrun.elastic.rank.liveness import begin_beat, exists
-from zeusrun.elastic.rank.sizes import RanksObservation, Scale, Sizes
+from zeusrun.elastic.rank.board import BY_EPOCHS, BY_STEPS, FIXED, Board, begin_beat, exists
+from zeusrun.elastic.rank.sizes import RankSchedule, Scale
 from zeusrun.elastic.rank.tracked import Tracked
 from zeusrun.sidecar.events import Adapted, Regrouped
 
@@ -74,7 +73,7 @@ class Member:
         self._asked = self._made = 0  # questions; steps of optimizers within the present step
         self.parts["questions"] = self._exchange_questions
         self._is_whole = not self._is_newcomer  # whether it has a state that others may take over
-        self._sizes, self.scale = Sizes(given, self._warn), Scale(given, environment)
+        self._schedule, self.scale = RankSchedule(given.get("steps")), Scale(given, environment)
         begin_beat(self.board, self._place)
 
     # Process groups
@@ -147,9 +146,6 @@ class Member:
         if (reason := self.scale.follow()) is not None and self._has_begun:
             self._record(reason)
 
-    def _optimizer_steps(self) -> int:
-        return int(self.parts["clock"](None)[0]) if "clock" in self.parts else self._place.steps
-
     def enter(self) -> None:
         """Begin a pass over the training data; a newcomer joins the others here."""
         if not self._is_newcomer:
@@ -179,7 +175,7 @@ class Member:
             return False
         place.loader, place.epoch = loader, epoch
         self._set_mode(BY_EPOCHS)
-        self._follow_sizes(epoch)
+        self._follow_schedule()
         return self._switch(epoch, 1)
 
     def _join_in_epoch(self, loader: int, epoch: int) -> bool:
@@ -231,14 +227,15 @@ class Member:
         They do not if the ``rest`` of the epoch has fewer samples than there would be ranks.
         """
         self._place.steps += 1
-        self._follow_sizes(self._environment.epoch or 0)
+        self._follow_schedule()
         return self._switch(self._place.steps, _AHEAD, rest)
 
-    def _follow_sizes(self, epoch: int) -> None:
-        """Let the schedule or the policy order another number of ranks."""
-        ranks, samples = self._environment.world_size, self.observer.consumed
-        seen = RanksObservation(ranks, self._optimizer_steps(), epoch, samples, time.monotonic())
-        self._sizes.follow(seen, self.board, is_head=self._environment.rank == 0)
+    def _follow_schedule(self) -> None:
+        """Let rank 0 order the number of ranks that is due; the others only follow the schedule."""
+        clock = self.parts.get("clock")
+        size = self._schedule.take(self._place.steps if clock is None else clock(None)[0])
+        if size is not None and self._environment.rank == 0:
+            self.board.order(size, "the schedule")
 
     def _switch(self, now: int, ahead: int, rest: int = 0) -> bool:
         newest = self.board.newest

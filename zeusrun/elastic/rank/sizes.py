@@ -1,87 +1,39 @@
-"""How many ranks a training wants, by KungFu's schedule or a class, and what follows them."""
+"""How many ranks a training wants by KungFu's schedule, and what follows their number."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from zeusrun.worker.rates import Rates, find_factor
-from zeusrun.worker.user_class import create_policy
+from zeusrun.worker.agent import Rates, find_factor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
-    from zeusrun.elastic.rank.board import Board
     from zeusrun.worker.environment import WorkerEnvironment
 
 
-class RanksObservation(NamedTuple):
-    """What a policy of ranks decides from, after a step or at the beginning of an epoch.
+class RankSchedule:
+    """The schedule of the number of ranks; ``text`` is that of ``elastic.steps``."""
 
-    Attributes:
-        ranks: The present number.
-        step: Optimizer steps so far.
-        epoch: The present one, from 1; 0 if it is not known.
-        samples: Of all ranks so far; ``None`` if unknown.
-        t: Monotonic seconds.
-    """
+    def __init__(self, text: str | None) -> None:
+        entries = (entry.split(":") for entry in (text or "").split(",") if entry)
+        self._entries = [(int(step), int(size)) for step, size in entries]
+        self._taken: int | None = None  # the step of the entry that was returned last
 
-    ranks: int
-    step: int
-    epoch: int
-    samples: int | None
-    t: float
-
-
-class Sizes:
-    """Orders another number of ranks when the training wants one.
-
-    Args:
-        given: The section ``elastic``, as far as it says that.
-        warn: Called with a sentence for the user.
-    """
-
-    def __init__(self, given: Mapping[str, Any], warn: Callable[[str], None]) -> None:
-        entries = (entry.split(":") for entry in (given.get("steps") or "").split(",") if entry)
-        self._schedule = [(int(step), int(size)) for step, size in entries]
-        self._ordered: int | None = None  # the step of the entry that was ordered last
-        self._wished: int | None = None  # by the class
-        self._name, self._warn = given.get("policy"), warn
-        self._policy: Any = None
-
-    def follow(self, seen: RanksObservation, board: Board, *, is_head: bool) -> None:
-        """Order the size that is due; rank 0 does so, the others only follow the schedule.
-
-        Raises ``RuntimeError`` if the class of the user cannot be created.
-        """
-        due = [(step, size) for step, size in self._schedule if step <= seen.step]
-        if due and due[-1][0] != self._ordered:
-            self._ordered, size = due[-1]
-            if is_head:
-                board.order(size, "the schedule")
-        if self._name is None or not is_head:
-            return
-        if self._policy is None:  # only now: once the script runs, its folder is known
-            self._policy = create_policy("elastic.policy", self._name, ["wanted_ranks"])
-        problem, ranks = "", None
-        try:
-            ranks = self._policy.wanted_ranks(seen)
-        except Exception as error:  # noqa: BLE001 - the user's class may do anything
-            problem = f"raised {type(error).__name__}: {error}"
-        if ranks is not None and (type(ranks) is not int or ranks < 0):
-            problem = f"returned {ranks!r}, which is no number of ranks"
-        if problem:
-            self._warn(f"wanted_ranks of {self._name} {problem}; it is not called again")
-            self._name = None
-        elif ranks not in {None, self._wished}:
-            self._wished = ranks
-            board.order(ranks, "a policy")
+    def take(self, step: int) -> int | None:
+        """Return the number of ranks that is due after a step, once; else ``None``."""
+        due = [(first, size) for first, size in self._entries if first <= step]
+        if not due or due[-1][0] == self._taken:
+            return None
+        self._taken, size = due[-1]
+        return size
 
 
 class Scale:
     """The batch size of a training, and its learning rate, where they follow the number of ranks.
 
     Args:
-        given: As for ``Sizes``.
+        given: The section ``elastic``, as far as ranks need it.
         environment: This rank; its world size changes.
 
     Attributes:

@@ -7,12 +7,10 @@ rest of the step, and its result is read in a later step.
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import distributed
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
 from zeusrun.gradients.rank.gradients import DeferredNumbers, add_up, squared_norm
 from zeusrun.gradients.rank.noise import Norms
@@ -25,6 +23,8 @@ if TYPE_CHECKING:
     from torch.futures import Future
     from torch.nn.parallel import DistributedDataParallel
 
+    from zeusrun.gradients.rank.noise import Measuring
+
     Reduce = Callable[[GradBucket], Future[Tensor]]
 
 STEPS = 8
@@ -32,12 +32,6 @@ STEPS = 8
 
 One in each step takes 1.3 ms of it on gloo and two shared cores; one in every eighth, 0.1 ms.
 """
-
-_AVERAGING: Any = (
-    default_hooks.allreduce_hook,
-    default_hooks.fp16_compress_hook,
-    default_hooks.bf16_compress_hook,
-)
 
 
 class BackwardPass:
@@ -69,38 +63,21 @@ class GradientWatch:
 
     Args:
         ddp: The model, with more than one rank.
-        interval: Measure every so many backward passes that communicate.
-        samples: Returns the samples of this rank in the present step; 0 if unknown.
-        scale: Returns by what the loss is multiplied.
-        receive: Called on every rank with the norms of a step, some steps later, and ``ranks``.
-        fail: Called on every rank with the reason, if the model cannot be measured.
-        fail_here: Called with a problem that only this rank knows of.
+        how: What to measure, and whom to tell.
     """
 
     follows_copies = True  # also steps of an optimizer that has copies of the parameters
 
-    def __init__(
-        self,
-        ddp: DistributedDataParallel,
-        *,
-        interval: int,
-        samples: Callable[[], int],
-        scale: Callable[[], float | Tensor],
-        receive: Callable[[Norms, str], None],
-        fail: Callable[[str], None],
-        fail_here: Callable[[str], None],
-    ) -> None:
+    def __init__(self, ddp: DistributedDataParallel, how: Measuring) -> None:
         self.group = ddp.process_group
         self.ranks = distributed.get_world_size(self.group)
         self.behind = 0  # measured steps that are not received yet
         self._deferred = DeferredNumbers(self._receive_sums)
-        self._size = max(1, STEPS // interval)  # measured steps that share an all-reduce
+        self._size = max(1, STEPS // how.interval)  # measured steps that share an all-reduce
         self._waiting: list[tuple[Tensor, BackwardPass]] = []  # for it
         self._started: tuple[Any, Tensor, list[tuple[Tensor, BackwardPass]]] | None = None
-        self._interval, self._samples, self._scale = interval, samples, scale
-        self._receive, self._fail, self._fail_here = receive, fail, fail_here
+        self._how, self._interval = how, how.interval
         self._reduce: Reduce = self._average
-        self._is_composed = False  # whether the script has registered a hook
         self._synced: Reduction | None = None
         self._says = True  # that it cannot be measured
         self._count = 0  # backward passes with communication
@@ -121,17 +98,6 @@ class GradientWatch:
         """Receive all that is all-reduced. No collective call, so the last steps may be lost."""
         self._collect()
         self._deferred.flush()
-
-    def compose(self, state: object, hook: Callable[..., Future[Tensor]]) -> str | None:
-        """Average with a hook of the script; return why it cannot be measured, or ``None``."""
-        if self._is_composed:
-            raise RuntimeError("register_comm_hook can only be called once")
-        self._is_composed = True
-        self._reduce = functools.partial(hook, state)
-        if hook in _AVERAGING:
-            return None
-        self._interval = 0
-        return f"the script's communication hook {hook.__name__} does not return the mean gradient"
 
     def follow(self, synced: Reduction) -> None:
         """Average as the job file says; measure only where that returns the mean."""
@@ -156,12 +122,12 @@ class GradientWatch:
         if self._synced is not None and not self._synced.is_mean:
             if self._says:
                 self._says = False
-                self._fail(
+                self._how.fail(
                     "sync of the job file does not return the mean gradient, so nothing is "
                     "measured: remove watch, or sync"
                 )
         elif self._interval and count % self._interval == 0:
-            self._backward = BackwardPass(self._scale())
+            self._backward = BackwardPass(self._how.scale())
         self._collect()
 
     def _measure(self, backward: BackwardPass, bucket: GradBucket) -> Future[Tensor]:
@@ -195,9 +161,9 @@ class GradientWatch:
             return
         if not backward.is_measurable:
             self._interval = 0
-            self._fail("it has sparse or complex gradients, which cannot be measured")
+            self._how.fail("it has sparse or complex gradients, which cannot be measured")
             return
-        each, samples = backward.each, self._samples()
+        each, samples = backward.each, self._how.samples()
         # Gradients that were averaged before, and those of a rank without data, are not used.
         is_unusable = backward.failed or not samples or self._since_step > 1
         flags = [is_unusable, sum(each) == 0]
@@ -230,7 +196,7 @@ class GradientWatch:
         if not (unusable or backward.failed):
             ranks, square = self.ranks, scale**2
             norms = Norms(each / ranks / square, mean / square, inverse / ranks, ranks)
-            self._receive(norms, "ranks")
+            self._how.receive(norms, "ranks")
 
     def _skip(self, backward: BackwardPass, error: Exception) -> None:
         """Report an error once; this rank still takes part in the all-reduces of the others."""
@@ -238,7 +204,7 @@ class GradientWatch:
         if not self._failed:
             self._failed = True
             text = f"gradients were not measured ({type(error).__name__}: {error})"
-            self._fail_here(text)
+            self._how.fail_here(text)
 
     def _average(self, bucket: GradBucket) -> Future[Tensor]:
         """Average as the reducer does without a hook.

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from zeusrun.gradients.rank.noise import Measuring
+
 
 _MAX_FAILURES = 3  # measured steps in a row without a result, after which it gives up
 _NO_HOOK: Any = contextlib.nullcontext.__exit__  # takes anything, returns None, needs no zeusrun
@@ -48,24 +50,24 @@ def find_layers(model: torch.nn.Module) -> list[Any]:
 
 
 def measure_alone(
-    module: Any, replace: Callable[[Gradients], None], **options: Any
+    module: Any, replace: Callable[[Gradients], None], how: Measuring
 ) -> Examples | Gradients:
     """Measure by examples if a model has layers for that, else by its micro-batches.
 
     Args:
         module: The model.
         replace: Called with what takes the place of the returned meter, if it cannot measure.
-        options: Those of ``OneRankMeter``.
+        how: What to measure, and whom to tell.
     """
     reference = weakref.ref(module)
 
     def compare_micro_batches(_reason: str) -> None:
         if (module := reference()) is not None:
-            replace(Gradients(module.parameters(), **options))
+            replace(Gradients(module.parameters(), how))
 
     if layers := find_layers(module):
-        return Examples(module, layers, **{**options, "fail": compare_micro_batches})
-    return Gradients(module.parameters(), **options)
+        return Examples(module, layers, how._replace(fail=compare_micro_batches))
+    return Gradients(module.parameters(), how)
 
 
 class Examples(OneRankMeter):
@@ -74,11 +76,11 @@ class Examples(OneRankMeter):
     Args:
         model: The model, which is called once for each loss.
         layers: Of ``find_layers``.
-        options: Those of ``OneRankMeter``.
+        how: What to measure, and whom to tell.
     """
 
-    def __init__(self, model: torch.nn.Module, layers: Sequence[Any], **options: Any) -> None:
-        super().__init__(**options)
+    def __init__(self, model: torch.nn.Module, layers: Sequence[Any], how: Measuring) -> None:
+        super().__init__(how)
         # torch's own transformers have the batch in the second dimension by default.
         second = any(getattr(module, "batch_first", True) is False for module in model.modules())
         self._dimensions = (1, 0) if second else (0, 1)
@@ -128,7 +130,7 @@ class Examples(OneRankMeter):
     def _before_model(self, _model: object, _arguments: object) -> None:
         if torch.is_grad_enabled():
             self._end_pass()
-            self._now = self._samples()
+            self._now = self._how.samples()
 
     @hook
     def _after_layer(self, layer: Any, arguments: tuple[Any, ...], output: Tensor) -> None:
@@ -153,15 +155,15 @@ class Examples(OneRankMeter):
     def _add(self, layer: Any, x: Tensor, gradient: Tensor) -> None:
         """Add one use of a layer to the gradients of the examples."""
         shape, width = gradient.shape, layer.weight.numel()
-        # Without a data loader, ``_samples`` does not grow with each micro-batch.
-        sizes = {self._now - self._seen, self._now // self._parts}
+        # Without a data loader, ``samples`` does not grow with each micro-batch.
+        sizes = {self._now - self._seen, self._now // self._how.parts}
         outer = [n for n in self._dimensions if n < len(shape) - layer.weight.dim()]
         batch = next((n for n in outer if shape[n] in sizes), None)
         if batch is None:
             self._is_usable = False
             return
         if not self._rows and not self._order:
-            self._loss_scale = self._scale()
+            self._loss_scale = self._how.scale()
         size = shape[batch]
         normal = _normalise(layer, x).transpose(0, batch).reshape(size, -1, width)
         gradient = gradient.float().transpose(0, batch).reshape(size, -1, width)
@@ -208,7 +210,7 @@ class Examples(OneRankMeter):
         square = scale * scale
         if square:
             norms = Norms(examples * squares / square, mean / square, 1.0, examples)
-            self._receive(norms, "examples")
+            self._how.receive(norms, "examples")
 
 
 def _saves_elsewhere() -> bool:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from zeusrun.gradients.rank.noise import Measuring
+
 _ROW = 1 << 16  # elements; a longer sum of squares in float32 has an error of 1e-4
 _MAX_ALONE = 10  # optimizer steps in a row with a single gradient, before a warning
 
@@ -91,29 +93,14 @@ class OneRankMeter(ABC):
     methods. ``_end_step`` adds numbers to ``_deferred``, and ``_receive_numbers`` is called with
     them some steps later.
 
-    Args:
-        interval: Measure every so many optimizer steps.
-        samples: Returns the samples since the last optimizer step; 0 if unknown.
-        parts: The number of micro-batches in a step, if ``samples`` does not grow with each.
-        scale: Returns by what the loss is multiplied.
-        receive: Called with the norms of a step, and how they were measured.
-        fail: Called once, with the reason, if this way cannot measure the model.
+    ``how``: what to measure, and whom to tell; ``fail`` is called once, if this way cannot measure
+    the model.
     """
 
     follows_copies = False  # steps of an optimizer that has copies of the parameters
 
-    def __init__(
-        self,
-        *,
-        interval: int,
-        samples: Callable[[], int],
-        parts: int,
-        scale: Callable[[], float | Tensor],
-        receive: Callable[[Norms, str], None],
-        fail: Callable[[str], None],
-    ) -> None:
-        self._interval, self._samples, self._parts = interval, samples, parts
-        self._scale, self._receive, self._fail = scale, receive, fail
+    def __init__(self, how: Measuring) -> None:
+        self._how = how
         self._deferred = DeferredNumbers(self._receive_numbers)
         self._handles: list[Any] = []
         self._steps = 0
@@ -136,11 +123,11 @@ class OneRankMeter(ABC):
             except Exception as error:  # noqa: BLE001 - the training goes on
                 self._give_up(error)
         self._steps += 1
-        self._is_on = self._steps % self._interval == 0 and self._problem is None
+        self._is_on = self._steps % self._how.interval == 0 and self._problem is None
         self._begin_step()
         if self._problem is not None:  # only here, because a hook must not remove hooks
             self.close()
-            self._fail(self._problem)
+            self._how.fail(self._problem)
 
     def flush(self) -> None:
         """Receive all that is measured."""
@@ -185,11 +172,11 @@ class Gradients(OneRankMeter):
 
     Args:
         parameters: Of the model.
-        options: Those of ``OneRankMeter``.
+        how: What to measure, and whom to tell.
     """
 
-    def __init__(self, parameters: Iterable[Any], **options: Any) -> None:
-        super().__init__(**options)
+    def __init__(self, parameters: Iterable[Any], how: Measuring) -> None:
+        super().__init__(how)
         trained = [p for p in parameters if p.requires_grad]
         self._parameters = [weakref.ref(p) for p in trained]  # the script may drop the model
         self._usual_passes = 0  # backward passes in a step
@@ -221,8 +208,8 @@ class Gradients(OneRankMeter):
             self._begin_sum()
         if self._passes[index] == len(self._sizes):  # the first parameter of a backward pass
             if not self._sizes:
-                self._loss_scale = self._scale()
-            self._sizes.append(self._samples())
+                self._loss_scale = self._how.scale()
+            self._sizes.append(self._how.samples())
         self._passes[index] = len(self._sizes)
         if gradient.is_sparse:
             self._problem = "it has sparse gradients, which cannot be measured on one rank"
@@ -245,7 +232,7 @@ class Gradients(OneRankMeter):
         usual, self._usual_passes = self._usual_passes, passes
         ends = pairwise([self._discarded, *self._sizes])
         shares: list[float] = [now - before for before, now in ends]
-        if passes > 1 and passes == self._parts and samples > 0 and not all(shares):
+        if passes > 1 and passes == self._how.parts and samples > 0 and not all(shares):
             shares = [samples / passes] * passes
         if samples <= 0 or (usual and passes != usual):
             return
@@ -273,7 +260,7 @@ class Gradients(OneRankMeter):
             if square
             else Norms(math.nan, math.nan, 1.0, 2)
         )
-        self._receive(norms, "micro_batches")
+        self._how.receive(norms, "micro_batches")
 
 
 def _square(tensor: Tensor) -> Tensor:

@@ -12,7 +12,10 @@ Two equations give |G|² and tr Σ. The noise scale is tr Σ / |G|², in samples
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _KNOWN_ERRORS = 4.0  # standard errors by which |G|² must exceed 0; fewer select low values
 GAUSSIAN90, GAUSSIAN99 = 1.645, 2.576
@@ -53,6 +56,28 @@ class Norms(NamedTuple):
     def samples(self) -> float:
         """Samples of the step, over all ranks."""
         return self.ranks / self.inverse
+
+
+class Measuring(NamedTuple):
+    """How the gradients of a model are measured.
+
+    Attributes:
+        interval: Measure every so many optimizer steps, or backward passes that communicate.
+        samples: Returns the samples of this rank since the last optimizer step; 0 if unknown.
+        scale: Returns by what the loss is multiplied.
+        receive: Called with the norms of a step, some steps later, and how they were measured.
+        fail: Called with the reason, if the model cannot be measured; on every rank.
+        fail_here: Called with a problem that only this rank knows of.
+        parts: The number of micro-batches in a step, if ``samples`` does not grow with each.
+    """
+
+    interval: int
+    samples: Callable[[], int]
+    scale: Callable[[], Any]
+    receive: Callable[[Norms, str], None]
+    fail: Callable[[str], None]
+    fail_here: Callable[[str], None]
+    parts: int = 1
 
 
 class NoiseEstimate(NamedTuple):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from zeusrun.launcher.rundir.layout import RunPaths
     from zeusrun.trial import Trial
 
-WORKER = Path(zeusrun.__file__).parent / "worker" / "__main__.py"
+WORKER = Path(zeusrun.__file__).parent / "worker" / "process" / "__main__.py"
 
 # "-m" would put the working directory first on sys.path: torchrun would import a random.py there.
 _AGENT = "zeusrun.launcher.processes.agent"
@@ -243,7 +243,6 @@ def build_command(
             **inherited,
             **env,
             "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(grace_s),
-            **{name: text for each in parts for name, text in each.variables().items()},
             **plan_ranks(
                 spec, trial, paths, fitting=fitting, node=place.number, secrets=secrets
             ).variables(),

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from zeusrun.launcher.rundir.layout import RunPaths
 
 _WATCHDOG = "/zeusrun/launcher/processes/watchdog.py"
-_STARTED = "/zeusrun/worker/started.py"
 _VARIABLE = "ZEUSRUN_RUN_DIR"
 _SWEEP_GRACE_S = 3.0
 _NATURAL_EXIT_S = 0.5
@@ -91,8 +90,7 @@ def find_started_ranks(launched: Iterable[psutil.Process]) -> dict[int, int]:
 
     They are descendants with torch and a ``RANK`` or ``LOCAL_RANK`` of their own. Workers inherit
     that of their rank. A lone rank 0 may be one of those, and children of multiprocessing have the
-    environment of their parent. Those that run ``worker/started.py`` record themselves that they
-    train.
+    environment of their parent, and record themselves that they train.
     """
     found: dict[tuple[str | None, ...], tuple[int, int]] = {}
     ours = set[tuple[str | None, ...]]()
@@ -116,8 +114,7 @@ def _place_of(process: psutil.Process) -> tuple[str | None, ...]:
 
 
 def _has_torch(process: psutil.Process) -> bool:
-    words = process.cmdline()
-    if "--multiprocessing-fork" in words or any(word.endswith(_STARTED) for word in words):
+    if "--multiprocessing-fork" in process.cmdline():
         return False
     return b"libtorch" in Path(f"/proc/{process.pid}/maps").read_bytes()
 

@@ -39,7 +39,7 @@ _ANSWER_S = 3.0  # a rank that runs answers in milliseconds
 _THREAD = re.compile(r"^(Current thread|Thread) .*:$", re.MULTILINE)
 _FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 _OWN = str(Path(zeusrun.__file__).parent)
-_WORKER = str(Path(_OWN, "worker", "__main__.py"))
+_WORKER = str(Path(_OWN, "worker", "process", "__main__.py"))
 # The ranks run under this interpreter, too (torchrun.py).
 _LIBRARIES = (
     *{

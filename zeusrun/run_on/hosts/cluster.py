@@ -19,7 +19,7 @@ from zeusrun.launcher.processes.command import Place
 from zeusrun.launcher.processes.fan_out import FanOutProcess
 from zeusrun.launcher.queue.admission import check_not_ended
 from zeusrun.run_on.hosts.channel import Channel, ChannelError, authenticate
-from zeusrun.run_on.hosts.limits import JoinedLimits
+from zeusrun.run_on.hosts.devices import JoinedLimits
 from zeusrun.run_on.hosts.network import Endpoint, find_endpoint, is_own_name
 from zeusrun.run_on.hosts.node_launcher import versions
 from zeusrun.run_on.hosts.remote_node import RemoteNode

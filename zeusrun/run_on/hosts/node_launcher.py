@@ -38,9 +38,9 @@ from zeusrun.launcher.supervision.ranks import RunningRanks
 from zeusrun.lever import POWER, Lever
 from zeusrun.metrics.base import SidecarReader
 from zeusrun.run_on.hosts.channel import receive_all
+from zeusrun.run_on.hosts.devices import Sampler, describe_device
 from zeusrun.run_on.hosts.mirror import FileReader, create_node_folders, remove_node_folders
 from zeusrun.run_on.hosts.network import find_endpoint
-from zeusrun.run_on.hosts.readings import Sampler, describe_device
 from zeusrun.sidecar.events import append_event
 
 if TYPE_CHECKING:

@@ -16,9 +16,8 @@ from zeusrun.launcher.processes.command import WORKER
 from zeusrun.launcher.processes.torchrun import ProcessExit, StopLevel
 from zeusrun.launcher.rundir.layout import has_checkpoint
 from zeusrun.run_on.hosts.channel import receive_all
-from zeusrun.run_on.hosts.limits import RemoteLimits
+from zeusrun.run_on.hosts.devices import RemoteDevice, RemoteLimits
 from zeusrun.run_on.hosts.mirror import write_copy
-from zeusrun.run_on.hosts.readings import RemoteDevice
 from zeusrun.sidecar.step_clock import StepCount
 
 if TYPE_CHECKING:

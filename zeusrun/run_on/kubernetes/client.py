@@ -1,4 +1,4 @@
-"""Kubernetes by its API: creates, reads, watches and deletes jobs, and follows their logs.
+"""Kubernetes by its API: creates, reads and deletes jobs, and follows their logs.
 
 Uses the cluster of kubectl, or, within a pod, its own. Every field is read as Kubernetes writes it:
 https://kubernetes.io/docs/reference/kubernetes-api/
@@ -37,7 +37,7 @@ CONTAINER = "node"
 
 QUEUED, RUNNING, DELETED = "QUEUED", "RUNNING", "DELETED"
 
-_VERSIONS = {"Job": "batch/v1", "TrainJob": "trainer.kubeflow.org/v1alpha1", "CronJob": "batch/v1"}
+_VERSIONS = {"Job": "batch/v1", "TrainJob": "trainer.kubeflow.org/v1alpha1"}
 # What a submit creates, and the label of its pods that has its name.
 _LABELS = {"Job": "batch.kubernetes.io/job-name", "TrainJob": "jobset.sigs.k8s.io/jobset-name"}
 
@@ -61,7 +61,6 @@ class KubernetesJob:
     """A job as Kubernetes describes it now."""
 
     state: str  # QUEUED, RUNNING, DELETED, GONE, or how it ended: Complete, Failed
-    kind: str = "Job"
     cause: str | None = None
     pod: Pod | None = None  # the newest
 
@@ -207,34 +206,24 @@ def create_job(manifest: Mapping[str, Any]) -> str:
     return f"{PREFIX}{'/'.join(place)}"
 
 
-def replace_cron_job(manifest: Mapping[str, Any]) -> str:
-    """Create a CronJob, or replace it; return its name; raises ``ApiError``."""
-    api, metadata = _api(), manifest["metadata"]
-    place = (metadata.get("namespace") or api.namespace, metadata["name"])
-    given = {"body": dict(manifest), "field_validation": "Strict"}
-    if api.find("replace", "CronJob", place, **given) is None:
-        return create_job(manifest)
-    return f"{PREFIX}{'/'.join(place)}"
-
-
 def read_job(name: str) -> KubernetesJob:
     """Return the state of a job; raises ``ApiError``."""
     for kind in _LABELS:
         found = _api().find("get", kind, _place(name), _request_timeout=_READ_S)
         if found is not None:
-            return _judge(found, kind, _find_pod(name, kind))
+            return _judge(found, _find_pod(name, kind))
     return KubernetesJob(GONE)
 
 
-def _judge(found: Mapping[str, Any], kind: str, pod: Pod | None) -> KubernetesJob:
+def _judge(found: Mapping[str, Any], pod: Pod | None) -> KubernetesJob:
     if "deletionTimestamp" in found["metadata"]:  # it may count as failed while its pods save
-        return KubernetesJob(DELETED, kind, None, pod)
+        return KubernetesJob(DELETED, None, pod)
     conditions = _conditions(found, "True")
     ended = next((name for name in (COMPLETE, "Failed") if name in conditions), None)
     told = conditions.get(ended or "Suspended", {})
     cause = told.get("message") or told.get("reason") or (None if pod is None else pod.cause)
     runs = pod is not None and pod.begun  # once it has ended, a controller is about to act on it
-    return KubernetesJob(ended or (RUNNING if runs else QUEUED), kind, cause, pod)
+    return KubernetesJob(ended or (RUNNING if runs else QUEUED), cause, pod)
 
 
 def _conditions(found: Mapping[str, Any], status: str) -> dict[str, Any]:
@@ -243,14 +232,11 @@ def _conditions(found: Mapping[str, Any], status: str) -> dict[str, Any]:
     return {each["type"]: each for each in all_ if each["status"] == status}
 
 
-def _pods(name: str, kind: str) -> dict[str, str]:
-    namespace, own = _place(name)
-    return {"namespace": namespace, "label_selector": f"{_LABELS[kind]}={own}"}
-
-
 def _find_pod(name: str, kind: str) -> Pod | None:
-    api, options = _api(), {"_preload_content": False, "_request_timeout": _READ_S}
-    answer = api.call(api.core.list_namespaced_pod, **_pods(name, kind), **options)
+    api, (namespace, own) = _api(), _place(name)
+    options = {"_preload_content": False, "_request_timeout": _READ_S}
+    label = f"{_LABELS[kind]}={own}"
+    answer = api.call(api.core.list_namespaced_pod, namespace, label_selector=label, **options)
     heads = [each for each in json.loads(answer.data)["items"] if _is_head(each)]
     newest = max(heads, key=lambda each: each["metadata"]["creationTimestamp"], default=None)
     return None if newest is None else _read_pod(newest)
@@ -278,18 +264,6 @@ def _read_pod(found: Mapping[str, Any]) -> Pod:
         ended.get("reason"),
         float(found["spec"].get("terminationGracePeriodSeconds") or 0),
     )
-
-
-def watch_pod(name: str, kind: str, timeout_s: int) -> Iterator[Pod]:
-    """Yield the pod of the head whenever it changes, for some time; raises ``ApiError``."""
-    api = _api()
-    options = {**_pods(name, kind), "watch": True, "timeout_seconds": timeout_s}
-    for line in api.stream(api.core.list_namespaced_pod, **options):
-        event = json.loads(line)
-        if event["type"] not in {"ADDED", "MODIFIED"}:  # it is deleted, or what is seen is too old
-            return
-        if _is_head(event["object"]):
-            yield _read_pod(event["object"])
 
 
 def follow_log(

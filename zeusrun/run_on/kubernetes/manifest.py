@@ -5,7 +5,6 @@ What does not depend on the job is in ``job.yaml``.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
@@ -30,13 +29,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from zeusrun.jobfile.spec import JobSpec
-    from zeusrun.jobfile.validators import Overlap
+    from zeusrun.launcher.queue.admission import Request
 
 _TRAINER = "trainer.kubeflow.org"
 _RUNTIME = "zeusrun"  # the TrainingRuntime in deploy/kubernetes/zeusrun.yaml
 _PATCHED = ("containers", "securityContext", "terminationGracePeriodSeconds", "volumes")
 _MAX_BASE = 40  # with what Job, JobSet and CronJob append to it, at most 63
-_DEADLINE_S = 3600  # of an occurrence; without one, a CronJob may stop after a long outage
+_OF_JOB = {"ZEUSRUN_NAME", "ZEUSRUN_ALLOCATION"}  # variables that name a Job by a label of its pods
 _RECORD_S = 30  # after the grace period of the script
 
 
@@ -58,12 +57,15 @@ def build_manifest(spec: JobSpec, request: Request, name: str) -> dict[str, Any]
         UsageError: If no pod can reach the history.
     """
     section, nodes = Kubernetes.of(spec.run_on), spec.launch.nnodes or 1
-    job = _build_job(spec, section, request, name if nodes > 1 else None)
-    job["metadata"] = {"name": name, **job["metadata"]}
+    job = _build_job(spec, section, request, name)
     if nodes == 1:
         return job
     pod = job["spec"]["template"]["spec"]
     (container,) = pod["containers"]
+    # That of a Job is a label of its pods.
+    allocation = f"kubernetes:$(ZEUSRUN_NAMESPACE)/{name}"
+    container["env"] = [each for each in container["env"] if each["name"] not in _OF_JOB]
+    container["env"].append({"name": "ZEUSRUN_ALLOCATION", "value": allocation})
     taken = {key: container.pop(key) for key in ("image", "command", "env")}
     if isinstance(spec.launch.nproc_per_node, int):
         taken["numProcPerNode"] = spec.launch.nproc_per_node
@@ -84,45 +86,12 @@ def build_manifest(spec: JobSpec, request: Request, name: str) -> dict[str, Any]
     }
 
 
-def build_cron_job(
-    spec: JobSpec, cron: str, zone: str, overlap: Overlap, deadline_s: float | None
-) -> dict[str, Any]:
-    """Return the CronJob that runs a job by a cron expression in a time zone.
-
-    ``deadline_s``: how late a run may start, in seconds. For errors see ``build_manifest``.
-    """
-    job = _build_job(spec, Kubernetes.of(spec.run_on), Request(), None)
-    return {
-        "apiVersion": "batch/v1",
-        "kind": "CronJob",
-        "metadata": {"name": _cron_name(spec.name), **job["metadata"]},
-        "spec": {
-            "schedule": cron,
-            "timeZone": zone,
-            "concurrencyPolicy": overlap.title(),
-            "startingDeadlineSeconds": math.ceil(deadline_s or _DEADLINE_S),
-            **dict.fromkeys(("successfulJobsHistoryLimit", "failedJobsHistoryLimit"), 3),
-            "jobTemplate": {"metadata": job["spec"]["template"]["metadata"], "spec": job["spec"]},
-        },
-    }
-
-
-def _cron_name(job: str) -> str:
-    """Return the name of the CronJob of a job, which is that of no other job."""
-    base = _base(job)[:38]  # a CronJob has 52 characters at most
-    differs = "" if base == job else f"-{hashlib.sha256(job.encode()).hexdigest()[:5]}"
-    return f"zeusrun-{base}{differs}"
-
-
-def _build_job(
-    spec: JobSpec, section: Kubernetes, request: Request, name: str | None
-) -> dict[str, Any]:
-    """Return a Job without its name; ``name`` is that of a TrainJob with the same pods."""
+def _build_job(spec: JobSpec, section: Kubernetes, request: Request, name: str) -> dict[str, Any]:
     job: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("job.yaml").read_bytes())
     label = spec.name[:63].rstrip("._-")
     own = {"app.kubernetes.io/managed-by": "zeusrun", "zeusrun.io/job": label}
     where = {} if section.namespace is None else {"namespace": section.namespace}
-    job["metadata"] = {**where, "labels": {**section.labels, **own}}
+    job["metadata"] = {"name": name, **where, "labels": {**section.labels, **own}}
     template = job["spec"]["template"]
     template["metadata"] = {"labels": {**section.labels, **own}}
     pod = template["spec"] = {**template["spec"], **section.pod}
@@ -131,12 +100,10 @@ def _build_job(
     pod["securityContext"] |= dict.fromkeys(("runAsUser", "runAsGroup", "fsGroup"), section.user)
     (container,) = pod["containers"]
     container["image"] = section.image
-    container["resources"] = {"limits": dict(section.resources)}
+    limits = {name: str(quantity) for name, quantity in section.resources.items()}
+    container["resources"] = {"limits": limits}
     # First, so that Kubernetes replaces nothing in the job file.
     container["env"] = [*_own_variables(spec, section, request), *container["env"]]
-    if name is not None:  # that of a Job is a label of its pods
-        value = f"kubernetes:$(ZEUSRUN_NAMESPACE)/{name}"
-        container["env"][-2:] = [{"name": "ZEUSRUN_ALLOCATION", "value": value}]
     for variable, reference in section.secrets.items():
         secret, _, key = reference.partition("/")
         source = {"secretKeyRef": {"name": secret, "key": key}}

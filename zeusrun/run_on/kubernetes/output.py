@@ -1,4 +1,4 @@
-"""What the pods of a job print, and how the job is: read by a thread, which watches and follows."""
+"""What the pods of a job print, and how the job is: a thread reads both."""
 
 from __future__ import annotations
 
@@ -13,20 +13,17 @@ from typing import TYPE_CHECKING
 from zeusrun.clock import read_clock
 from zeusrun.errors import ZeusrunError
 from zeusrun.run_on.kubernetes.client import (
-    QUEUED,
     ApiError,
     KubernetesJob,
     Pod,
     follow_log,
     read_job,
-    watch_pod,
 )
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-_WATCH_S = 20  # then the job is read again: not all of its changes are those of a pod
-_AGAIN_S = 1.0
+_AGAIN_S = 2.0
 _TRIES = 3  # if an error may be one for ever
 _MARGIN_S = 300.0  # by which clocks may differ, if a log is opened again
 _CLOSE_S = 1.0
@@ -82,8 +79,6 @@ class PodOutput:
                 self._answered.set()
                 if job.pod is not None and job.pod.begun:
                     self._follow(job.pod)
-                elif job.state == QUEUED and self._follows:
-                    self._wait_for_change(job)
                 self.error = None
                 if job.has_ended or not self._follows:
                     return
@@ -95,11 +90,6 @@ class PodOutput:
                 has_ended = self.job is not None and self.job.has_ended
                 left -= code in {0, 401, 403} or has_ended or not self._follows
             self._stopped.wait(max(0.0, began_t + _AGAIN_S - time.monotonic()))
-
-    def _wait_for_change(self, job: KubernetesJob) -> None:
-        for pod in watch_pod(self.name, job.kind, _WATCH_S):
-            if pod != job.pod or self._stopped.is_set():
-                return
 
     def _follow(self, pod: Pod) -> None:
         """Take the lines of a pod until it ends or is silent; some come a second time."""

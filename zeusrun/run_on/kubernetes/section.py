@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping  # noqa: TC003 - pydantic needs it
 from typing import Annotated, Any, ClassVar
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, Field, WithJsonSchema
 
 from zeusrun.jobfile.run_on_section import JOIN, SchedulerSection
 
@@ -24,7 +24,6 @@ _POD = (  # https://pkg.go.dev/github.com/kubeflow/trainer/v2/pkg/apis/trainer/v
     *("affinity", "imagePullSecrets", "nodeSelector", "schedulingGates", "serviceAccountName"),
     *("tolerations", *_ONE_POD),
 )
-_MOUNTED = ("/zeusrun", "/tmp", "/dev/shm")  # noqa: S108 - of each pod
 _OWN = re.compile("HOME|USER|ZEUSRUN_(ALLOCATION|HOME|JOB|NAME|NAMESPACE|REQUEST)")
 _VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
@@ -46,37 +45,19 @@ def _check_variable(name: str) -> str:
     return name
 
 
-def _read_quantity(value: object) -> object:
-    """Return a quantity as a whole number or a text; raises ``ValueError``."""
-    text = str(value)
-    if not isinstance(value, (str, int, float)) or not _QUANTITY.fullmatch(text):
-        given = "" if isinstance(value, (Mapping, list)) else f", not {value!r}"
-        raise ValueError(f"must be a quantity such as 4, 500m or 16Gi{given}")
-    return text if isinstance(value, float) else value
-
-
-def _check_form(limits: object) -> object:
-    """Raise ``ValueError`` for the form that a container has: ``{limits: {cpu: 4}}``."""
-    for name in ("limits", "requests"):
-        if isinstance(limits, Mapping) and name in limits:
-            raise ValueError(f"are limits themselves: {_FORM}; remove '{name}:'")
-    return limits
-
-
 def _check_limits(limits: Mapping[str, Any]) -> Mapping[str, Any]:
     if missing := [name for name in ("cpu", "memory") if name not in limits]:
         raise ValueError(f"needs {' and '.join(missing)}: {_FORM}")
-    for name in (each for each in limits if not _RESOURCE.fullmatch(each)):
-        raise ValueError(f"has {name}, which Kubernetes does not know; a GPU is nvidia.com/gpu: 1")
+    for name, value in limits.items():
+        if not _RESOURCE.fullmatch(name):
+            raise ValueError(
+                f"has {name}, which Kubernetes does not know; a GPU is nvidia.com/gpu: 1"
+            )
+        if not _QUANTITY.fullmatch(str(value)):
+            raise ValueError(f"has {name}: {value!r}, no quantity such as 4, 500m or 16Gi")
     if _BYTES.fullmatch(memory := str(limits["memory"])):
         raise ValueError(f"has memory: {memory}, which is in bytes; write 16Gi for gigabytes")
     return limits
-
-
-def _check_volumes(volumes: Mapping[str, str]) -> Mapping[str, str]:
-    for path in (each for each in volumes if each in _MOUNTED):
-        raise ValueError(f"has {path}, where each pod has a volume of its own; use another path")
-    return volumes
 
 
 def _check_pod(pod: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -88,21 +69,14 @@ def _check_pod(pod: Mapping[str, Any]) -> Mapping[str, Any]:
 _NAMESPACE = _matches("[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", "a name such as ml-team")
 _PATH = _matches(r"/[^:\s]*[^:\s/]", "an absolute path such as /data, without a / at its end")
 _CLAIM_FORM = "[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?"
-_VALUE = "at most 63 letters, digits, '-', '_' or '.', with a letter or digit at both ends"
 _CLAIM = "the name of a PersistentVolumeClaim, such as "
 _Image = Annotated[str, _matches(r"[^\s]+", "an image such as registry.example/train:1")]
-_Quantity = Annotated[str | int | float, BeforeValidator(_read_quantity)]
+_Quantity = Annotated[Any, WithJsonSchema({"type": ["string", "number"]})]
 _Variable = Annotated[str, AfterValidator(_check_variable)]
 _Reference = Annotated[str, _matches(r"[a-z0-9.-]+/[\w.-]+", "SECRET/KEY, such as hf/token")]
 _Path = Annotated[str, _PATH]
 _Claim = Annotated[str, _matches(_CLAIM_FORM, f"{_CLAIM}zeusrun-home")]
 _Volume = Annotated[str, _matches(f"{_CLAIM_FORM}(:ro)?", f"{_CLAIM}imagenet or imagenet:ro")]
-# https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/
-_LABEL = r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?"
-_OURS = r"(app\.kubernetes|zeusrun)\.io/"
-_OTHER = "a key that zeusrun does not set, such as team"
-_Label = Annotated[str, _matches(f"(?!{_OURS}){_LABEL}", _OTHER)]
-_Value = Annotated[str, _matches(r"([A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?)?", _VALUE)]
 
 
 class Kubernetes(SchedulerSection):
@@ -131,9 +105,7 @@ class Kubernetes(SchedulerSection):
     namespace: Annotated[str, _NAMESPACE] | None = Field(
         None, description="Namespace; null: that of the current context of kubectl."
     )
-    resources: Annotated[
-        Mapping[str, _Quantity], BeforeValidator(_check_form), AfterValidator(_check_limits)
-    ] = Field(
+    resources: Annotated[Mapping[str, _Quantity], AfterValidator(_check_limits)] = Field(
         description="Limits of each pod, as Kubernetes names them: {cpu: 4, memory: 16Gi, "
         "nvidia.com/gpu: 1}."
     )
@@ -147,10 +119,10 @@ class Kubernetes(SchedulerSection):
         description="PersistentVolumeClaim for checkpoints and logs; null: they are gone with "
         "the pod.",
     )
-    volumes: Annotated[Mapping[_Path, _Volume], AfterValidator(_check_volumes)] = Field(
+    volumes: Mapping[_Path, _Volume] = Field(
         {}, description='PersistentVolumeClaims by path; with :ro, only read: {/data: "data:ro"}.'
     )
-    labels: Mapping[_Label, _Value] = Field(
+    labels: Mapping[str, str] = Field(
         {}, description="Labels of the job and its pods: {kueue.x-k8s.io/queue-name: team-a}."
     )
     pod: Annotated[Mapping[str, Any], AfterValidator(_check_pod)] = Field(

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
+import socket
+import tempfile
 import time
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -15,40 +20,50 @@ from zeusrun.clock import read_clock, timestamp
 from zeusrun.commands import options
 from zeusrun.commands.follow import Order, Shown, Submitter
 from zeusrun.commands.recurrence import run_recurrence
-from zeusrun.errors import BusyError, ExitCode, HistoryError, LaunchError, UsageError, ZeusrunError
+from zeusrun.errors import (
+    BusyError,
+    ExitCode,
+    HistoryError,
+    JobFileError,
+    LaunchError,
+    UsageError,
+    ZeusrunError,
+)
 from zeusrun.files.home import trusted_home
+from zeusrun.files.private import build_known
 from zeusrun.history.base import NEWEST, UnavailableError
 from zeusrun.history.http.client import TOKEN_VARIABLE, read_token
 from zeusrun.history.registry import find_default, remember_choice
+from zeusrun.jobfile.spec import load_spec
 from zeusrun.jobfile.yaml_reader import write_job_yaml
 from zeusrun.launcher.attempts.recurrence import SubmitResult, exit_code
-from zeusrun.launcher.queue.admission import Queue, check_not_ended
+from zeusrun.launcher.queue.admission import Queue, Request, check_not_ended
 from zeusrun.maintenance.recover import cancel_preempted
+from zeusrun.reasons import ReasonCode
 from zeusrun.run_on.hosts.verbs import join_head
-from zeusrun.run_on.kubernetes import pod as pods
 from zeusrun.run_on.kubernetes.client import (
+    CONTAINER,
     ApiError,
     KubernetesJob,
     cancel_job,
     create_job,
     describe_job,
-    replace_cron_job,
 )
-from zeusrun.run_on.kubernetes.manifest import build_cron_job, build_manifest, new_name
+from zeusrun.run_on.kubernetes.manifest import build_manifest, new_name
 from zeusrun.run_on.kubernetes.output import PodOutput
 from zeusrun.run_on.kubernetes.section import Kubernetes
+from zeusrun.run_on.registry import is_job
 from zeusrun.trial import TrialStatus
 from zeusrun.view.export import result_json
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from zeusrun.jobfile.spec import JobSpec
-    from zeusrun.launcher.queue.admission import Request
-    from zeusrun.schedule.store import Schedule
-    from zeusrun.trial import Trial
+    from zeusrun.trial import Outcome, Trial
 
 _POLL_S = 1.0
+_RESOLVED_S = 1800.0  # the other pods may have to load their image
 _NAMES = 5  # tries, if a name is taken
 _DELIVERED_S = 600.0  # a pod may have no disk for what a server does not take
 _INTERRUPTED = ExitCode.SIGNAL_BASE + signal.SIGINT
@@ -111,41 +126,13 @@ class KubernetesSubmitter(Submitter[PodOutput]):
         result = SubmitResult(trials[0].recurrence, tuple(trials), code)
         return code, result_json(spec.name, result, savings)
 
-    def add_schedule(self, spec: JobSpec, schedule: Schedule, *, dry_run: bool) -> Shown:
-        """Create the CronJob of a schedule, or replace it."""
-        rules, zone, nodes = schedule.rules, schedule.rules.timetable.tz, spec.launch.nnodes or 1
-        if zone is None:
-            raise UsageError("a cluster has no time zone of its own; set schedule.tz: Europe/Paris")
-        cannot = {f"nnodes: {nodes}": nodes > 1, "start_within": rules.may_defer}
-        cannot["overlap: queue"] = schedule.overlap == "queue"
-        if what := " and ".join(name for name, is_set in cannot.items() if is_set):
-            raise UsageError(
-                f"no CronJob can do {what}; leave out --in-cluster, so that cron on this machine "
-                "submits the job"
-            )
-        cron = rules.timetable.for_kubernetes()
-        manifest = build_cron_job(spec, cron, zone, schedule.overlap, rules.deadline_s)
-        _warn_without_token(spec)
-        if dry_run:
-            return manifest, write_job_yaml(manifest)
-        try:
-            name = replace_cron_job(manifest)
-        except ApiError as error:
-            raise _explain_refusal(error, spec, " or the schedule") from error
-        namespace, _, own = name.partition(":")[2].partition("/")
-        text = (
-            f"{spec.name} runs {rules.timetable.describe()} in the cluster, as CronJob {own}; "
-            f"`kubectl -n {namespace} delete cronjob {own}` removes it"
-        )
-        return {"cron_job": name}, text
-
     def run_inside(self, name: str, received: Sequence[int]) -> int:  # noqa: ARG002 - the pod knows it
         """Run a submit in a pod. Only the command in the manifest calls this."""
-        spec, request = pods.read_job(os.environ)
-        hosts = pods.list_pods(request.allocation, spec.launch.nnodes or 1)
+        spec, request = _read_job(os.environ)
+        hosts = _list_pods(request.allocation, spec.launch.nnodes or 1)
         if (os.environ.get("JOB_COMPLETION_INDEX") or "0") == "0":
             if hosts[1:]:
-                pods.wait_for_names(spec.name, hosts, received)
+                _wait_for_names(spec.name, hosts, received)
             return _run_head(spec, request, hosts, received)
         port = ((spec.run_on and spec.run_on.ports) or (0,))[0]
         try:
@@ -178,13 +165,13 @@ def _create_job(spec: JobSpec, request: Request, left: int = _NAMES) -> str:
         raise _explain_refusal(error, spec) from error
 
 
-def _explain_refusal(error: ApiError, spec: JobSpec, besides: str = "") -> LaunchError:
+def _explain_refusal(error: ApiError, spec: JobSpec) -> LaunchError:
     """Return what a user should do if the API did not take a manifest."""
     advice = {
         401: "Log in to the cluster; then `kubectl get pods` works, too",
         403: "deploy/kubernetes/zeusrun.yaml has what zeusrun needs in a namespace",
         None: "`kubectl get pods` tells whether that is so",
-    }.get(error.code, f"Correct run_on.kubernetes{besides}; --dry-run shows the manifest")
+    }.get(error.code, "Correct run_on.kubernetes; --dry-run shows the manifest")
     if error.code == 404 and (spec.launch.nnodes or 1) > 1:
         advice = "Several nodes need Kubeflow Trainer 2.2 or later"
     return LaunchError(f"Kubernetes did not take the job: {error}. {advice}")
@@ -225,7 +212,7 @@ def _run_head(
     if request.until is not None and read_clock() > request.until and earlier is None:
         raise BusyError(f"{spec.name}: its deadline has passed; this run is skipped")
     kept = Kubernetes.of(spec.run_on).home is not None
-    allocation = pods.PodAllocation(request.allocation, hosts, kept)
+    allocation = PodAllocation(request.allocation, hosts, kept)
     result = run_recurrence(spec, request, allocation=allocation)
     until_t = time.monotonic() + (0.0 if kept else _DELIVERED_S)
     with contextlib.suppress(HistoryError):
@@ -236,6 +223,82 @@ def _run_head(
             except UnavailableError:
                 time.sleep(_POLL_S)
     return int(result["exit_code"])
+
+
+@dataclass(frozen=True)
+class PodAllocation:
+    """A job of Kubernetes, seen by its head. See ``Allocation``."""
+
+    name: str  # in records: kubernetes:ml/digits-1a2b3
+    hosts: tuple[str, ...]  # this one first
+    keeps_files: bool  # whether the home of its pods is a volume
+
+    def time_left_s(self) -> None:
+        """There is no limit."""
+
+    def find_cause(self) -> None:
+        """Whoever deletes the pod, the run is preempted: its job or the next one continues it."""
+
+    def check_sentinel(self) -> None:
+        """Kubernetes sends its signal to this process."""
+
+    def judge(self, trial: Trial, outcome: Outcome, *, saved: bool) -> Outcome:  # noqa: ARG002 - see Allocation
+        """Return the outcome of a trial: if a pod is lost, all are started again, to continue."""
+        if outcome.reason_code is not ReasonCode.HOST_LOST or not saved:
+            return outcome
+        return replace(outcome, status=TrialStatus.PREEMPTED, reason_code=ReasonCode.PREEMPTED)
+
+
+def _read_job(environment: Mapping[str, str]) -> tuple[JobSpec, Request]:
+    """Return the job and the options of the submit, from the variables of the manifest.
+
+    Raises:
+        JobFileError: If the job file does not fit the files of this image.
+        UsageError: If this is no pod of a submit.
+    """
+    name = environment.get("ZEUSRUN_ALLOCATION", "")
+    try:
+        text, record = environment["ZEUSRUN_JOB"], json.loads(environment["ZEUSRUN_REQUEST"])
+        file, folder = Path(record["file"]).name, Path(record["folder"] or Path.cwd())
+        request = build_known(Request, record, overrides=tuple(record.get("overrides", ())))
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        raise UsageError("this command is for a pod that `zeusrun submit` has made") from error
+    if not is_job(name):
+        raise UsageError(f"ZEUSRUN_ALLOCATION is {name!r}, which names no job of Kubernetes")
+    with tempfile.TemporaryDirectory() as temporary:
+        copy = Path(temporary, file)
+        copy.write_text(text, encoding="utf-8")
+        try:
+            spec = load_spec(copy, request.overrides, folder)
+        except JobFileError as error:
+            raise JobFileError(
+                f"in the image, {str(error).replace(str(copy), file)}. Paths are relative to "
+                f"{folder} there; run_on.kubernetes.folder names another folder of the image"
+            ) from error
+    return spec, replace(request, allocation=name, overlap="allow")
+
+
+def _list_pods(name: str, nodes: int) -> tuple[str, ...]:
+    """Return the hosts of a job, its head first, as the headless service of JobSet names them."""
+    own = name.rpartition("/")[2]
+    if nodes == 1:
+        return (socket.gethostname(),)
+    return tuple(f"{own}-{CONTAINER}-0-{number}.{own}" for number in range(nodes))
+
+
+def _wait_for_names(job: str, hosts: Sequence[str], signals: Sequence[int]) -> None:
+    """Wait until pods have addresses: they start one after the other; raises ``LaunchError``."""
+    until_t = time.monotonic() + _RESOLVED_S
+    for host in hosts:
+        while True:
+            check_not_ended(job, signals)
+            try:
+                socket.getaddrinfo(host, None)
+                break
+            except OSError as error:
+                if time.monotonic() > until_t:
+                    raise LaunchError(f"the pod {host} has no address: {error}") from error
+            time.sleep(_POLL_S)
 
 
 SUBMITTER = KubernetesSubmitter()

@@ -119,6 +119,12 @@ def share_states(optimizers: Iterable[Any], trained: Sequence[Tensor], group: An
     return True
 
 
+def share_scale(scaler: Any, group: Any) -> None:
+    """Give all ranks the smallest scale: each has found infinite gradients of its own."""
+    for number in (scaler._scale, scaler._growth_tracker):
+        distributed.all_reduce(number, distributed.ReduceOp.MIN, group=group)
+
+
 def gather_objects(own: Any, group: Any, device: torch.device) -> list[Any]:
     """Return the object of each rank; NCCL would use the current GPU, which may be 0 on all."""
     found: list[Any] = [None] * group.size()

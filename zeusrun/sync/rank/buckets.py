@@ -75,9 +75,21 @@ class BucketSearch:
         return self._sizes[best]
 
 
-def is_fixed(ddp: Any) -> bool:
-    """Whether the buckets of a model cannot be built again within a run."""
-    return bool(ddp.static_graph or ddp.mixed_precision is not None or ddp._delay_all_reduce_params)
+def begin_search(
+    ddp: Any,
+    gather: Callable[[list[float]], list[list[float]]],
+    warn: Callable[[str], None],
+) -> BucketSearch | None:
+    """Return the search for a model; ``None`` if its buckets cannot be built again within a run."""
+    if ddp.static_graph or ddp.mixed_precision is not None or ddp._delay_all_reduce_params:
+        warn(
+            "'buckets: tune' has no effect on a model with a static graph or with DDP's mixed "
+            "precision"
+        )
+        return None
+    gradients = (each for each in ddp.module.parameters() if each.requires_grad)
+    size = sum(each.numel() * each.element_size() for each in gradients)
+    return BucketSearch(ddp.bucket_bytes_cap, size, gather)
 
 
 def build_buckets(ddp: Any, size: int) -> None:

@@ -1,23 +1,41 @@
-"""The ways in which the ranks of one model can agree, and which of them a job file asks for."""
+"""The ways in which the ranks of one model can agree, and which of them a job file asks for.
+
+Gradients are averaged in buckets: compressed, or along KungFu's topologies. A function that does so
+takes a bucket of a ``DistributedDataParallel`` and returns a future of its mean, as a communication
+hook does.
+"""
 
 from __future__ import annotations
 
+import collections
 import functools
+import os
+import time
 import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.distributed
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 
-from zeusrun.sync.rank import reduce
 from zeusrun.sync.rank.averaging import Pairs, Parameters
+from zeusrun.sync.rank.topologies import build_trees, spanning_tree
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
-    from zeusrun.sync.rank.reduce import Reduce
+    from torch import Tensor
+    from torch._C._distributed_c10d import GradBucket
+    from torch.futures import Future
+
+    from zeusrun.sync.rank.topologies import Tree
+
+    Reduce = Callable[[GradBucket], Future[Tensor]]
 
 distributed: Any = torch.distributed
+
+_TAG = 0x5A00  # of our messages; a script that sends some of its own has others
+_PROBES = 5
 
 SLOW_EVERY = 8
 """With ``on_slow: compress``: passes between two averages, where 16 bits are too many."""
@@ -79,7 +97,7 @@ class Ways:
     def planned(self) -> list[tuple[int, Way]]:
         """Return the ways of the job file, each with the passes before it; a collective call."""
         given, group = self._given, self.group
-        plain = Way("all-reduce", reduce.all_reduce(group))
+        plain = Way("all-reduce", all_reduce(group))
         if given["every"] is not None:
             return [(0, plain), (given["warmup"], self._every(given["every"]))]
         if given["method"] == "sma":
@@ -90,7 +108,7 @@ class Ways:
         if given["topology"] is not None:
             return [(0, self._along(given["topology"]))]
         if given["compress"] == "powersgd":
-            powers = reduce.power_sgd(group, given["rank"], given["warmup"])
+            powers = power_sgd(group, given["rank"], given["warmup"])
             return [(0, Way("powersgd", powers, is_mean=False))]
         return [(0, plain if given["compress"] == "none" else self._compressed(given["compress"]))]
 
@@ -101,7 +119,7 @@ class Ways:
             every = functools.partial(self._every, SLOW_EVERY)
             return [functools.partial(self._compressed, "bf16"), every]
         if given["vote"]:
-            plain = Way("all-reduce", reduce.all_reduce(self.group))
+            plain = Way("all-reduce", all_reduce(self.group))
             return [functools.partial(self._along, "auto"), lambda: plain]
         return []
 
@@ -114,10 +132,10 @@ class Ways:
         return torch.stack(rows).tolist()
 
     def _along(self, topology: str) -> Way:
-        return Way(topology, reduce.along(topology, self.group))
+        return Way(topology, along(topology, self.group))
 
     def _compressed(self, kind: str) -> Way:
-        return Way(kind, reduce.compressed(self.group, kind))
+        return Way(kind, compressed(self.group, kind))
 
     def _every(self, every: int) -> Way:
         parameters, group, passes = self.parameters, self.group, 0
@@ -130,7 +148,7 @@ class Ways:
                 parameters.average(group)
             return is_due
 
-        return Way(f"average every {every}", reduce.local, False, average, averages_epochs=True)
+        return Way(f"average every {every}", local, False, average, averages_epochs=True)
 
     def _sma(self, alpha: float) -> Way:
         parameters, group = self.parameters, self.group
@@ -139,7 +157,7 @@ class Ways:
             parameters.average(group, alpha)
             return False
 
-        return Way("sma", reduce.local, False, average)
+        return Way("sma", local, False, average)
 
     def _pair(self) -> Way:
         ddp: Any = self._ddp()
@@ -155,7 +173,7 @@ class Ways:
             pairs.step()
             return False
 
-        return Way("pair", reduce.local, False, average)
+        return Way("pair", local, False, average)
 
 
 def _is_on_cpus(ddp: Any) -> bool:
@@ -165,3 +183,165 @@ def _is_on_cpus(ddp: Any) -> bool:
     except RuntimeError:  # it has none for CPUs
         return False
     return name == "gloo" and all(each.device == cpu for each in ddp.parameters())
+
+
+class _Nothing:
+    """The work of a message without content, which a small bucket may have."""
+
+    def wait(self) -> None:
+        """Return at once."""
+
+
+_NOTHING = _Nothing()
+
+
+def done(tensor: Tensor) -> Future[Tensor]:
+    """Return a future that is complete."""
+    future: Future[Tensor] = torch.futures.Future()
+    future.set_result(tensor)
+    return future
+
+
+def local(bucket: GradBucket) -> Future[Tensor]:
+    """Keep the gradients of this rank."""
+    return done(bucket.buffer())
+
+
+def all_reduce(group: Any) -> Reduce:
+    """Average with the backend's all-reduce."""
+    return lambda bucket: _all_reduce(bucket.buffer(), group)
+
+
+def compressed(group: Any, kind: str) -> Reduce:
+    """Average numbers of 16 bits, ``bf16`` or ``fp16``; torch's own hook for bf16 refuses gloo."""
+    dtype = torch.bfloat16 if kind == "bf16" else torch.float16
+
+    def reduce(bucket: GradBucket) -> Future[Tensor]:
+        buffer = bucket.buffer()
+        future = _all_reduce(buffer.to(dtype), group)
+        return future.then(lambda small: buffer.copy_(small.value()))
+
+    return reduce
+
+
+def power_sgd(group: Any, rank: int, warmup: int) -> Reduce:
+    """Average products of two small matrices: torch's PowerSGD (Vogels et al., NeurIPS 2019).
+
+    It waits for each bucket. torch's hook all-reduces in callbacks; with several buckets on gloo,
+    their order would differ from rank to rank.
+    """
+    state = powerSGD_hook.PowerSGDState(
+        group, matrix_approximation_rank=rank, start_powerSGD_iter=warmup
+    )
+    return lambda bucket: done(powerSGD_hook.powerSGD_hook(state, bucket).wait())
+
+
+def _all_reduce(buffer: Tensor, group: Any) -> Future[Tensor]:
+    buffer.div_(group.size())
+    work = distributed.all_reduce(buffer, group=group, async_op=True)
+    future: Future[Tensor] = work.get_future().then(lambda result: result.value()[0])
+    return future
+
+
+class Along:
+    """Averages along trees, or a ring, by messages of gloo.
+
+    Args:
+        group: Of the model; on CPUs.
+        trees: One for each piece of the gradients; empty for a ring of all ranks.
+    """
+
+    def __init__(self, group: Any, trees: Sequence[Tree]) -> None:
+        self._group, self._rank, self._size = group, group.rank(), group.size()
+        self._parents = [tree[self._rank] for tree in trees]
+        self._children = [
+            [rank for rank, parent in enumerate(tree) if parent == self._rank] for tree in trees
+        ]
+
+    def __call__(self, bucket: GradBucket) -> Future[Tensor]:
+        """Average a bucket; the messages are over when it returns."""
+        buffer = bucket.buffer()
+        buffer.div_(self._size)
+        if self._parents:
+            self._along_trees(buffer)
+        else:
+            self._along_ring(buffer)
+        return done(buffer)
+
+    def _along_trees(self, buffer: Tensor) -> None:
+        pieces = buffer.tensor_split(len(self._parents))
+        # All receives are posted first, so that no rank waits for one that waits for it.
+        ups = [
+            [(own := torch.empty_like(piece), self._receive(own, rank, k)) for rank in children]
+            for k, (piece, children) in enumerate(zip(pieces, self._children, strict=True))
+        ]
+        works, downs = [], {}
+        for k, (piece, parent) in enumerate(zip(pieces, self._parents, strict=True)):
+            for part, work in ups[k]:
+                work.wait()
+                piece.add_(part)
+            if parent is not None:
+                works.append(self._send(piece.clone(), parent, k))
+                downs[k] = self._receive(piece, parent, k)
+        for k, piece in enumerate(pieces):
+            if k in downs:
+                downs[k].wait()
+            works += [self._send(piece, rank, k) for rank in self._children[k]]
+        for work in works:
+            work.wait()
+
+    def _along_ring(self, buffer: Tensor) -> None:
+        """Add up each piece once around the ring, then pass the sums on once around it."""
+        size, rank, pieces = self._size, self._rank, buffer.tensor_split(self._size)
+        after, before = (rank + 1) % size, (rank - 1) % size
+        for turn in range(2 * (size - 1)):
+            sent, got = pieces[(rank - turn) % size], pieces[(rank - turn - 1) % size]
+            part = torch.empty_like(got)
+            work, receipt = self._send(sent, after, turn), self._receive(part, before, turn)
+            receipt.wait()
+            work.wait()
+            if turn < size - 1:
+                got.add_(part)
+            else:
+                got.copy_(part)
+
+    def _send(self, tensor: Tensor, rank: int, tag: int) -> Any:
+        return self._group.send([tensor], rank, _TAG + tag) if tensor.numel() else _NOTHING
+
+    def _receive(self, tensor: Tensor, rank: int, tag: int) -> Any:
+        return self._group.recv([tensor], rank, _TAG + tag) if tensor.numel() else _NOTHING
+
+
+def along(name: str, group: Any) -> Along:
+    """Return the average along a topology; ``auto`` measures the latencies first."""
+    if name == "ring":
+        return Along(group, [])
+    if name == "auto":
+        return Along(group, [spanning_tree(measure_latencies(group))])
+    hosts: list[Any] = [None] * group.size()
+    distributed.all_gather_object(hosts, os.environ.get("GROUP_RANK", "0"), group=group)
+    counts = collections.Counter(hosts)  # in the order of the ranks
+    return Along(group, build_trees(name, list(counts.values())))
+
+
+def measure_latencies(group: Any) -> list[list[float]]:
+    """Return the least seconds of a message and its answer between each two ranks; on all ranks."""
+    size, rank = group.size(), group.rank()
+    own = torch.zeros(size, dtype=torch.float64)
+    byte = torch.zeros(1)
+    for one in range(size):
+        for other in range(one + 1, size):
+            if rank not in {one, other}:
+                continue
+            peer, times = one + other - rank, []
+            for _ in range(_PROBES):
+                begun_t = time.perf_counter()
+                for sends in (rank == one, rank == other):
+                    move = group.send if sends else group.recv
+                    move([byte], peer, _TAG).wait()
+                times.append(time.perf_counter() - begun_t)
+            own[peer] = min(times)
+    rows = [torch.empty_like(own) for _ in range(size)]
+    distributed.all_gather(rows, own, group=group)
+    measured = torch.stack(rows)
+    return torch.maximum(measured, measured.T).tolist()

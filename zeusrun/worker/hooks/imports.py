@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _BEGIN = """
 try:
-    from zeusrun.worker.child import begin
+    from zeusrun.worker.hooks.child import begin
     begin({})
 except Exception:
     pass
@@ -60,7 +60,7 @@ def after_import(names: Iterable[str], then: Callable[[ModuleType], None]) -> No
 
 
 def reach_children(spawn: Any, launched_ranks: int) -> None:
-    """Let ``worker/child.py`` begin in each interpreter that ``multiprocessing.spawn`` starts.
+    """Let ``child.py`` begin in each interpreter that ``multiprocessing.spawn`` starts.
 
     It comes with the data that multiprocessing sends to it, so that the command stays as it is.
     """
@@ -72,7 +72,7 @@ def reach_children(spawn: Any, launched_ranks: int) -> None:
 
 
 class _Begin:
-    """Runs ``worker/child.py`` when it is unpickled, in an interpreter that has zeusrun."""
+    """Runs ``child.py`` when it is unpickled, in an interpreter that has zeusrun."""
 
     def __init__(self, launched_ranks: int) -> None:
         self._code = _BEGIN.format(launched_ranks)
@@ -109,6 +109,20 @@ def replaces(owner: Any, name: str) -> Callable[[Callable[..., Any]], None]:
     With its name and module, it can be pickled as before; libraries inspect its parameters.
     """
     return lambda new: setattr(owner, name, functools.wraps(getattr(owner, name))(new))
+
+
+def refuse(owner: Any, name: str, why: Callable[..., str | None]) -> None:
+    """Raise ``RuntimeError`` with the sentence that ``why`` returns for the arguments of a call.
+
+    If that is ``None``, the function is called.
+    """
+    original = getattr(owner, name)
+
+    @replaces(owner, name)
+    def refused(*args: Any, **options: Any) -> Any:
+        if (problem := why(*args, **options)) is not None:
+            raise RuntimeError(f"zeusrun: {problem}")
+        return original(*args, **options)
 
 
 def wrap(owner: Any, name: str, after: Callable[..., None]) -> None:

@@ -24,14 +24,13 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from zeusrun.sidecar.step_clock import StepClock
-    from zeusrun.worker.agent import RankAgent
+    from zeusrun.worker.agent import RankAgent, Rates
     from zeusrun.worker.hooks.apply import TrainingLoader
-    from zeusrun.worker.rates import Rates
 
 MODULES = {
     "torch.autograd": "pytorch.backward",
     "torch.optim.optimizer": "pytorch.optimizer",
-    "torch.optim.lr_scheduler": "schedulers",
+    "torch.optim.lr_scheduler": "pytorch.scheduler",
     "torch.utils.data.dataloader": "pytorch.loader",
     "transformers.trainer": "transformers",
     "accelerate.accelerator": "loggers.accelerate",
@@ -40,10 +39,9 @@ MODULES = {
     "mlflow.tracking.fluent": "loggers.mlflow",
     "wandb.sdk.wandb_run": "loggers.wandb",
     "timm.utils.summary": "loggers.timm",
-    "torchft.manager": "torchft",
+    "torchft.manager": "loggers.torchft",
     "ultralytics.engine.trainer": "ultralytics",
     "multiprocessing.spawn": "members",
-    "subprocess": "members",
     "torch.distributed.distributed_c10d": "members",
 }
 """Module of a library -> the module of ``zeusrun.worker.hooks`` that hooks into it.
@@ -52,7 +50,7 @@ A part after a dot names the function; by default, it is ``install``. Lightning 
 callbacks instead: see ``hooks/lightning.py`` and pyproject.toml.
 """
 
-_OF_TORCH = {"pytorch", "members", "schedulers"}  # in every script
+_OF_TORCH = {"pytorch", "members"}  # in every script
 
 _installed: Hooks | None = None
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def _callbacks(package: str) -> list[Any]:
     """Return the callback for a package; none outside zeusrun."""
     hooks = installed_hooks()
-    if hooks is None and "zeusrun.worker.child" not in sys.modules:
+    if hooks is None and "zeusrun.worker.hooks.child" not in sys.modules:
         return []
     library, problem = package.partition(".")[0], None
     try:

@@ -1,4 +1,4 @@
-"""Libraries that a script passes its metrics to: what they are passed is observed."""
+"""Libraries that a script passes its metrics to, which are observed; and torchft."""
 
 from __future__ import annotations
 
@@ -73,3 +73,16 @@ def wandb(wandb_run: ModuleType, hooks: Hooks) -> None:
     """Observe Weights & Biases' ``run.log``, offline too, whose files Python cannot read."""
     log = hooks.reporter.log
     wrap(wandb_run.Run, "log", lambda _run, data, *_, **__: log("wandb", data))
+
+
+def torchft(module: ModuleType, hooks: Hooks) -> None:
+    """Take a rank with a ``Manager`` for one of a group.
+
+    Not only with a quorum: the first one of DiLoCo comes after many steps.
+    """
+
+    def join(*_: object, **__: object) -> None:
+        hooks.environment.look_for_groups()  # a replica group of several ranks has one, too
+        hooks.environment.grouped = True
+
+    wrap(module.Manager, "__init__", join)

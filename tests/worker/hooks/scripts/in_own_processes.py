@@ -1,13 +1,12 @@
 """Starts two ranks by itself: ``in_own_processes.py HOW SCRIPT [ARG ...]``.
 
-``HOW`` is a start method of multiprocessing, ``subprocess`` or ``torchrun``.
+``HOW`` is a start method of multiprocessing.
 """
 
 import multiprocessing
 import os
 import runpy
 import socket
-import subprocess
 import sys
 
 
@@ -28,16 +27,6 @@ if __name__ == "__main__":
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
     how, *arguments = sys.argv[1:]
-    if how == "torchrun":
-        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
-        sys.exit(subprocess.call([*command, f"--master-port={port}", *arguments]))
-    if how == "subprocess":
-        command = [sys.executable, "-u", *arguments]
-        ranks = [
-            subprocess.Popen(command, env={**os.environ, **environment(number, port)})
-            for number in (0, 1)
-        ]
-        sys.exit(max(rank.wait() for rank in ranks))
     context = multiprocessing.get_context(how)
     ranks = [context.Process(target=run_rank, args=(number, port, arguments)) for number in (0, 1)]
     for rank in ranks:

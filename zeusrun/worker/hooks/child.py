@@ -1,7 +1,6 @@
 """Begins in each interpreter that ``multiprocessing`` starts for a rank or its children.
 
-Most of them load data: until one joins a process group or trains, this imports little. It also
-begins in the ranks that a script starts as programs.
+Most of them load data: until one joins a process group or trains, this imports little.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -55,43 +53,6 @@ def begin(launched_ranks: int) -> None:
                 _record_training()
 
     after_import((_GROUPS, _OPTIMIZER, "multiprocessing.spawn"), hook)
-
-
-def main(known: frozenset[str]) -> None:
-    """Run a rank that the script has started as a program, or a program that starts ranks.
-
-    Args:
-        known: The modules that every Python has imported when a script begins.
-    """
-    from zeusrun.worker.ending import end  # noqa: PLC0415 - those of multiprocessing do not need it
-    from zeusrun.worker.hooks.members import place_in, reach_programs  # noqa: PLC0415
-    from zeusrun.worker.script import run_script, show_failure  # noqa: PLC0415
-
-    python, own, pid = sys.orig_argv[: -len(sys.argv)], place_in(os.environ), os.getpid()
-    begin(1)
-    after_import(["subprocess"], lambda module: reach_programs(module, own))
-    end(*_conclude(show_failure(run_script(sys.argv[1:], known, python)), pid), pid)
-
-
-def _conclude(error: BaseException | None, pid: int) -> tuple[BaseException | None, bool, float]:
-    """Record what is not recorded yet, and a failure; return the arguments of ``end``."""
-    install = sys.modules.get("zeusrun.worker.hooks.install")
-    hooks = None if install is None else install.installed_hooks()
-    if hooks is None:  # it has joined no process group
-        return error, False, 0.0
-    environment = hooks.environment
-    with contextlib.suppress(Exception):  # the script may have replaced what this needs
-        from zeusrun.sidecar.orders import LEAVE_SIGNAL  # noqa: PLC0415 - has been imported
-        from zeusrun.worker.ending import exit_code  # noqa: PLC0415 - has been imported
-        from zeusrun.worker.failure import record_failure  # noqa: PLC0415 - has been imported
-
-        signal.signal(LEAVE_SIGNAL, signal.SIG_IGN)  # the script has ended
-        if os.getpid() == pid:  # else the script has forked this process
-            hooks.flush()
-            if error is not None and exit_code(error):
-                rank, restart = environment.rank, environment.restart
-                record_failure(environment.error_path, rank, restart, error)
-    return error, environment.had_group(gloo=True), environment.grace_period_s
 
 
 def _become_rank() -> None:

@@ -23,7 +23,7 @@ from zeusrun.sidecar.step_clock import StepClock
 from zeusrun.worker.ending import SIGTERM_EXIT_CODE, end, end_with_parent, exit_code, leave
 from zeusrun.worker.failure import record_failure
 from zeusrun.worker.hooks.install import install_hooks
-from zeusrun.worker.script import run_script, show_failure
+from zeusrun.worker.process.script import run_script, show_failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -42,8 +42,7 @@ def main(known: frozenset[str]) -> None:
     """
     end_with_parent()
     rank, arguments = _begin(), sys.argv[1:]
-    python = [sys.executable, "-u"]
-    end(*rank.conclude(show_failure(run_script(arguments, known, python))), rank.pid)
+    end(*rank.conclude(show_failure(run_script(arguments, known))), rank.pid)
 
 
 @dataclass(frozen=True)

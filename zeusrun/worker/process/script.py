@@ -19,15 +19,12 @@ _FILE_INPUT = 257  # Py_file_input of Python.h
 _NO_SCRIPT = 2  # the exit code of Python
 
 
-def run_script(
-    arguments: list[str], known: frozenset[str], python: list[str]
-) -> BaseException | None:
+def run_script(arguments: list[str], known: frozenset[str]) -> BaseException | None:
     """Run ``-m MODULE [ARG ...]`` or ``SCRIPT [ARG ...]`` as ``__main__``.
 
     Args:
         arguments: A script is a file, or a folder or an archive with a ``__main__.py``.
         known: The modules that every Python has imported when a script begins.
-        python: The command line up to there: the interpreter and its options.
 
     Returns:
         The exception that ended the script, less zeusrun's frames in its traceback; ``None`` at
@@ -37,7 +34,7 @@ def run_script(
     for name in [name for name in main if not name.startswith("__")]:
         del main[name]
     main["__doc__"] = None
-    sys.orig_argv = [*python, *arguments]
+    sys.orig_argv = [sys.executable, "-u", *arguments]
     sys.argv = arguments
     try:
         if arguments[0] == "-m":

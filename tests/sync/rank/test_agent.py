@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from zeusrun.sidecar.plan import RankPlan
-from zeusrun.sync.rank.control import SyncedModels
+from zeusrun.sync.rank.agent import SyncedModels
 
 
 def models(run_dir):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.gradients.rank.test_noise import isotropic_steps
-from zeusrun.adapt.rank.control import Control
+from zeusrun.adapt.rank.agent import Control
 from zeusrun.adapt.rank.policies import Limits, Plan
 from zeusrun.gradients.rank.noise import NoiseEstimate, NoiseScale
 from zeusrun.sidecar.plan import RankPlan

@@ -1,4 +1,4 @@
-"""One rank: ``worker/__main__.py [--plain] (-m MODULE | SCRIPT) [ARG ...]``, started by torchrun.
+"""One rank, which torchrun starts: ``__main__.py [--plain] (-m MODULE | SCRIPT) [ARG ...]``.
 
 This module becomes the ``__main__`` of the script: ``rank.main`` takes its names away.
 """
@@ -7,6 +7,6 @@ if __name__ == "__main__":
     import sys
 
     known = frozenset(sys.modules)
-    from zeusrun.worker.rank import main
+    from zeusrun.worker.process.rank import main
 
     main(known)
