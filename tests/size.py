@@ -70,17 +70,17 @@ BUDGETS: Mapping[str, int] = {
     "adapt": 638,
     "analysis": 999,
     "backends": 698,
-    "commands": 2_800,
+    "commands": 2_761,
     "elastic": 1_688,
     "export": 309,
-    "gpu and energy": 2_293,
+    "gpu and energy": 2_288,
     "history": 1_102,
     "hooks": 1_489,
     "hosts": 1_612,
     "jobfile": 3_181,
     "kubernetes": 918,
-    "launcher": 5_941,
-    "maintenance": 1_096,
+    "launcher": 5_888,
+    "maintenance": 1_004,
     "metrics": 2_087,
     "other files": 350,
     "policies": 3_245,
@@ -91,8 +91,8 @@ BUDGETS: Mapping[str, int] = {
     "simulate": 640,
     "slurm": 482,
     "sync": 1_106,
-    "values": 1_661,
-    "view": 2_049,
+    "values": 1_655,
+    "view": 2_013,
     "watch": 1_000,
     "worker": 1_643,
 }
@@ -130,7 +130,7 @@ class Loaded(NamedTuple):
 
 
 WALK_BUDGET = Walk(files=104, stops=367, returns=263)
-LOADED_BUDGET = Loaded(modules=172, lines=19_717)
+LOADED_BUDGET = Loaded(modules=172, lines=19_703)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

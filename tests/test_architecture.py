@@ -551,7 +551,7 @@ def test_python_m_zeusrun_is_the_command(zeusrun):
     done = zeusrun("--help")
     assert (done.returncode, done.stderr) == (0, "")
     verbs = ("submit", "history", "show", "logs", "explain", "simulate", "validate", "doctor")
-    for verb in (*verbs, "schema", "measure", "repair"):
+    for verb in (*verbs, "schema", "repair"):
         assert verb in done.stdout
 
 

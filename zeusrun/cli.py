@@ -38,7 +38,6 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         "schema": ("job.schema", "Print the JSON Schema of job files, for editors."),
         "doctor": ("upkeep.doctor", "Check this machine, the home, histories and schedules."),
         "simulate": ("next_runs.simulate", "Replay a job with other settings."),
-        "measure": ("measure.measure", "Run any command and report its time and energy."),
         "repair": ("upkeep.repair", "Clean up after dead processes; restore histories."),
         "gc": ("upkeep.prune", "Remove the files of old runs; the history stays."),
         "status": ("current.status", "Show what runs, what waits, and what starts later."),
@@ -139,8 +138,7 @@ def _import_verb(place: str) -> typer.Typer:
     verb = getattr(importlib.import_module(f"{package}.{module}"), name)
     single = _new_app()
     # Options after the name of a command belong to that command.
-    takes_a_command = name in {"init", "measure"}
-    single.command(context_settings={"allow_interspersed_args": not takes_a_command})(verb)
+    single.command(context_settings={"allow_interspersed_args": name != "init"})(verb)
     return single
 
 
