@@ -201,8 +201,6 @@ def test_only_cli_exits_zeusrun_and_only_the_worker_ends_a_rank():
         "commands/fire.py",
         "commands/follow.py",
         "commands/job.py",
-        "commands/measure.py",
-        "commands/schedule.py",
         "commands/submit.py",
         "commands/tick.py",
         "commands/upkeep.py",

@@ -347,20 +347,3 @@ def test_the_examples_reach_their_target_in_pods(submits, name, ranks):
     code, result, seen = submits.zeusrun.submit(job, *changes)
     assert code == 0, seen
     assert only_trial(result)["world_size"] == ranks
-
-
-@pytest.mark.long
-def test_a_cron_job_runs_the_job_and_is_replaced(submits):
-    submits.enough()
-    job = submits.job(schedule={"tz": "Europe/Paris"})
-    for when in ("0 2 * * *", "0 3 * * *"):
-        done = submits.zeusrun("schedule", "add", job, when, "--in-cluster")
-        assert done.returncode == 0, done.stderr
-    (cron_job,) = submits.cluster.store.all("cronjobs")
-    assert cron_job["spec"]["schedule"] == "0 3 * * *"
-    name = submits.cluster.fire("zeusrun-job")
-    submits.cluster.wait_for("jobs", name, "Complete")
-    (trial,) = submits.zeusrun.history()
-    assert (trial["status"], trial["allocation"]) == ("REACHED", f"kubernetes:ml/{name}")
-    used = {rule for rule in submits.cluster.used if rule[1] == "cronjobs"}
-    assert used == {("batch", "cronjobs", verb) for verb in ("create", "update")}

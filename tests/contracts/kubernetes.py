@@ -22,7 +22,6 @@ from zeusrun.run_on.kubernetes.client import (
     create_job,
     follow_log,
     read_job,
-    replace_cron_job,
     watch_pod,
 )
 
@@ -213,37 +212,3 @@ class KubernetesContract:
             submit(ENDS, backofLimit=3)
         assert refused.value.code == 400
         assert "backofLimit" in str(refused.value)
-
-    @pytest.fixture
-    def cron_job(self, image, objects):
-        """A CronJob that starts nothing, before it is created."""
-        own = f"contract-{uuid.uuid4().hex[:8]}"
-        spec = {"schedule": "0 2 * * *", "timeZone": "Europe/Paris", "suspend": True}
-        spec["jobTemplate"] = {"spec": build_job(ENDS, own, image)["spec"]}
-        manifest = {"apiVersion": "batch/v1", "kind": "CronJob", "metadata": {"name": own}}
-        yield {**manifest, "spec": spec}
-        namespace = library.config.list_kube_config_contexts(os.environ["KUBECONFIG"])[1]
-        place = ("batch", "v1", namespace["context"].get("namespace") or "default", "cronjobs", own)
-        with contextlib.suppress(library.client.ApiException):
-            objects.delete_namespaced_custom_object(*place)
-
-    def test_a_cron_job_is_created_and_replaced(self, cron_job, objects):
-        name = replace_cron_job(cron_job)
-        namespace, own = name.removeprefix("kubernetes:").split("/")
-        place = ("batch", "v1", namespace, "cronjobs", own)
-        first = objects.get_namespaced_custom_object(*place)
-        cron_job["spec"] |= {"schedule": "0 3 * * *"}
-        assert replace_cron_job(cron_job) == name
-        found = objects.get_namespaced_custom_object(*place)
-        assert found["spec"]["schedule"] == "0 3 * * *"
-        assert found["metadata"]["uid"] == first["metadata"]["uid"]
-
-    def test_a_cron_job_that_somebody_has_changed_meanwhile_is_a_conflict(self, cron_job, objects):
-        namespace, own = replace_cron_job(cron_job).removeprefix("kubernetes:").split("/")
-        place = ("batch", "v1", namespace, "cronjobs", own)
-        stale = objects.get_namespaced_custom_object(*place)
-        cron_job["spec"] |= {"schedule": "0 3 * * *"}
-        replace_cron_job(cron_job)
-        with pytest.raises(library.client.ApiException) as refused:
-            objects.replace_namespaced_custom_object(*place, stale)
-        assert refused.value.status == 409

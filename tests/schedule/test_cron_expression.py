@@ -106,26 +106,6 @@ def test_what_cannot_be_read_is_told_in_a_sentence(text, tz, said):
     assert len(str(caught.value).splitlines()) == 1
 
 
-@pytest.mark.parametrize(
-    ("expression", "found"),
-    [
-        ("0 2 * * 1-5", "0 2 * * 1-5"),
-        ("0 2 * * 7", "0 2 * * 0"),
-        ("0 2 * * 5-7", "0 2 * * 0,5,6"),
-        ("0 2 L * *", None),
-        ("0 2 * * 5L", None),
-        ("0 2 * * 5#2", None),
-    ],
-)
-def test_kubernetes_gets_an_expression_that_it_can_read(expression, found):
-    timetable = build_timetable(expression)
-    if found is not None:
-        assert timetable.for_kubernetes() == found
-        return
-    with pytest.raises(UsageError, match="a CronJob has no L or #"):
-        timetable.for_kubernetes()
-
-
 def test_the_last_occurrences_of_a_long_time_are_found():
     start, end = YEAR
     minutely = Timetable("* * * * *", "UTC")

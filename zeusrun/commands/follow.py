@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from zeusrun.jobfile.spec import JobSpec
     from zeusrun.launcher.queue.request import Request
     from zeusrun.run_on.registry import SchedulerJob
-    from zeusrun.schedule.store import Schedule
 
 Shown: TypeAlias = "tuple[object, str]"
 """A record for ``--json``, and the same as text."""
@@ -101,14 +100,6 @@ class Submitter(ABC, Generic[_Source]):
     @abstractmethod
     def run_inside(self, name: str, received: Sequence[int]) -> int:
         """Run a submit inside the job that the scheduler has started; return the exit code."""
-
-    def add_schedule(self, spec: JobSpec, schedule: Schedule, *, dry_run: bool) -> Shown:
-        """Create a schedule in the scheduler itself; raises ``UsageError`` if it has none."""
-        del schedule, dry_run
-        raise UsageError(
-            f"{spec.source}: zeusrun cannot create a schedule in {self.backend}; leave out "
-            "--in-cluster, so that cron on this machine submits the job"
-        )
 
     def submit(
         self,

@@ -12,7 +12,7 @@ import typer
 from typer import Argument, Option
 
 from zeusrun.clock import read_clock
-from zeusrun.commands.options import AsJson, DryRun, JobFile, answer, console, job_name, read_each
+from zeusrun.commands.options import AsJson, JobFile, console, job_name, read_each
 from zeusrun.errors import JobFileError, LaunchError, UsageError
 from zeusrun.files.home import trusted_home
 from zeusrun.schedule.build import build_schedule, find_difference
@@ -27,7 +27,6 @@ from zeusrun.view.schedule import describe_rules, schedule_json, schedules_sheet
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from zeusrun.jobfile.spec import JobSpec
     from zeusrun.schedule.store import Schedule
 
 Job = Annotated[
@@ -58,10 +57,6 @@ def add(
     cron: Annotated[
         bool, Option("--cron/--no-cron", help="Add an entry to the user's crontab.")
     ] = True,
-    in_cluster: Annotated[
-        bool, Option("--in-cluster", help="With run_on: kubernetes, make a CronJob instead.")
-    ] = False,
-    dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Schedule a job, or change its schedule."""
@@ -72,12 +67,6 @@ def add(
         raise UsageError('put WHEN in quotes, such as "0 2 * * *"')
     spec = load_spec(job)
     expression, now = when[0] if when else None, read_clock()
-    if in_cluster != dry_run and not in_cluster:
-        raise UsageError("--dry-run shows the CronJob of --in-cluster")
-    if in_cluster:
-        schedule = build_schedule(spec, expression, {}, names=(), known=None, now=now)
-        _add_in_cluster(spec, schedule, dry_run=dry_run, as_json=as_json)
-        return
     schedules = _schedules()
     home = schedules.directory.parent
     # Without it, zeusrun could not be imported.
@@ -110,17 +99,6 @@ def add(
         sentence = f"{schedule.job} runs {schedule.rules.timetable.describe()}; the next time is "
         console().print(sentence + _first(schedule, _FIRST) + (f" ({rules})" if rules else ""))
     _warn(notes, stderr=as_json)
-
-
-def _add_in_cluster(spec: JobSpec, schedule: Schedule, *, dry_run: bool, as_json: bool) -> None:
-    from zeusrun.commands.follow import submitter_of  # noqa: PLC0415 - few need it
-
-    if (submitter := submitter_of(spec)) is None:
-        raise UsageError(
-            f"{spec.source}: --in-cluster is for run_on with a scheduler that starts jobs itself, "
-            "and this job names its machines"
-        )
-    answer(*submitter.add_schedule(spec, schedule, dry_run=dry_run), as_json=as_json)
 
 
 def _first(schedule: Schedule, form: str) -> str:

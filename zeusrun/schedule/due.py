@@ -224,16 +224,6 @@ class Timetable:
         text = text[:1].lower() + text[1:]
         return text if self.tz is None else f"{text} ({self.tz})"
 
-    def for_kubernetes(self) -> str:
-        """Return the expression with 0 for Sunday; ``UsageError`` if Kubernetes cannot read it."""
-        *others, weekday = self.expression.split()
-        if "L" in others[2] or set("L#") & set(weekday):
-            raise UsageError(f"{self.expression!r}: omit --in-cluster: a CronJob has no L or #")
-        if "7" in weekday:
-            days = CronSim(self.expression, datetime.now(timezone.utc)).weekdays
-            weekday = ",".join(map(str, sorted({day % 7 for day in days if isinstance(day, int)})))
-        return " ".join([*others, weekday])
-
     def local(self, moment: float) -> datetime:
         """Return a time in the time zone."""
         return datetime.fromtimestamp(moment, self.zone())

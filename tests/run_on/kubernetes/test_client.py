@@ -24,7 +24,6 @@ from zeusrun.run_on.kubernetes.client import (
     describe_job,
     read_job,
     read_jobs,
-    replace_cron_job,
     watch_pod,
 )
 
@@ -332,33 +331,6 @@ def test_a_field_that_kubernetes_does_not_know_is_never_dropped(answers):
     create_job(build_job("true", "a"))
     (options,) = [options for _, _, options in answers.asked]
     assert options == {"fieldValidation": "Strict"}
-
-
-def test_nor_is_one_of_a_cron_job_that_is_replaced(answers):
-    found = {"metadata": {"resourceVersion": "7"}}
-    answers.put("/cronjobs/a", found)
-    answers.put("/cronjobs/a", found, verb="PUT")
-    assert replace_cron_job({**CRON_JOB}) == "kubernetes:ml/a"
-    assert [options for verb, _, options in answers.asked if verb == "PUT"] == [
-        {"fieldValidation": "Strict"}
-    ]
-
-
-CRON_JOB = {"apiVersion": "batch/v1", "kind": "CronJob", "metadata": {"name": "a"}, "spec": {}}
-
-
-def test_a_cron_job_is_created_if_there_is_none_to_replace(answers):
-    answers.put("/cronjobs", {}, 201, verb="POST")
-    assert replace_cron_job(CRON_JOB) == "kubernetes:ml/a"
-    assert [verb for verb, _, _ in answers.asked] == ["PUT", "POST"]
-
-
-def test_a_cron_job_that_is_refused_is_not_tried_again(answers):
-    answers.put("/cronjobs/a", {"metadata": {"resourceVersion": "7"}})
-    answers.refuse("/cronjobs/a", 422, 'CronJob.batch "a" is invalid', verb="PUT")
-    with pytest.raises(ApiError, match="is invalid"):
-        replace_cron_job(CRON_JOB)
-    assert len(answers.asked) == 1
 
 
 @pytest.mark.parametrize("kind", ["Job", "TrainJob"])

@@ -20,7 +20,7 @@ from zeusrun.jobfile.spec import load_spec
 from zeusrun.jobfile.yaml_reader import write_job_yaml
 from zeusrun.launcher.queue.request import Request
 from zeusrun.run_on.kubernetes import pod as pods
-from zeusrun.run_on.kubernetes.manifest import build_cron_job, build_manifest, new_name
+from zeusrun.run_on.kubernetes.manifest import build_manifest, new_name
 from zeusrun.run_on.registry import is_job
 
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy" / "kubernetes" / "zeusrun.yaml"
@@ -134,27 +134,6 @@ def test_each_shape_is_right_by_the_definitions_of_kubeflow(build, shape):
     assert check(build(SHAPES[shape], nodes=2)[0]) == []
 
 
-@pytest.mark.parametrize("shape", ["least", "home", "pod"])
-def test_each_shape_is_a_right_cron_job(build, shape):
-    _, spec = build(SHAPES[shape])
-    made = build_cron_job(spec, "0 2 * * 1-5", "Europe/Paris", "forbid", None)
-    assert check(made) == []
-    assert check_pod(made["spec"]["jobTemplate"]["spec"]["template"]["spec"]) == []
-
-
-@pytest.mark.parametrize(
-    ("overlap", "word"), [("forbid", "Forbid"), ("allow", "Allow"), ("replace", "Replace")]
-)
-def test_the_rules_of_a_schedule_are_those_of_the_cron_job(build, overlap, word):
-    _, spec = build()
-    found = build_cron_job(spec, "0 2 * * *", "UTC", overlap, 90.2)["spec"]
-    assert (found["concurrencyPolicy"], found["startingDeadlineSeconds"]) == (word, 91)
-    assert (found["schedule"], found["timeZone"]) == ("0 2 * * *", "UTC")
-    assert (found["successfulJobsHistoryLimit"], found["failedJobsHistoryLimit"]) == (3, 3)
-    plain = build_cron_job(spec, "0 2 * * *", "UTC", overlap, None)["spec"]
-    assert plain["startingDeadlineSeconds"] == 3600
-
-
 def test_what_only_a_job_can_have_reaches_its_pod(build, pod_of):
     manifest, _ = build({"pod": {**POD, **ONE_POD}})
     assert check(manifest) == []
@@ -219,10 +198,8 @@ def test_several_nodes_are_told_to_kubeflow(build):
 
 def test_a_manifest_that_is_shown_is_the_one_that_is_created(build):
     for nodes in (1, 2):
-        manifest, spec = build({"volumes": {"/data": "d"}}, nodes=nodes)
+        manifest, _ = build({"volumes": {"/data": "d"}}, nodes=nodes)
         assert yaml.safe_load(write_job_yaml(manifest)) == manifest
-    made = build_cron_job(spec, "@daily", "UTC", "allow", None)
-    assert yaml.safe_load(write_job_yaml(made)) == made
 
 
 def test_the_history_of_a_secret_is_not_that_of_the_job_file(build, pod_of):
@@ -256,7 +233,7 @@ def test_a_secret_is_refused_in_every_shape(build, nodes):
     text = f"{spec.source.read_text()}args: [--api-key, abcdefgh]\n"
     spec.source.write_text(text)
     with pytest.raises(JobFileError, match="args contains a secret"):
-        build_cron_job(load_spec(spec.source), "@daily", "UTC", "allow", None)
+        build_manifest(load_spec(spec.source), Request(), "a")
 
 
 @pytest.mark.parametrize(
@@ -327,8 +304,6 @@ def test_a_manifest_is_right_whatever_the_name_of_the_job(folder, name, nodes):
     values = {"history": SERVER, "run_on": {"kubernetes": section}, "launch": {"nnodes": nodes}}
     spec = load_job(folder, name=name, **values)
     assert check(build_manifest(spec, Request(), new_name(name))) == []
-    if nodes == 1:
-        assert check(build_cron_job(spec, "0 2 * * *", "UTC", "forbid", None)) == []
 
 
 def expand(text, known):

@@ -176,15 +176,6 @@ class TestDryRun:
         code, _, errors = submit("--dry-run", section={"secrets": {}})
         assert (code, "pods need a history that they can reach" in errors) == (2, True)
 
-    def test_it_shows_a_cron_job(self, cli, job):
-        path = job(schedule={"tz": "Europe/Paris", "overlap": "replace", "deadline": "2h"})
-        code, out, _ = cli("schedule", "add", path, "@daily", "--in-cluster", "--dry-run")
-        shown = yaml.safe_load(out)
-        assert (code, check_strictly(shown)) == (0, [])
-        spec = shown["spec"]
-        assert (spec["schedule"], spec["timeZone"]) == ("0 0 * * *", "Europe/Paris")
-        assert (spec["concurrencyPolicy"], spec["startingDeadlineSeconds"]) == ("Replace", 7200)
-
     def test_a_submit_without_a_cluster_says_what_to_do(self, submit, tickets):
         code, _, errors = submit()
         assert (code, "kubectl has no cluster here" in errors) == (5, True)
@@ -553,84 +544,6 @@ class TestOverlap:
         assert first != second
 
 
-class TestCronJob:
-    @pytest.fixture(autouse=True)
-    def checks(self, used_cluster):
-        used_cluster.validate = check_strictly
-
-    @pytest.fixture
-    def add(self, cli, job):
-        """Schedule a job file, or one that is written."""
-
-        def run(*options, path=None, **changes):
-            path = path or job(**changes)
-            return cli("schedule", "add", path, *options, "--in-cluster")
-
-        return run
-
-    def test_it_is_created_replaced_and_described(self, cli, add, used_cluster):
-        rules = {"cron": "0 2 * * *", "tz": "Europe/Paris"}
-        code, out, errors = add(schedule=rules)
-        assert (code, errors) == (0, "")
-        assert out == (
-            "job runs at 02:00 every day (Europe/Paris) in the cluster, as CronJob zeusrun-job; "
-            "`kubectl -n ml delete cronjob zeusrun-job` removes it\n"
-        )
-        code, out, _ = add("0 3 * * *", "--json", schedule=rules)
-        assert (code, json.loads(out)) == (0, {"cron_job": "kubernetes:ml/zeusrun-job"})
-        (found,) = used_cluster.store.all("cronjobs")
-        assert found["spec"]["schedule"] == "0 3 * * *"
-        assert "nothing is scheduled" in cli("schedule", "list")[1]
-
-    @pytest.mark.parametrize(
-        "case",
-        [
-            ({"schedule": {}}, "a cluster has no time zone of its own; set schedule.tz"),
-            ({"nodes": 2}, "no CronJob can do nnodes: 2; leave out --in-cluster"),
-            ({"schedule": {"tz": "UTC", "start_within": "2h"}}, "can do start_within; leave"),
-            ({"schedule": {"tz": "UTC", "overlap": "queue"}}, "can do overlap: queue; leave"),
-            (
-                {"schedule": {"tz": "UTC", "start_within": "2h", "overlap": "queue"}},
-                "can do start_within and overlap: queue; leave",
-            ),
-            (None, "--in-cluster is for run_on with a scheduler that starts jobs itself"),
-        ],
-    )
-    def test_what_no_cron_job_can_do_is_refused(self, add, zeusrun, used_cluster, case):
-        changes, words = case
-        here = zeusrun.job(name="here") if changes is None else None
-        changes = {"schedule": {"tz": "UTC"}, **(changes or {})}
-        code, _, errors = add("0 2 * * *", path=here, **changes)
-        assert (code, words in " ".join(errors.split())) == (2, True)
-        assert used_cluster.used == set()
-
-    @pytest.mark.parametrize("expression", ["0 2 L * *", "0 2 * * 1#2", "0 2 * * 5L"])
-    def test_an_expression_that_kubernetes_does_not_know_is_refused(
-        self, add, used_cluster, expression
-    ):
-        code, _, errors = add(expression, schedule={"tz": "UTC"})
-        assert (code, "omit --in-cluster: a CronJob has no L or #" in errors) == (2, True)
-        assert used_cluster.used == set()
-
-    @pytest.mark.parametrize(
-        ("given", "made"), [("7", "0"), ("5-7", "0,5,6"), ("FRI,7", "0,5"), ("1-7/3", "0,1,4")]
-    )
-    def test_its_sunday_is_0(self, add, used_cluster, given, made):
-        assert add(f"0 2 * JUL {given}", schedule={"tz": "UTC"})[0] == 0
-        (found,) = used_cluster.store.all("cronjobs")
-        assert found["spec"]["schedule"] == f"0 2 * JUL {made}"
-
-    def test_a_refusal_names_the_schedule(self, add, used_cluster):
-        used_cluster.fails("PUT", 422)
-        code, _, errors = add("0 2 * * *", schedule={"tz": "UTC"})
-        assert code == 5
-        assert "Correct run_on.kubernetes or the schedule; --dry-run" in " ".join(errors.split())
-
-    def test_dry_run_is_for_clusters(self, cli, job):
-        code, _, errors = cli("schedule", "add", job(), "0 2 * * *", "--dry-run")
-        assert (code, "--dry-run shows the CronJob of --in-cluster" in errors) == (2, True)
-
-
 class TestPod:
     """``zeusrun inside kubernetes``, as the manifest calls it."""
 
@@ -704,9 +617,6 @@ def test_the_role_has_all_that_is_used_and_nothing_else(cli, submit, job, inside
         assert cli("logs", "-f", f"{name}-not")[0] == 2
         assert cli("cancel", "job")[0] == 0
         fake.schedulable = True
-    for when in ("0 2 * * *", "0 3 * * *"):
-        assert cli("schedule", "add", job(schedule={"tz": "UTC"}), when, "--in-cluster")[0] == 0
-    delete_cron_job(fake)
     given = {
         (group, resource, verb)
         for rule in fake.rules
@@ -715,13 +625,3 @@ def test_the_role_has_all_that_is_used_and_nothing_else(cli, submit, job, inside
         for verb in rule["verbs"]
     }
     assert fake.used == given
-
-
-def delete_cron_job(fake):
-    """Do what the command does that ``schedule add --in-cluster`` shows."""
-    from kubernetes import client, config  # 0.6 s
-
-    api = config.new_client_from_config(os.environ["KUBECONFIG"])
-    objects = client.CustomObjectsApi(api)
-    objects.delete_namespaced_custom_object("batch", "v1", "ml", "cronjobs", "zeusrun-job")
-    assert fake.store.all("cronjobs") == []

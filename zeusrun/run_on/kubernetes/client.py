@@ -37,7 +37,7 @@ CONTAINER = "node"
 
 QUEUED, RUNNING, DELETED = "QUEUED", "RUNNING", "DELETED"
 
-_VERSIONS = {"Job": "batch/v1", "TrainJob": "trainer.kubeflow.org/v1alpha1", "CronJob": "batch/v1"}
+_VERSIONS = {"Job": "batch/v1", "TrainJob": "trainer.kubeflow.org/v1alpha1"}
 # What a submit creates, and the label of its pods that has its name.
 _LABELS = {"Job": "batch.kubernetes.io/job-name", "TrainJob": "jobset.sigs.k8s.io/jobset-name"}
 
@@ -204,16 +204,6 @@ def create_job(manifest: Mapping[str, Any]) -> str:
         lost = error.code is None or error.code >= 500  # perhaps only the answer
         if not lost or api.find("get", manifest["kind"], place) is None:
             raise
-    return f"{PREFIX}{'/'.join(place)}"
-
-
-def replace_cron_job(manifest: Mapping[str, Any]) -> str:
-    """Create a CronJob, or replace it; return its name; raises ``ApiError``."""
-    api, metadata = _api(), manifest["metadata"]
-    place = (metadata.get("namespace") or api.namespace, metadata["name"])
-    given = {"body": dict(manifest), "field_validation": "Strict"}
-    if api.find("replace", "CronJob", place, **given) is None:
-        return create_job(manifest)
     return f"{PREFIX}{'/'.join(place)}"
 
 

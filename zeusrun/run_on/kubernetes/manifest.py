@@ -5,7 +5,6 @@ What does not depend on the job is in ``job.yaml``.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
@@ -21,7 +20,6 @@ from zeusrun.errors import JobFileError, UsageError
 from zeusrun.files.home import trusted_home
 from zeusrun.history.registry import find_default
 from zeusrun.jobfile.secrets import load_secrets, looks_secret
-from zeusrun.launcher.queue.request import Request
 from zeusrun.redaction import hide_password
 from zeusrun.run_on.kubernetes.client import CONTAINER
 from zeusrun.run_on.kubernetes.section import HISTORY, Kubernetes
@@ -30,13 +28,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from zeusrun.jobfile.spec import JobSpec
-    from zeusrun.jobfile.validators import Overlap
+    from zeusrun.launcher.queue.request import Request
 
 _TRAINER = "trainer.kubeflow.org"
 _RUNTIME = "zeusrun"  # the TrainingRuntime in deploy/kubernetes/zeusrun.yaml
 _PATCHED = ("containers", "securityContext", "terminationGracePeriodSeconds", "volumes")
-_MAX_BASE = 40  # with what Job, JobSet and CronJob append to it, at most 63
-_DEADLINE_S = 3600  # of an occurrence; without one, a CronJob may stop after a long outage
+_MAX_BASE = 40  # with what Job and JobSet append to it, at most 63
 _RECORD_S = 30  # after the grace period of the script
 
 
@@ -82,36 +79,6 @@ def build_manifest(spec: JobSpec, request: Request, name: str) -> dict[str, Any]
             "runtimePatches": [{"manager": "zeusrun.io/submit", "trainingRuntimeSpec": runtime}],
         },
     }
-
-
-def build_cron_job(
-    spec: JobSpec, cron: str, zone: str, overlap: Overlap, deadline_s: float | None
-) -> dict[str, Any]:
-    """Return the CronJob that runs a job by a cron expression in a time zone.
-
-    ``deadline_s``: how late a run may start, in seconds. For errors see ``build_manifest``.
-    """
-    job = _build_job(spec, Kubernetes.of(spec.run_on), Request(), None)
-    return {
-        "apiVersion": "batch/v1",
-        "kind": "CronJob",
-        "metadata": {"name": _cron_name(spec.name), **job["metadata"]},
-        "spec": {
-            "schedule": cron,
-            "timeZone": zone,
-            "concurrencyPolicy": overlap.title(),
-            "startingDeadlineSeconds": math.ceil(deadline_s or _DEADLINE_S),
-            **dict.fromkeys(("successfulJobsHistoryLimit", "failedJobsHistoryLimit"), 3),
-            "jobTemplate": {"metadata": job["spec"]["template"]["metadata"], "spec": job["spec"]},
-        },
-    }
-
-
-def _cron_name(job: str) -> str:
-    """Return the name of the CronJob of a job, which is that of no other job."""
-    base = _base(job)[:38]  # a CronJob has 52 characters at most
-    differs = "" if base == job else f"-{hashlib.sha256(job.encode()).hexdigest()[:5]}"
-    return f"zeusrun-{base}{differs}"
 
 
 def _build_job(

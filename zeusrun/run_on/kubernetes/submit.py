@@ -15,7 +15,7 @@ from zeusrun.clock import read_clock, timestamp
 from zeusrun.commands import options
 from zeusrun.commands.follow import Order, Shown, Submitter
 from zeusrun.commands.recurrence import run_recurrence
-from zeusrun.errors import BusyError, ExitCode, HistoryError, LaunchError, UsageError, ZeusrunError
+from zeusrun.errors import BusyError, ExitCode, HistoryError, LaunchError, ZeusrunError
 from zeusrun.files.home import trusted_home
 from zeusrun.history.base import NEWEST, UnavailableError
 from zeusrun.history.http.client import TOKEN_VARIABLE, read_token
@@ -32,9 +32,8 @@ from zeusrun.run_on.kubernetes.client import (
     cancel_job,
     create_job,
     describe_job,
-    replace_cron_job,
 )
-from zeusrun.run_on.kubernetes.manifest import build_cron_job, build_manifest, new_name
+from zeusrun.run_on.kubernetes.manifest import build_manifest, new_name
 from zeusrun.run_on.kubernetes.output import PodOutput
 from zeusrun.run_on.kubernetes.section import Kubernetes
 from zeusrun.trial import TrialStatus
@@ -45,7 +44,6 @@ if TYPE_CHECKING:
 
     from zeusrun.jobfile.spec import JobSpec
     from zeusrun.launcher.queue.request import Request
-    from zeusrun.schedule.store import Schedule
     from zeusrun.trial import Trial
 
 _POLL_S = 1.0
@@ -111,34 +109,6 @@ class KubernetesSubmitter(Submitter[PodOutput]):
         result = SubmitResult(trials[0].recurrence, tuple(trials), code)
         return code, result_json(spec.name, result, savings)
 
-    def add_schedule(self, spec: JobSpec, schedule: Schedule, *, dry_run: bool) -> Shown:
-        """Create the CronJob of a schedule, or replace it."""
-        rules, zone, nodes = schedule.rules, schedule.rules.timetable.tz, spec.launch.nnodes or 1
-        if zone is None:
-            raise UsageError("a cluster has no time zone of its own; set schedule.tz: Europe/Paris")
-        cannot = {f"nnodes: {nodes}": nodes > 1, "start_within": rules.may_defer}
-        cannot["overlap: queue"] = schedule.overlap == "queue"
-        if what := " and ".join(name for name, is_set in cannot.items() if is_set):
-            raise UsageError(
-                f"no CronJob can do {what}; leave out --in-cluster, so that cron on this machine "
-                "submits the job"
-            )
-        cron = rules.timetable.for_kubernetes()
-        manifest = build_cron_job(spec, cron, zone, schedule.overlap, rules.deadline_s)
-        _warn_without_token(spec)
-        if dry_run:
-            return manifest, write_job_yaml(manifest)
-        try:
-            name = replace_cron_job(manifest)
-        except ApiError as error:
-            raise _explain_refusal(error, spec, " or the schedule") from error
-        namespace, _, own = name.partition(":")[2].partition("/")
-        text = (
-            f"{spec.name} runs {rules.timetable.describe()} in the cluster, as CronJob {own}; "
-            f"`kubectl -n {namespace} delete cronjob {own}` removes it"
-        )
-        return {"cron_job": name}, text
-
     def run_inside(self, name: str, received: Sequence[int]) -> int:  # noqa: ARG002 - the pod knows it
         """Run a submit in a pod. Only the command in the manifest calls this."""
         spec, request = pods.read_job(os.environ)
@@ -178,13 +148,13 @@ def _create_job(spec: JobSpec, request: Request, left: int = _NAMES) -> str:
         raise _explain_refusal(error, spec) from error
 
 
-def _explain_refusal(error: ApiError, spec: JobSpec, besides: str = "") -> LaunchError:
+def _explain_refusal(error: ApiError, spec: JobSpec) -> LaunchError:
     """Return what a user should do if the API did not take a manifest."""
     advice = {
         401: "Log in to the cluster; then `kubectl get pods` works, too",
         403: "deploy/kubernetes/zeusrun.yaml has what zeusrun needs in a namespace",
         None: "`kubectl get pods` tells whether that is so",
-    }.get(error.code, f"Correct run_on.kubernetes{besides}; --dry-run shows the manifest")
+    }.get(error.code, "Correct run_on.kubernetes; --dry-run shows the manifest")
     if error.code == 404 and (spec.launch.nnodes or 1) > 1:
         advice = "Several nodes need Kubeflow Trainer 2.2 or later"
     return LaunchError(f"Kubernetes did not take the job: {error}. {advice}")
