@@ -70,17 +70,17 @@ BUDGETS: Mapping[str, int] = {
     "adapt": 638,
     "analysis": 999,
     "backends": 691,
-    "commands": 2_742,
+    "commands": 2_739,
     "elastic": 1_688,
     "export": 309,
-    "gpu and energy": 2_288,
+    "gpu and energy": 2_285,
     "history": 1_102,
     "hooks": 1_489,
     "hosts": 1_612,
     "jobfile": 3_181,
     "kubernetes": 859,
-    "launcher": 5_888,
-    "maintenance": 1_004,
+    "launcher": 5_886,
+    "maintenance": 986,
     "metrics": 2_087,
     "other files": 350,
     "policies": 3_245,
@@ -92,7 +92,7 @@ BUDGETS: Mapping[str, int] = {
     "slurm": 482,
     "sync": 1_106,
     "values": 1_655,
-    "view": 2_013,
+    "view": 2_011,
     "watch": 1_000,
     "worker": 1_643,
 }
@@ -130,7 +130,7 @@ class Loaded(NamedTuple):
 
 
 WALK_BUDGET = Walk(files=104, stops=367, returns=263)
-LOADED_BUDGET = Loaded(modules=172, lines=19_703)
+LOADED_BUDGET = Loaded(modules=172, lines=19_700)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

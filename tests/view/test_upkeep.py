@@ -30,10 +30,10 @@ def widest(text):
 def test_problems_are_left_to_the_error_that_follows():
     found = [Finding("trial", "job-1-1", "found", "job-1-1 is not recorded")]
     found.append(Finding("history", "job", "problem", "job.json is damaged"))
-    text = render(repair_sheet(found, Path("/home"), dry_run=True))
-    assert text == "· job-1-1 is not recorded\n  nothing was changed: this was a dry run\n"
-    assert "nothing to repair" in render(repair_sheet([], Path("/home"), dry_run=True))
-    assert not render(repair_sheet(found[1:], Path("/home"), dry_run=True)).strip()
+    text = render(repair_sheet(found, Path("/home")))
+    assert text == "· job-1-1 is not recorded\n"
+    assert "nothing to repair" in render(repair_sheet([], Path("/home")))
+    assert not render(repair_sheet(found[1:], Path("/home"))).strip()
 
 
 def test_a_restored_history_names_the_sources_of_its_trials_and_those_without_an_outcome():

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
 def repair(
     *,
-    dry_run: options.DryRun = False,
     restore: Annotated[str | None, Option(metavar="JOB", help="Rebuild its history.")] = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -51,12 +50,10 @@ def repair(
     """
     home, store = options.open_home()
     if restore is not None:
-        if dry_run:
-            raise UsageError("--dry-run and --restore exclude each other; choose one")
         _restore(home, store, restore, as_json=as_json)
         return
-    found = find_and_repair(store, home, dry_run=dry_run)
-    sheet = repair_sheet(found, home, dry_run=dry_run)
+    found = find_and_repair(store, home)
+    sheet = repair_sheet(found, home)
     options.answer([vars(finding) for finding in found], sheet, as_json=as_json)
     problems = [finding for finding in found if finding.state == "problem"]
     for kind, error in (
