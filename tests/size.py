@@ -70,14 +70,14 @@ BUDGETS: Mapping[str, int] = {
     "adapt": 638,
     "analysis": 999,
     "backends": 691,
-    "commands": 2_739,
+    "commands": 2_703,
     "elastic": 1_688,
     "export": 309,
     "gpu and energy": 2_285,
     "history": 1_102,
     "hooks": 1_489,
     "hosts": 1_612,
-    "jobfile": 3_181,
+    "jobfile": 3_159,
     "kubernetes": 859,
     "launcher": 5_886,
     "maintenance": 986,
@@ -130,7 +130,7 @@ class Loaded(NamedTuple):
 
 
 WALK_BUDGET = Walk(files=104, stops=367, returns=263)
-LOADED_BUDGET = Loaded(modules=172, lines=19_700)
+LOADED_BUDGET = Loaded(modules=172, lines=19_678)
 
 
 def count_code(text: str, tree: ast.Module) -> int:
