@@ -70,10 +70,10 @@ BUDGETS: Mapping[str, int] = {
     "adapt": 638,
     "analysis": 999,
     "backends": 691,
-    "commands": 2_703,
+    "commands": 2_723,
     "elastic": 1_688,
     "export": 309,
-    "gpu and energy": 2_285,
+    "gpu and energy": 2_249,
     "history": 1_102,
     "hooks": 1_489,
     "hosts": 1_612,
@@ -85,7 +85,7 @@ BUDGETS: Mapping[str, int] = {
     "other files": 350,
     "policies": 3_245,
     "report": 1_358,
-    "schedule": 1_047,
+    "schedule": 1_013,
     "server": 3_816,
     "shared histories": 1_851,
     "simulate": 640,
@@ -130,7 +130,7 @@ class Loaded(NamedTuple):
 
 
 WALK_BUDGET = Walk(files=104, stops=367, returns=263)
-LOADED_BUDGET = Loaded(modules=172, lines=19_678)
+LOADED_BUDGET = Loaded(modules=172, lines=19_708)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

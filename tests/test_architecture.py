@@ -198,7 +198,6 @@ def test_only_cli_exits_zeusrun_and_only_the_worker_ends_a_rank():
     assert exiting == [
         "cli.py",
         "commands/connect.py",
-        "commands/fire.py",
         "commands/follow.py",
         "commands/job.py",
         "commands/submit.py",

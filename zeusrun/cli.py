@@ -71,7 +71,7 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         ),
         "daemon": ("tick.daemon", "Run all schedules in the foreground, without cron."),
         "tick": ("tick.tick", ""),
-        "fire": ("fire.fire", ""),
+        "fire": ("tick.fire", ""),
     },
 }
 """The function of each verb, by group, and its help text.

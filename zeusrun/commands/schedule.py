@@ -18,8 +18,8 @@ from zeusrun.files.home import trusted_home
 from zeusrun.schedule.build import build_schedule, find_difference
 from zeusrun.schedule.crontab import add_entry, build_command, find_neglect, remove_entry
 from zeusrun.schedule.due import Cursor
-from zeusrun.schedule.occurrence import environment_of
 from zeusrun.schedule.store import Schedules
+from zeusrun.schedule.tick import environment_of
 from zeusrun.view.console import warning_lines
 from zeusrun.view.export import print_json
 from zeusrun.view.schedule import describe_rules, schedule_json, schedules_sheet
