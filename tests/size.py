@@ -70,9 +70,9 @@ BUDGETS: Mapping[str, int] = {
     "adapt": 638,
     "analysis": 999,
     "backends": 691,
-    "commands": 2_723,
+    "commands": 2_712,
     "elastic": 1_688,
-    "export": 309,
+    "export": 298,
     "gpu and energy": 2_249,
     "history": 1_102,
     "hooks": 1_489,
@@ -91,7 +91,7 @@ BUDGETS: Mapping[str, int] = {
     "simulate": 640,
     "slurm": 482,
     "sync": 1_106,
-    "values": 1_655,
+    "values": 1_650,
     "view": 2_011,
     "watch": 1_000,
     "worker": 1_643,
@@ -130,7 +130,7 @@ class Loaded(NamedTuple):
 
 
 WALK_BUDGET = Walk(files=104, stops=367, returns=263)
-LOADED_BUDGET = Loaded(modules=172, lines=19_708)
+LOADED_BUDGET = Loaded(modules=172, lines=19_692)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

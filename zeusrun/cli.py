@@ -12,7 +12,6 @@ import os
 import sys
 import traceback
 import types
-import warnings
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -23,7 +22,7 @@ from typer.main import get_command
 from zeusrun import __version__
 from zeusrun.errors import ExitCode, ZeusrunError, describe_shortage
 from zeusrun.plain_text import plain_text
-from zeusrun.plugins import PackageWarning, find_culprit
+from zeusrun.plugins import find_culprit
 
 VERBS: dict[str, dict[str, tuple[str, str]]] = {
     "zeusrun": {
@@ -200,7 +199,6 @@ def main() -> NoReturn:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without "✓" shows "?"
     _ignore_other_plugins()
-    _show_warnings()
     try:
         _command()
     except ZeusrunError as error:
@@ -245,20 +243,6 @@ def _ignore_other_plugins() -> None:
     loader = types.ModuleType("pydantic.plugin._loader")
     loader.get_plugins = tuple  # type: ignore[attr-defined]
     sys.modules.setdefault(loader.__name__, loader)
-
-
-def _show_warnings() -> None:
-    """Show warnings of damaged packages as zeusrun's own, each once."""
-    usual = warnings.showwarning
-
-    def show(message: Warning | str, category: type[Warning], *place: Any) -> None:  # noqa: ANN401
-        if issubclass(category, PackageWarning):
-            _print_error(f"warning: {message}")
-        else:
-            usual(message, category, *place)
-
-    warnings.simplefilter("default", PackageWarning)
-    warnings.showwarning = show  # type: ignore[assignment] # it passes on what it gets
 
 
 def _report_bug(error: BaseException) -> str:
