@@ -70,17 +70,17 @@ BUDGETS: Mapping[str, int] = {
     "adapt": 638,
     "analysis": 999,
     "backends": 691,
-    "commands": 2_712,
+    "commands": 2_699,
     "elastic": 1_688,
     "export": 298,
     "gpu and energy": 2_249,
     "history": 1_102,
     "hooks": 1_489,
     "hosts": 1_612,
-    "jobfile": 3_159,
+    "jobfile": 3_138,
     "kubernetes": 859,
     "launcher": 5_886,
-    "maintenance": 986,
+    "maintenance": 952,
     "metrics": 2_087,
     "other files": 350,
     "policies": 3_245,
@@ -92,7 +92,7 @@ BUDGETS: Mapping[str, int] = {
     "slurm": 482,
     "sync": 1_106,
     "values": 1_650,
-    "view": 2_011,
+    "view": 2_008,
     "watch": 1_000,
     "worker": 1_643,
 }
@@ -130,7 +130,7 @@ class Loaded(NamedTuple):
 
 
 WALK_BUDGET = Walk(files=104, stops=367, returns=263)
-LOADED_BUDGET = Loaded(modules=172, lines=19_692)
+LOADED_BUDGET = Loaded(modules=172, lines=19_637)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

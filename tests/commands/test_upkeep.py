@@ -192,7 +192,6 @@ def test_gc_says_what_would_go_and_removes_it(zeusrun, cli):
     assert len(list(runs.iterdir())) == 3
     gone = json.loads(cli("gc", "--last", "1", "--json")[1])
     assert gone
-    assert all(each["why"] == "beyond the last 1" for each in gone)
     left = {path.name for path in runs.iterdir() if (path / "logs").is_dir()}
     assert "job-3-1" in left
     assert left | {each["trial"] for each in gone} == {"job-1-1", "job-2-1", "job-3-1"}
@@ -201,7 +200,6 @@ def test_gc_says_what_would_go_and_removes_it(zeusrun, cli):
     assert zeusrun.history() == before
     assert "(gone)" in cli("show", gone[0]["trial"])[1]
     assert "are gone" in cli("logs", gone[0]["trial"])[2]
-    assert cli("gc", "--size", "much")[0] == 2
 
 
 @pytest.mark.long

@@ -66,10 +66,10 @@ def test_checks_fit_80_columns_with_their_advice():
 
 
 def test_old_runs_are_counted_with_their_size():
-    runs = [OldRun(f"job-{n}-1", Path("x"), 2000 * n, 0.0, "beyond the last 1") for n in (1, 2)]
+    runs = [OldRun(f"job-{n}-1", Path("x"), 2000 * n) for n in (1, 2)]
     assert render(old_runs_sheet(runs, dry_run=True)).splitlines() == [
-        "  job-1-1  2.00 kB  beyond the last 1",
-        "  job-2-1  4.00 kB  beyond the last 1",
+        "  job-1-1  2.00 kB",
+        "  job-2-1  4.00 kB",
         "the files of 2 runs, 6.00 kB, would go: this was a dry run",
     ]
     assert "✓ the files of 1 run, 2.00 kB, are removed" in render(

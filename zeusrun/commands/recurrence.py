@@ -27,7 +27,7 @@ from zeusrun.launcher.queue.admission import admitted, check_not_ended
 from zeusrun.launcher.redact import restore_secrets
 from zeusrun.launcher.script_warnings import find_script_warnings
 from zeusrun.maintenance.recover import clean_up
-from zeusrun.maintenance.retention import collect, read_bounds, remove
+from zeusrun.maintenance.retention import collect, remove
 from zeusrun.view.console import lasting_console
 from zeusrun.view.export import print_json, result_json
 from zeusrun.view.live import SubmitView
@@ -225,7 +225,7 @@ def _remove_old_runs(
 ) -> None:
     """Remove run directories beyond the job's ``keep``. After a signal the next run continues."""
     try:
-        old = collect(history, home, spec.name, read_bounds(spec.keep), read_clock())
+        old = collect(history, home, spec.name, spec.keep.last, read_clock())
     except UnavailableError:
         return  # the next submit removes them
     except HistoryError as error:  # the recurrence is recorded

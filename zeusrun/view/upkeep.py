@@ -45,10 +45,7 @@ def old_runs_sheet(found: Sequence[OldRun], *, dry_run: bool) -> RenderableType:
     if not found:
         return Text("nothing to remove")
     width = max(len(run.trial) for run in found)
-    lines = [
-        Text.assemble(f"  {run.trial:{width}}  {units.size(run.size_bytes):>7}  ", (run.why, "dim"))
-        for run in found
-    ]
+    lines = [Text(f"  {run.trial:{width}}  {units.size(run.size_bytes):>7}") for run in found]
     total = units.size(sum(run.size_bytes for run in found))
     files = f"the files of {units.plural(len(found), 'run')}, {total},"
     if dry_run:
