@@ -70,17 +70,17 @@ BUDGETS: Mapping[str, int] = {
     "adapt": 638,
     "analysis": 999,
     "backends": 691,
-    "commands": 2_699,
+    "commands": 2_681,
     "elastic": 1_688,
     "export": 298,
-    "gpu and energy": 2_249,
+    "gpu and energy": 2_245,
     "history": 1_102,
     "hooks": 1_489,
     "hosts": 1_612,
     "jobfile": 3_138,
     "kubernetes": 859,
     "launcher": 5_886,
-    "maintenance": 952,
+    "maintenance": 949,
     "metrics": 2_087,
     "other files": 350,
     "policies": 3_245,
@@ -130,7 +130,7 @@ class Loaded(NamedTuple):
 
 
 WALK_BUDGET = Walk(files=104, stops=367, returns=263)
-LOADED_BUDGET = Loaded(modules=172, lines=19_637)
+LOADED_BUDGET = Loaded(modules=172, lines=19_633)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

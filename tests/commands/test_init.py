@@ -441,19 +441,6 @@ def test_without_a_metric_the_lines_most_like_one_are_listed_with_a_pattern(zeus
     }
 
 
-def test_a_script_that_this_python_cannot_run_is_refused_before_anything_is_written(
-    cli, zeusrun, script
-):
-    script("print(1)\nlearn(async=True)")
-    for command in (("python", "train.py"), ("python", "-m", "train")):
-        code, out, err = cli("init", "--", *command)
-        assert (code, out, err.count("\n")) == (2, "", 1)
-        assert re.search(r"train(\.py)?:2 is no valid Python 3\.\d+: ", err)
-    assert not (zeusrun.folder / "train.yaml").exists()
-    script("\ufeff'\\d'  # a mark and a warning are none of its business")
-    assert cli("init", "--", "python", "train.py")[0] == 0
-
-
 def test_without_a_try_it_says_what_it_guessed_and_what_is_missing(cli, zeusrun, script):
     script("import presets, torchvision")
     code, out, err = cli("init", "--", "torchrun", "--nproc-per-node=2", "train.py", "-b", 8)
