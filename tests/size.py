@@ -70,29 +70,29 @@ BUDGETS: Mapping[str, int] = {
     "adapt": 650,
     "analysis": 997,
     "backends": 680,
-    "commands": 2_779,
+    "commands": 2_679,
     "elastic": 1_613,
-    "export": 308,
-    "gpu and energy": 2_293,
+    "export": 297,
+    "gpu and energy": 2_245,
     "history": 1_074,
     "hooks": 1_472,
     "hosts": 1_603,
-    "jobfile": 3_181,
+    "jobfile": 3_138,
     "kubernetes": 814,
-    "launcher": 5_855,
-    "maintenance": 1_066,
+    "launcher": 5_800,
+    "maintenance": 919,
     "metrics": 2_084,
     "other files": 330,
     "policies": 3_235,
     "report": 1_358,
-    "schedule": 1_047,
+    "schedule": 1_013,
     "server": 3_428,
     "shared histories": 1_843,
     "simulate": 640,
     "slurm": 473,
     "sync": 1_028,
-    "values": 1_657,
-    "view": 2_073,
+    "values": 1_646,
+    "view": 2_032,
     "watch": 938,
     "worker": 1_525,
 }
@@ -130,7 +130,7 @@ class Loaded(NamedTuple):
 
 
 WALK_BUDGET = Walk(files=90, stops=330, returns=240)
-LOADED_BUDGET = Loaded(modules=156, lines=18_797)
+LOADED_BUDGET = Loaded(modules=156, lines=18_746)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

@@ -198,11 +198,8 @@ def test_only_cli_exits_zeusrun_and_only_the_worker_ends_a_rank():
     assert exiting == [
         "cli.py",
         "commands/connect.py",
-        "commands/fire.py",
         "commands/follow.py",
         "commands/job.py",
-        "commands/measure.py",
-        "commands/schedule.py",
         "commands/submit.py",
         "commands/tick.py",
         "commands/upkeep.py",
@@ -551,7 +548,7 @@ def test_python_m_zeusrun_is_the_command(zeusrun):
     done = zeusrun("--help")
     assert (done.returncode, done.stderr) == (0, "")
     verbs = ("submit", "history", "show", "logs", "explain", "simulate", "validate", "doctor")
-    for verb in (*verbs, "schema", "measure", "repair"):
+    for verb in (*verbs, "schema", "repair"):
         assert verb in done.stdout
 
 

@@ -521,18 +521,11 @@ def test_damaged_packages_that_nobody_asked_for_change_no_command(zeusrun, damag
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_search_for_a_plugin_names_each_damaged_package_once_and_finds_it(
-    zeusrun, install, damaged
-):
+def test_a_search_for_a_plugin_finds_it_beside_damaged_packages(zeusrun, install, damaged):
     site = install(POLICY)
     job = zeusrun.job(policy={"name": "largest"})
     done = zeusrun("submit", job, "--dry-run", PYTHONPATH=f"{damaged}:{site}")
-    assert (done.returncode, "the largest" in done.stdout) == (0, True)
-    lines = done.stderr.splitlines()
-    begin = "zeusrun: warning: the package {} is not searched for plugins: its entry_points.txt in "
-    assert len(lines) == len(DAMAGED)
-    assert all(any(line.startswith(begin.format(name)) for line in lines) for name in DAMAGED)
-    assert all(line.endswith("; reinstall or uninstall that package") for line in lines)
+    assert (done.returncode, "the largest" in done.stdout, done.stderr) == (0, True, "")
 
 
 def test_doctor_lists_damaged_packages(zeusrun, damaged):

@@ -12,7 +12,6 @@ import os
 import sys
 import traceback
 import types
-import warnings
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -23,7 +22,7 @@ from typer.main import get_command
 from zeusrun import __version__
 from zeusrun.errors import ExitCode, ZeusrunError, describe_shortage
 from zeusrun.plain_text import plain_text
-from zeusrun.plugins import PackageWarning, find_culprit
+from zeusrun.plugins import find_culprit
 
 VERBS: dict[str, dict[str, tuple[str, str]]] = {
     "zeusrun": {
@@ -38,7 +37,6 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         "schema": ("job.schema", "Print the JSON Schema of job files, for editors."),
         "doctor": ("upkeep.doctor", "Check this machine, the home, histories and schedules."),
         "simulate": ("next_runs.simulate", "Replay a job with other settings."),
-        "measure": ("measure.measure", "Run any command and report its time and energy."),
         "repair": ("upkeep.repair", "Clean up after dead processes; restore histories."),
         "gc": ("upkeep.prune", "Remove the files of old runs; the history stays."),
         "status": ("current.status", "Show what runs, what waits, and what starts later."),
@@ -72,7 +70,7 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         ),
         "daemon": ("tick.daemon", "Run all schedules in the foreground, without cron."),
         "tick": ("tick.tick", ""),
-        "fire": ("fire.fire", ""),
+        "fire": ("tick.fire", ""),
     },
 }
 """The function of each verb, by group, and its help text.
@@ -139,8 +137,7 @@ def _import_verb(place: str) -> typer.Typer:
     verb = getattr(importlib.import_module(f"{package}.{module}"), name)
     single = _new_app()
     # Options after the name of a command belong to that command.
-    takes_a_command = name in {"init", "measure"}
-    single.command(context_settings={"allow_interspersed_args": not takes_a_command})(verb)
+    single.command(context_settings={"allow_interspersed_args": name != "init"})(verb)
     return single
 
 
@@ -202,7 +199,6 @@ def main() -> NoReturn:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without "✓" shows "?"
     _ignore_other_plugins()
-    _show_warnings()
     try:
         _command()
     except ZeusrunError as error:
@@ -247,20 +243,6 @@ def _ignore_other_plugins() -> None:
     loader = types.ModuleType("pydantic.plugin._loader")
     loader.get_plugins = tuple  # type: ignore[attr-defined]
     sys.modules.setdefault(loader.__name__, loader)
-
-
-def _show_warnings() -> None:
-    """Show warnings of damaged packages as zeusrun's own, each once."""
-    usual = warnings.showwarning
-
-    def show(message: Warning | str, category: type[Warning], *place: Any) -> None:  # noqa: ANN401
-        if issubclass(category, PackageWarning):
-            _print_error(f"warning: {message}")
-        else:
-            usual(message, category, *place)
-
-    warnings.simplefilter("default", PackageWarning)
-    warnings.showwarning = show  # type: ignore[assignment] # it passes on what it gets
 
 
 def _report_bug(error: BaseException) -> str:

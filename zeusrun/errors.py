@@ -53,8 +53,6 @@ class ExitCode(IntEnum):
     HISTORY = 6
     BUSY = 75
     TIMED_OUT = 124
-    NOT_EXECUTABLE = 126  # a command to measure; as for env(1), time(1) and shells
-    NOT_FOUND = 127
     SIGNAL_BASE = 128
 
 
@@ -100,14 +98,6 @@ class LaunchError(ZeusrunError):
     """The training process could not be started."""
 
     exit_code = ExitCode.LAUNCH
-
-
-class NotStartedError(ZeusrunError):
-    """A command to measure could not be started; the exit code is that of a shell."""
-
-    def __init__(self, message: str, exit_code: ExitCode) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code
 
 
 class ExportError(ZeusrunError):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import re
 import traceback
-import warnings
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -38,10 +37,6 @@ BUILT_IN: dict[Group, dict[str, str]] = {
 """The function or class for each name in a job file. Its module is imported on use."""
 
 _used: dict[str, tuple[str, str]] = {}  # entry point and package of each plugin by name
-
-
-class PackageWarning(UserWarning):
-    """An installed package is damaged, and zeusrun does not use it."""
 
 
 def load_built_in(group: Group, name: str) -> Any:  # noqa: ANN401 - as in the table
@@ -82,12 +77,11 @@ def find_damaged_packages() -> dict[str, str]:
 
 
 def _find_entries(group: Group) -> dict[str, EntryPoint]:
-    """Return the entry points of a group by name; the first on ``sys.path`` counts."""
-    entries, damaged = _read_packages()
-    for package, damage in damaged.items():
-        text = f"the package {package} is not searched for plugins: {damage}"
-        # Always from here: Python shows each text once.
-        warnings.warn(text, PackageWarning, stacklevel=1)
+    """Return the entry points of a group by name; the first on ``sys.path`` counts.
+
+    Damaged packages are not searched; `zeusrun doctor` lists them.
+    """
+    entries, _ = _read_packages()
     return {entry.name: entry for entry in reversed(entries) if entry.group == group}
 
 

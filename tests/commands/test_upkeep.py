@@ -47,20 +47,12 @@ def test_a_machine_that_is_well_needs_no_repair(zeusrun, cli, findings):
     assert findings()[:2] == (0, [])
 
 
-def test_a_lost_trial_is_told_by_a_dry_run_and_recorded_by_a_repair(
-    zeusrun, cli, running, findings
-):
+def test_a_lost_trial_is_recorded_by_a_repair(zeusrun, cli, running, findings):
     child = running()
     assert findings()[1] == []  # a running trial is left alone
     assert zeusrun.history()[0]["status"] == "DISPATCHED"
     child.kill()
     child.wait()
-    history = zeusrun.home / "history" / "job.json"
-    before = history.read_bytes()
-    dry = cli("repair", "--dry-run")[1]
-    assert "the launcher of job-1-1 died" in dry
-    assert "nothing was changed" in dry
-    assert history.read_bytes() == before
     assert "job-1-1 is recorded as LOST: its launcher died" in cli("repair")[1]
     (trial,) = zeusrun.history()
     assert (trial["status"], trial["epochs"]) == ("LOST", 1)
@@ -88,13 +80,9 @@ def leave():
         process.wait()
 
 
-def test_what_a_finished_run_has_left_is_told_by_a_dry_run_and_ended_by_a_repair(
-    cli, run_dir, leave, findings
-):
+def test_what_a_finished_run_has_left_is_ended_by_a_repair(cli, run_dir, leave, findings):
     orphan = leave(run_dir)
     name = f"sleep ({orphan.pid})"
-    assert f"1 orphan process of job-1-1: {name}" in cli("repair", "--dry-run")[1]
-    assert orphan.poll() is None
     _, (found,), _ = findings()
     assert found == {
         "kind": "process",
@@ -149,8 +137,6 @@ def test_a_container_with_a_home_of_the_same_path_is_left_alone(zeusrun, run_dir
 def test_left_over_files_are_removed(run_dir, findings):
     for name in LEFT_OVER:
         (run_dir / name).write_text("left")
-    assert ("file", "found") in states(findings("--dry-run")[1])
-    assert (run_dir / "live.json.tmp").exists()
     assert ("file", "repaired") in states(findings()[1])
     assert {path.name for path in run_dir.iterdir()}.isdisjoint(LEFT_OVER)
 
@@ -188,18 +174,11 @@ def test_a_restored_history_keeps_what_was_there(run_dir, findings):
     assert Path(done["aside"]).is_file()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--restore", "nothing"], "there is no job called 'nothing'"),
-        (["--restore", "job", "--dry-run"], "--dry-run and --restore exclude"),
-    ],
-)
-def test_a_wrong_wish_is_refused_in_a_sentence(cli, record, arguments, said):
+def test_a_job_that_has_no_history_is_not_restored(cli, record):
     record(1)
-    code, _, err = cli("repair", *arguments)
+    code, _, err = cli("repair", "--restore", "nothing")
     assert code == 2
-    assert said in " ".join(err.split())
+    assert "there is no job called 'nothing'" in " ".join(err.split())
 
 
 def test_gc_says_what_would_go_and_removes_it(zeusrun, cli):
@@ -213,7 +192,6 @@ def test_gc_says_what_would_go_and_removes_it(zeusrun, cli):
     assert len(list(runs.iterdir())) == 3
     gone = json.loads(cli("gc", "--last", "1", "--json")[1])
     assert gone
-    assert all(each["why"] == "beyond the last 1" for each in gone)
     left = {path.name for path in runs.iterdir() if (path / "logs").is_dir()}
     assert "job-3-1" in left
     assert left | {each["trial"] for each in gone} == {"job-1-1", "job-2-1", "job-3-1"}
@@ -222,7 +200,6 @@ def test_gc_says_what_would_go_and_removes_it(zeusrun, cli):
     assert zeusrun.history() == before
     assert "(gone)" in cli("show", gone[0]["trial"])[1]
     assert "are gone" in cli("logs", gone[0]["trial"])[2]
-    assert cli("gc", "--size", "much")[0] == 2
 
 
 @pytest.mark.long

@@ -108,7 +108,7 @@ def test_a_server_that_does_not_run_is_one_sentence_at_once():
 
 
 def test_a_folder_that_is_not_there_is_told_at_once(tmp_path):
-    with pytest.raises(UsageError, match=r"no file can be written in .*create it first"):
+    with pytest.raises(UsageError, match=r"no database can be written at .*none/m\.db"):
         export_runs(f"sqlite:///{tmp_path}/none/m.db", "job", [])
 
 
@@ -172,19 +172,13 @@ def test_a_real_store_holds_every_run_once(tmp_path, monkeypatch, request):
     with pytest.raises(ExportError, match="Current state is deleted"):
         export_runs(uri, "job", trials)
     (tmp_path / "bad.db").write_text("this is no database" * 100)
-    with pytest.raises(UsageError, match=r"bad\.db is not an SQLite database; name another file"):
+    with pytest.raises(ExportError, match="file is not a database"):
         export_runs("sqlite:///bad.db", "job", trials)
 
 
-@pytest.mark.parametrize("content", ["", "SQLite format 3\0", "something else", None])
-def test_a_file_that_is_no_database_is_told_before_mlflow_is_loaded(tmp_path, content):
-    path = tmp_path / "m.db"
-    path.mkdir() if content is None else path.write_text(content)
-    if content in {"", "SQLite format 3\0"}:
-        _check_store(f"sqlite:///{path}")
-        return
-    with pytest.raises(UsageError, match="is not an SQLite database"):
-        _check_store(f"sqlite:///{path}")
+def test_a_folder_in_the_place_of_a_database_is_told_before_mlflow_is_loaded(tmp_path):
+    with pytest.raises(UsageError, match="no database can be written"):
+        _check_store(f"sqlite:///{tmp_path}")
 
 
 def test_an_error_of_mlflow_is_one_sentence_that_says_what_stays():

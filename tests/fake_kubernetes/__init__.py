@@ -23,7 +23,7 @@ import pytest
 import yaml
 
 from tests.fake_kubernetes.api import Handler, Server
-from tests.fake_kubernetes.controllers import Controllers, fire
+from tests.fake_kubernetes.controllers import Controllers
 from tests.fake_kubernetes.kubelet import Container, Kubelet, collect_garbage
 from tests.fake_kubernetes.network import HOST, Network
 from tests.fake_kubernetes.store import Failure, Store, condition, set_condition
@@ -125,7 +125,6 @@ class FakeCluster:
         self.schedulable = True
         self.unschedulable_message = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
         self.backoff_s = 0.05
-        self.fired = 0
         self._network: Network | None = None
         self.token = uuid.uuid4().hex
         self.answering, self.starting = threading.Event(), threading.Event()
@@ -311,10 +310,6 @@ class FakeCluster:
     def _disrupt(self, name, namespace, reason, text):
         with self.store.edit("pods", self.get("pods", name, namespace)) as pod:
             set_condition(pod, "DisruptionTarget", reason, text)
-
-    def fire(self, name, namespace="ml") -> str | None:
-        """Let the schedule of a CronJob be due; return the name of the job, if it made one."""
-        return fire(self, self.get("cronjobs", name, namespace))
 
     # For the pods of TrainJobs: names and addresses.
 

@@ -38,39 +38,6 @@ def prepare(cluster, resource, thing) -> dict:
     return thing
 
 
-def fire(cluster, cronjob) -> str | None:
-    """Do what happens when the schedule of a CronJob is due.
-
-    Returns:
-        The name of the new job; ``None`` if there is none, since the CronJob is suspended or does
-        not allow a second job while the first one runs.
-    """
-    store, spec = cluster.store, cronjob["spec"]
-    uid, meta = cronjob["metadata"]["uid"], cronjob["metadata"]
-    mine = [job for job in store.all("jobs") if owner_of(job).get("uid") == uid]
-    active = [job for job in mine if not (condition(job, "Complete") or condition(job, "Failed"))]
-    policy = spec.get("concurrencyPolicy", "Allow")
-    if spec.get("suspend") or (active and policy == "Forbid"):
-        return None
-    if policy == "Replace":
-        for job in active:
-            store.delete("jobs", job)
-    template = copy(spec["jobTemplate"])
-    cluster.fired += 1
-    name = f"{meta['name']}-{int(time.time()) // 60 + cluster.fired}"
-    job = {"apiVersion": "batch/v1", "kind": "Job", "spec": template["spec"]}
-    job["metadata"] = {
-        **template.get("metadata", {}),
-        "name": name,
-        "namespace": meta["namespace"],
-        "ownerReferences": owned(cronjob, "CronJob", "batch/v1"),
-    }
-    store.add("jobs", prepare(cluster, "jobs", job))
-    with store.edit("cronjobs", cronjob) as new:
-        new["status"]["lastScheduleTime"] = now()
-    return name
-
-
 def _template_of(job, index=None) -> dict:
     """Return a pod of a job, with the labels that every pod of a job has."""
     template = copy(job["spec"]["template"])

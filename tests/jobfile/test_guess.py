@@ -504,17 +504,7 @@ def test_the_mode_follows_from_the_name(metric, mode):
         ("TrainingArguments(metric_for_best_model='f1')", ("eval_f1", "max")),
         ("TrainingArguments(metric_for_best_model='eval_loss')", ("eval_loss", "min")),
         ("T(metric_for_best_model='cost', greater_is_better=False)", ("eval_cost", "min")),
-        ("s = lr.ReduceLROnPlateau(o)\ns.step(val_q)", ("val_q", "min")),
-        ("s = ReduceLROnPlateau(o, 'max')\ns.step(val_q)", ("val_q", "max")),
-        ("s = ReduceLROnPlateau(o, mode='max')\nd = {'monitor': 'val_q'}", ("val_q", "max")),
-        ("s = StepLR(o)\ns.step(val_q)", ("", None)),
         ("EarlyStopping(monitor=args.monitor)", ("", None)),
-        (
-            "s = ReduceLROnPlateau(o)\no.step(closure)\nscaler.step(o)\ns.step(val_q)",
-            ("val_q", "min"),
-        ),
-        ("self.s = ReduceLROnPlateau(o)\nenv.step(action)\nself.s.step(val_q)", ("val_q", "min")),
-        ("s = ReduceLROnPlateau(o, mode=way)\ns.step(val_q)", ("val_q", None)),
         ("T(metric_for_best_model='accuracy', greater_is_better=None)", ("eval_accuracy", None)),
     ],
 )

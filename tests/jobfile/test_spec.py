@@ -105,7 +105,7 @@ def test_every_key_that_is_left_out_has_the_default_of_the_design(job_file):
             "timeout_s": 10.0,
         },
         "history": {"url": None, "wait_s": 300.0, "offline": "fail"},
-        "keep": {"last": None, "days": None, "size": None},
+        "keep": {"last": None},
         "timeout_s": None,
     }
 

@@ -387,22 +387,18 @@ def test_a_trial_whose_files_are_elsewhere_is_lost_once_nobody_holds_its_lease(t
 
 
 @pytest.mark.parametrize("held", [False, True])
-def test_orphans_are_only_named_in_a_dry_run_and_those_of_a_living_launcher_never(
-    tmp_path, monkeypatch, held
-):
+def test_orphans_are_ended_and_those_of_a_living_launcher_never(tmp_path, monkeypatch, held):
     paths = [create_run(tmp_path, "job", f"job-{n}-1") for n in (1, 2)]
     other = create_run(tmp_path / "elsewhere", "job", "job-3-1")
     of_runs = {str(paths[0].run_dir): ["a"], str(paths[1].run_dir): [], str(other.run_dir): ["b"]}
     monkeypatch.setattr(recover, "scan_processes", lambda: SimpleNamespace(of_runs=of_runs))
-    monkeypatch.setattr(recover, "names_of", tuple)
     monkeypatch.setattr(recover, "end_group", lambda _paths: None)
     ended = SimpleNamespace(names=("a",), left=())
     monkeypatch.setattr(recover, "end_run", lambda _run_dir: ended)
     lock = RunLock(paths[0])
     assert not held or lock.acquire()
     found = [Orphans("job-1-1", ("a",))] * (not held)
-    assert list(recover.end_orphans(tmp_path, "job", dry_run=True)) == found
-    assert list(recover.end_orphans(tmp_path, "other", dry_run=True)) == []
+    assert list(recover.end_orphans(tmp_path, "other")) == []
     both = [*found, Orphans("job-2-1", ("a",))]
     assert list(recover.end_orphans(tmp_path)) == both
     lock.release()
@@ -683,10 +679,9 @@ def test_a_repair_leaves_a_trial_to_its_job_of_slurm(tmp_path, slurm):
     ended, _ = allocated(tmp_path, history, "slurm:13", number=2)
     slurm.put("12", "PENDING")
     slurm.put("13", "CANCELLED")
-    for dry_run, state in ((True, "found"), (False, "repaired")):
-        found = find_and_repair(history, tmp_path, dry_run=dry_run)
-        trials = [(each.subject, each.state) for each in found if each.kind == "trial"]
-        assert trials == [(ended.trial, state)]
+    found = find_and_repair(history, tmp_path)
+    trials = [(each.subject, each.state) for each in found if each.kind == "trial"]
+    assert trials == [(ended.trial, "repaired")]
 
 
 @pytest.mark.parametrize(("state", "alive"), [("PENDING", True), ("CANCELLED", False)])

@@ -3,82 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.factories import begin, build_trial
 from tests.history.memory import MemoryHistory
-from zeusrun.jobfile.validators import size_bytes
 from zeusrun.launcher.rundir.layout import RunPaths, create_run
 from zeusrun.launcher.rundir.ownership import RunLock
-from zeusrun.maintenance.retention import Bounds, OldRun, choose_old, collect, remove
+from zeusrun.maintenance.retention import collect, remove
 from zeusrun.run_on import registry
 from zeusrun.trial import Outcome, TrialStatus
 
-DAY_S = 86400.0
 NOW = 1_800_000_000.0
-
-
-def run(number, days=0.0, size=10):
-    return OldRun(f"job-{number}-1", Path(f"/runs/job-{number}-1"), size, NOW - days * DAY_S)
 
 
 def names(runs):
     return [int(each.trial.split("-")[1]) for each in runs]
-
-
-def test_each_bound_takes_the_oldest():
-    runs = [run(1, 9), run(2, 5, size=100), run(3, 2), run(4, 1)]
-    assert names(choose_old(runs, frozenset(), Bounds(last=3), NOW)) == [1]
-    assert names(choose_old(runs, frozenset(), Bounds(days=4), NOW)) == [1, 2]
-    assert names(choose_old(runs, frozenset(), Bounds(size_bytes=20), NOW)) == [1, 2]
-    assert choose_old(runs, frozenset(), Bounds(last=4, days=10, size_bytes=130), NOW) == []
-    both = choose_old(runs, frozenset(), Bounds(last=3, days=4), NOW)
-    assert [each.why for each in both] == ["beyond the last 3", "older than 4 days"]
-
-
-def test_what_is_kept_whatever_happens_counts_in_size():
-    runs = [run(1, 9, size=100), run(2, 5), run(3, 1)]
-    assert names(choose_old(runs, frozenset({"job-1-1"}), Bounds(last=1), NOW)) == [2]
-    assert names(choose_old(runs, frozenset({"job-3-1"}), Bounds(size_bytes=5), NOW)) == [1, 2]
-
-
-def test_the_newest_stays_however_large_and_what_is_older_than_one_that_does_not_fit_goes():
-    runs = [run(1, 9, size=1), run(2, 5, size=5000), run(3, 1, size=5000)]
-    assert names(choose_old(runs, frozenset(), Bounds(size_bytes=1000), NOW)) == [1, 2]
-    assert names(choose_old(runs, frozenset(), Bounds(size_bytes=5500), NOW)) == [1, 2]
-    empty = [run(1, 9, size=0), run(2, 5, size=1), run(3, 1, size=1)]
-    assert names(choose_old(empty, frozenset(), Bounds(size_bytes=0), NOW)) == [1, 2]
-
-
-@given(
-    st.lists(st.tuples(st.floats(0, 50), st.integers(0, 1000)), max_size=12),
-    st.sets(st.integers(1, 12)),
-    st.builds(
-        Bounds,
-        st.none() | st.integers(1, 12),
-        st.none() | st.floats(0.1, 50),
-        st.none() | st.integers(0, 5000),
-    ),
-)
-def test_what_stays_is_within_every_bound_or_kept(drawn, kept, bounds):
-    runs = [run(n, age, size) for n, (age, size) in enumerate(sorted(drawn, reverse=True), 1)]
-    always = frozenset(f"job-{number}-1" for number in kept)
-    gone = {each.trial for each in choose_old(runs, always, bounds, NOW)}
-    assert not gone & always
-    assert not runs or runs[-1].trial not in gone
-    stay = [each for each in runs if each.trial not in gone]
-    for each in stay:
-        if each.trial in always or each is runs[-1]:
-            continue
-        newer = [other for other in runs if names([other]) >= names([each])]
-        assert bounds.last is None or len(newer) <= bounds.last
-        assert bounds.days is None or (NOW - each.ended) / DAY_S <= bounds.days
-        held = sum(other.size_bytes for other in newer if other.trial not in gone)
-        assert bounds.size_bytes is None or held <= bounds.size_bytes
 
 
 @pytest.fixture
@@ -119,7 +59,7 @@ def test_the_best_run_and_one_that_may_go_on_stay(history, add, tmp_path):
         add(number, TrialStatus.REACHED, cost_j=5.0 + number, time_s=1.0, epochs=1)
     add(5, TrialStatus.PREEMPTED)
     before = history.trials("job")
-    old = collect(history, tmp_path, "job", Bounds(last=1), NOW)
+    old = collect(history, tmp_path, "job", 1, NOW)
     assert names(old) == [2, 3, 4]
     assert all(each.path.is_dir() and each.size_bytes >= 8192 for each in old)
     assert all(remove(each) for each in old)
@@ -128,7 +68,7 @@ def test_the_best_run_and_one_that_may_go_on_stay(history, add, tmp_path):
     assert {name for name, files in left.items() if "logs" in files} == {"job-1-1", "job-5-1"}
     assert left["job-2-1"] == left["job-3-1"] == left["job-4-1"] == {"trial.json"}
     assert history.trials("job") == before
-    assert collect(history, tmp_path, "job", Bounds(last=1), NOW) == []
+    assert collect(history, tmp_path, "job", 1, NOW) == []
 
 
 def test_the_best_run_of_each_objective_stays_and_one_whose_cost_nobody_knows(
@@ -140,7 +80,7 @@ def test_the_best_run_of_each_objective_stays_and_one_whose_cost_nobody_knows(
     add(4, TrialStatus.REACHED, time_s=3.0, epochs=1, target=0.9)
     add(5)
     add(6)
-    assert names(collect(history, tmp_path, "job", Bounds(last=1), NOW)) == [3, 5]
+    assert names(collect(history, tmp_path, "job", 1, NOW)) == [3, 5]
 
 
 def test_a_forgotten_run_is_not_the_best(history, add, tmp_path):
@@ -148,7 +88,7 @@ def test_a_forgotten_run_is_not_the_best(history, add, tmp_path):
     add(2, TrialStatus.REACHED, cost_j=20.0)
     add(3)
     history.forget("job-1-1", forgotten=True)
-    assert names(collect(history, tmp_path, "job", Bounds(last=1), NOW)) == [1]
+    assert names(collect(history, tmp_path, "job", 1, NOW)) == [1]
 
 
 def test_all_runs_that_are_to_go_on_stay(history, add, tmp_path):
@@ -156,7 +96,7 @@ def test_all_runs_that_are_to_go_on_stay(history, add, tmp_path):
     add(2)
     for number in (3, 4, 5):
         add(number, TrialStatus.PREEMPTED)
-    assert names(collect(history, tmp_path, "job", Bounds(last=1), NOW)) == [1, 2]
+    assert names(collect(history, tmp_path, "job", 1, NOW)) == [1, 2]
 
 
 def test_what_a_clock_that_was_ahead_recorded_is_no_newer_than_what_came_after(
@@ -164,7 +104,7 @@ def test_what_a_clock_that_was_ahead_recorded_is_no_newer_than_what_came_after(
 ):
     add(1, finished_at="2099-01-01T00:00:00Z")
     add(2, finished_at="2099-01-01T00:00:00Z")
-    assert names(collect(history, tmp_path, "job", Bounds(last=1), NOW)) == [1]
+    assert names(collect(history, tmp_path, "job", 1, NOW)) == [1]
 
 
 def test_a_removal_that_was_interrupted_is_continued_the_next_time(
@@ -172,13 +112,13 @@ def test_a_removal_that_was_interrupted_is_continued_the_next_time(
 ):
     for number in (1, 2):
         add(number)
-    (old,) = collect(history, tmp_path, "job", Bounds(last=1), NOW)
+    (old,) = collect(history, tmp_path, "job", 1, NOW)
     (old.path / "empty").mkdir()
     monkeypatch.setattr("zeusrun.maintenance.retention.shutil.rmtree", lambda *_, **__: None)
     assert not remove(old)
     assert (old.path / "empty").exists()
     monkeypatch.undo()
-    (left,) = collect(history, tmp_path, "job", Bounds(last=1), NOW)
+    (left,) = collect(history, tmp_path, "job", 1, NOW)
     assert left.path == old.path
     assert remove(left)
     assert [path.name for path in old.path.iterdir()] == ["trial.json"]
@@ -189,7 +129,7 @@ def test_a_removal_follows_no_link(history, add, tmp_path):
         add(number)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "file").touch()
-    (old,) = collect(history, tmp_path, "job", Bounds(last=1), NOW)
+    (old,) = collect(history, tmp_path, "job", 1, NOW)
     (old.path / "link").symlink_to(tmp_path / "mine")
     assert remove(old)
     assert (tmp_path / "mine" / "file").exists()
@@ -201,12 +141,22 @@ def test_a_run_whose_age_nobody_knows_stays(history, add, tmp_path, monkeypatch)
     add(2)
     second = history.trials("job")[1]
     monkeypatch.setattr(history, "trials", lambda _job: [strange, second])
-    assert collect(history, tmp_path, "job", Bounds(days=0.001), NOW) == []
+    assert collect(history, tmp_path, "job", 1, NOW) == []
+
+
+def test_the_newest_runs_stay_and_what_is_kept_counts(history, add, tmp_path):
+    add(1)
+    add(2, TrialStatus.REACHED, cost_j=5.0, time_s=1.0, epochs=1)
+    for number in (3, 4, 5):
+        add(number)
+    assert names(collect(history, tmp_path, "job", 2, NOW)) == [1, 3]
+    assert names(collect(history, tmp_path, "job", 4, NOW)) == [1]
+    assert collect(history, tmp_path, "job", 5, NOW) == []
 
 
 def test_without_a_bound_nothing_goes(history, add, tmp_path):
     add(1)
-    assert collect(history, tmp_path, "job", Bounds(), NOW) == []
+    assert collect(history, tmp_path, "job", None, NOW) == []
 
 
 def test_what_runs_what_is_not_known_and_what_is_no_run_is_left(history, add, tmp_path):
@@ -223,7 +173,7 @@ def test_what_runs_what_is_not_known_and_what_is_no_run_is_left(history, add, tm
     add(6)
     lock = RunLock(RunPaths(held.run_dir))
     lock.acquire()
-    old = collect(history, tmp_path, "job", Bounds(last=1), NOW)
+    old = collect(history, tmp_path, "job", 1, NOW)
     gone = [each for each in old if remove(each)]
     lock.release()
     assert (names(old), names(gone)) == ([2, 4], [4])
@@ -231,24 +181,6 @@ def test_what_runs_what_is_not_known_and_what_is_no_run_is_left(history, add, tm
     left = {path.name for path in runs.iterdir()}
     assert left == {*(f"job-{number}-1" for number in range(1, 7)), "notes"}
     assert [path.name for path in (runs / "job-4-1").iterdir()] == ["trial.json"]
-
-
-def test_no_bound_is_none():
-    assert not Bounds()
-    assert Bounds(days=1)
-
-
-@pytest.mark.parametrize(
-    ("text", "count"), [("20 GB", 20_000_000_000), ("1.5kB", 1500), ("2 MiB", 2 << 20)]
-)
-def test_sizes_are_read_with_their_units(text, count):
-    assert size_bytes(text) == count
-
-
-@pytest.mark.parametrize("text", ["20", "GB", "-1 GB", "20 gigs", "1e3 MB", ""])
-def test_other_sizes_are_refused(text):
-    with pytest.raises(ValueError, match="must be a number with kB, MB, GB"):
-        size_bytes(text)
 
 
 def test_a_preempted_run_stays_while_its_job_of_slurm_may_continue_it(
@@ -260,17 +192,17 @@ def test_a_preempted_run_stays_while_its_job_of_slurm_may_continue_it(
         add(number, TrialStatus.PREEMPTED, allocation=name)
     for number in (4, 5):
         add(number)
-    old = collect(history, tmp_path, "job", Bounds(last=1), NOW)
+    old = collect(history, tmp_path, "job", 1, NOW)
     assert names(old) == [2, 4]
     assert len(slurm.calls()) == 1
     slurm.fail("squeue")
     registry._states.clear()
-    assert names(collect(history, tmp_path, "job", Bounds(last=1), NOW)) == [4]
+    assert names(collect(history, tmp_path, "job", 1, NOW)) == [4]
 
 
 def test_slurm_is_asked_about_no_other_runs(add, history, slurm, tmp_path):
     add(1, allocation="slurm:1")
     add(2, TrialStatus.PREEMPTED)
     add(3)
-    assert names(collect(history, tmp_path, "job", Bounds(last=1), NOW)) == [1, 2]
+    assert names(collect(history, tmp_path, "job", 1, NOW)) == [1, 2]
     assert slurm.calls() == []

@@ -59,7 +59,7 @@ def test_what_a_token_permits(server, check):
     found = f"{token.id} of ZEUSRUN_TOKEN is for jobs called team-*"
     assert check(server.url, text)[1] == ("token", True, found)
     text, token = make(server, can_write=False)
-    found = f"{token.id} of ZEUSRUN_TOKEN may only read"
+    found = f"{token.id} of ZEUSRUN_TOKEN is for jobs called *, and may only read"
     assert check(server.url, text)[1] == ("token", None, found)
 
 

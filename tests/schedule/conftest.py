@@ -18,7 +18,7 @@ def schedules(tmp_path):
 
 @pytest.fixture
 def nightly(schedules, monkeypatch):
-    monkeypatch.setattr("zeusrun.schedule.occurrence.read_clock", lambda: AT)
+    monkeypatch.setattr("zeusrun.schedule.tick.read_clock", lambda: AT)
 
     def write(job="digits", **changes):
         schedule = Schedule(

@@ -33,8 +33,8 @@ class Nights:
         self.schedules, self.now = schedules, AT
         self.start_at = AT + 3 * HOUR_S  # what every decision says
         self.ran, self.decided = [], []
-        monkeypatch.setattr("zeusrun.schedule.occurrence.read_clock", lambda: self.now)
-        monkeypatch.setattr("zeusrun.schedule.occurrence.time.sleep", self.sleep)
+        monkeypatch.setattr("zeusrun.schedule.tick.read_clock", lambda: self.now)
+        monkeypatch.setattr("zeusrun.schedule.tick.time.sleep", self.sleep)
 
     def sleep(self, seconds):
         self.now += seconds

@@ -22,9 +22,8 @@ from zeusrun.files.lock import FileLock
 from zeusrun.files.private import open_log
 from zeusrun.schedule import tick as ticks
 from zeusrun.schedule.due import Cursor, PlannedStart, Rules, Timetable
-from zeusrun.schedule.occurrence import start_occurrence, take, taken
 from zeusrun.schedule.store import Occurrence, Schedules, decode_schedule
-from zeusrun.schedule.tick import run_daemon, start_due
+from zeusrun.schedule.tick import run_daemon, start_due, start_occurrence, take, taken
 
 
 def look(schedules, now):
@@ -114,9 +113,7 @@ def test_an_occurrence_whose_process_never_came_up_is_started_by_the_next_tick(s
 
 
 def test_of_two_processes_started_for_one_occurrence_one_runs_it(schedules, nightly, monkeypatch):
-    monkeypatch.setattr(
-        "zeusrun.schedule.occurrence.CaughtSignals", nullcontext
-    )  # threads have none
+    monkeypatch.setattr("zeusrun.schedule.tick.CaughtSignals", nullcontext)  # threads have none
     nightly()
     tick(schedules, AT)
     go, ran = threading.Event(), []
@@ -191,12 +188,12 @@ def test_a_run_whose_zeusrun_was_killed_is_lost_and_told(schedules, nightly, tmp
     tick(schedules, AT)
     program = (
         "import sys, time; from pathlib import Path\n"
-        "from zeusrun.schedule.store import Schedules; from zeusrun.schedule import occurrence\n"
-        f"occurrence.read_clock = lambda: {AT}\n"
+        "from zeusrun.schedule.store import Schedules; from zeusrun.schedule import tick\n"
+        f"tick.read_clock = lambda: {AT}\n"
         "def run(schedule, begun): print('runs', flush=True); time.sleep(600)\n"
         "schedules = Schedules(Path(sys.argv[1]))\n"
-        f"lock = occurrence.take(schedules, 'digits', {AT})\n"
-        f"occurrence.fire(schedules, 'digits', {AT}, lock, run)\n"
+        f"lock = tick.take(schedules, 'digits', {AT})\n"
+        f"tick.fire(schedules, 'digits', {AT}, lock, run, plan=None)\n"
     )
     child = subprocess.Popen([sys.executable, "-c", program, tmp_path], stdout=subprocess.PIPE)
     with child:
@@ -384,7 +381,7 @@ def test_a_clock_that_is_days_behind_for_a_while_runs_nothing_twice_and_loses_no
     behind = [AT - 5 * DAY_S + 60 * number for number in range(60, 70)]
     right = [AT + 60, AT + 120, AT + DAY_S - 60, AT + DAY_S, AT + DAY_S + 60]
     for now in [AT - 60, AT, *behind, *right]:
-        monkeypatch.setattr("zeusrun.schedule.occurrence.read_clock", lambda now=now: now)
+        monkeypatch.setattr("zeusrun.schedule.tick.read_clock", lambda now=now: now)
         for _, occurrence in tick(schedules, now).due:
             due.append(occurrence)
             fire(schedules, "digits", occurrence, lambda _schedule, _begun: 0)
@@ -409,7 +406,7 @@ def test_while_a_process_is_at_an_occurrence_no_other_is_started(schedules, nigh
 def test_what_slept_through_its_time_is_missed(schedules, nightly, monkeypatch):
     nightly()
     tick(schedules, AT)
-    monkeypatch.setattr("zeusrun.schedule.occurrence.read_clock", lambda: AT + 3600)
+    monkeypatch.setattr("zeusrun.schedule.tick.read_clock", lambda: AT + 3600)
     assert fire(schedules, "digits", AT, pytest.fail) == 75
     (firing,) = schedules.read("digits").firings
     assert (firing.result, firing.why) == ("missed", "nothing ran that could start it")
@@ -441,7 +438,7 @@ def test_a_job_without_a_schedule_is_told_which_have_one(schedules, nightly):
 def test_a_process_that_has_not_begun_is_not_started_again_while_it_lives(schedules, nightly):
     nightly(rules=Rules(Timetable("0 2 * * *", "UTC"), catch_up="once"))
     kept = []  # as a process keeps what it inherits
-    ticks.tick(schedules, AT, lambda *due: kept.append(os.dup(due[-1].fileno())))
+    ticks.start_due(schedules, AT, print, lambda *due: kept.append(os.dup(due[-1].fileno())))
     assert [tick(schedules, AT + 60 * minute).due for minute in range(1, 10)] == [()] * 9
     assert schedules.read("digits").cursor.tries == 1
     os.close(*kept)

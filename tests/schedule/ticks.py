@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from zeusrun.schedule import occurrence as occurrences
 from zeusrun.schedule import tick as ticks
 
 
@@ -16,14 +15,18 @@ class Ticked(NamedTuple):
 
 
 def tick(schedules, now):
-    due = []
-    messages = ticks.tick(schedules, now, lambda schedule, at, _: due.append((schedule, at)))
+    due, messages = [], []
+
+    def start(_schedules, schedule, at, _lock):
+        due.append((schedule, at))
+
+    ticks.start_due(schedules, now, messages.append, start)
     return Ticked(tuple(due), tuple(messages))
 
 
 def fire(schedules, job, occurrence, run, plan=None):
     """Run an occurrence in this process; 75 if another one has it."""
-    lock = occurrences.take(schedules, job, occurrence)
+    lock = ticks.take(schedules, job, occurrence)
     if lock is None:
         return 75
-    return occurrences.fire(schedules, job, occurrence, lock, run, plan=plan)
+    return ticks.fire(schedules, job, occurrence, lock, run, plan=plan)

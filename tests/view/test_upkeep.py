@@ -30,10 +30,10 @@ def widest(text):
 def test_problems_are_left_to_the_error_that_follows():
     found = [Finding("trial", "job-1-1", "found", "job-1-1 is not recorded")]
     found.append(Finding("history", "job", "problem", "job.json is damaged"))
-    text = render(repair_sheet(found, Path("/home"), dry_run=True))
-    assert text == "· job-1-1 is not recorded\n  nothing was changed: this was a dry run\n"
-    assert "nothing to repair" in render(repair_sheet([], Path("/home"), dry_run=True))
-    assert not render(repair_sheet(found[1:], Path("/home"), dry_run=True)).strip()
+    text = render(repair_sheet(found, Path("/home")))
+    assert text == "· job-1-1 is not recorded\n"
+    assert "nothing to repair" in render(repair_sheet([], Path("/home")))
+    assert not render(repair_sheet(found[1:], Path("/home"))).strip()
 
 
 def test_a_restored_history_names_the_sources_of_its_trials_and_those_without_an_outcome():
@@ -66,10 +66,10 @@ def test_checks_fit_80_columns_with_their_advice():
 
 
 def test_old_runs_are_counted_with_their_size():
-    runs = [OldRun(f"job-{n}-1", Path("x"), 2000 * n, 0.0, "beyond the last 1") for n in (1, 2)]
+    runs = [OldRun(f"job-{n}-1", Path("x"), 2000 * n) for n in (1, 2)]
     assert render(old_runs_sheet(runs, dry_run=True)).splitlines() == [
-        "  job-1-1  2.00 kB  beyond the last 1",
-        "  job-2-1  4.00 kB  beyond the last 1",
+        "  job-1-1  2.00 kB",
+        "  job-2-1  4.00 kB",
         "the files of 2 runs, 6.00 kB, would go: this was a dry run",
     ]
     assert "✓ the files of 1 run, 2.00 kB, are removed" in render(

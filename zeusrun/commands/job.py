@@ -7,10 +7,8 @@ import functools
 import os
 import re
 import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
-from warnings import catch_warnings, simplefilter
 
 import typer
 from typer import Argument, Option
@@ -23,7 +21,7 @@ from zeusrun.gpu.registry import job_devices
 from zeusrun.jobfile.guess.command import read_command
 from zeusrun.jobfile.guess.draft import job_name, write_draft
 from zeusrun.jobfile.guess.guess import build_guess
-from zeusrun.jobfile.guess.script import MAX_BYTES, Script, module_paths, read_text
+from zeusrun.jobfile.guess.script import Script, module_paths, read_text
 from zeusrun.jobfile.schema import spec_json_schema
 from zeusrun.jobfile.secrets import find_exposed
 from zeusrun.jobfile.spec import load_spec
@@ -132,9 +130,7 @@ def _read_text(launched: Launched) -> str:
     """Return the text of the script, and of the files that nanoGPT reads after it."""
     script = launched.script
     if script is None:  # it need not be in the working directory
-        text = read_text(*module_paths(Path(), str(launched.module)))
-        _check_syntax(text, str(launched.module))
-        return text
+        return read_text(*module_paths(Path(), str(launched.module)))
     if (Path(script) / "__main__.py").is_file():  # Python runs such a folder
         script = f"{script}/__main__.py"
     if not Path(script).is_file():
@@ -146,27 +142,8 @@ def _read_text(launched: Launched) -> str:
     text = read_text(Path(script))
     if text.startswith("#!") and "python" not in text.partition("\n")[0]:
         raise UsageError(f"{script} is not a Python script; give the command that it runs")
-    _check_syntax(text, script)
     settings = launched.args if "configurator.py" in text else ()
     return "\n".join([text, *(read_text(Path(word)) for word in settings if word.endswith(".py"))])
-
-
-def _check_syntax(text: str, script: str) -> None:
-    """Raise ``UsageError`` if this Python cannot run a script."""
-    if len(text.encode()) >= MAX_BYTES:  # it may be cut
-        return
-    try:
-        with catch_warnings():
-            simplefilter("ignore")  # they are about the script's own text
-            compile(text.removeprefix("\ufeff"), script, "exec", dont_inherit=True)
-    except SyntaxError as error:
-        python = "Python {}.{}".format(*sys.version_info)
-        raise UsageError(
-            f"{script}:{error.lineno} is no valid {python}: {error.msg}; correct the script, or "
-            "install zeusrun for the Python that runs it"
-        ) from error
-    except (ValueError, RecursionError, MemoryError):
-        pass  # a NUL, which some versions allow; nested too deep to say
 
 
 def _create(path: Path, text: str, mode: int) -> None:

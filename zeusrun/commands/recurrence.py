@@ -225,13 +225,12 @@ def _remove_old_runs(
     spec: JobSpec, history: History, home: Path, view: SubmitView, signals: Sequence[int]
 ) -> None:
     """Remove run directories beyond the job's ``keep``. After a signal the next run continues."""
-    if not spec.keep.model_fields_set:
+    if spec.keep.last is None:
         return
     from zeusrun.maintenance import retention  # noqa: PLC0415 - few jobs have it
 
     try:
-        bounds = retention.read_bounds(spec.keep)
-        old = retention.collect(history, home, spec.name, bounds, read_clock())
+        old = retention.collect(history, home, spec.name, spec.keep.last, read_clock())
     except UnavailableError:
         return  # the next submit removes them
     except HistoryError as error:  # the recurrence is recorded

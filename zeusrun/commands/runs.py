@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import shlex
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
@@ -39,6 +38,15 @@ if TYPE_CHECKING:
     from zeusrun.trial import Trial
 
 _DEFAULT_ROWS = 30
+# What may stand beside an option of ``history``; one that is not here may stand beside any other.
+_BESIDE = {
+    "--import": frozenset({"JOB", "--json"}),
+    "--export": frozenset({"JOB", "--json"}),
+    "--forget": frozenset({"--json"}),
+    "--unforget": frozenset({"--json"}),
+    "--total": frozenset({"JOB", "--json"}),
+    "--csv": frozenset({"JOB", "--last"}),
+}
 
 
 def history(
@@ -70,16 +78,26 @@ def history(
     ] = False,
 ) -> None:
     """Show past runs, what they cost and what they saved."""
+    _check_beside(
+        {
+            "JOB": job,
+            "--last": last,
+            "--json": as_json,
+            "--csv": as_csv,
+            "--total": total,
+            "--forget": forget,
+            "--unforget": unforget,
+            "--import": import_,
+            "--export": export,
+        }
+    )
     home, store = options.open_home(job, forget, unforget)
-    showing = last or as_csv or total
-    alone = not (showing or forget or unforget or (import_ and export))
     if import_ or export:
-        _transfer(home, store, job, to_shared=import_, alone=alone, as_json=as_json)
+        _transfer(home, store, job, to_shared=import_, as_json=as_json)
         return
-    if forget is not None or unforget is not None:
-        _mark(store, forget, unforget, alone=not (job or showing), as_json=as_json)
+    if marked := forget or unforget:
+        _mark(store, marked, forgotten=forget is not None, as_json=as_json)
         return
-    _check_form(as_json=as_json, as_csv=as_csv, total=total, last=last)
     names = [options.known_job(store, options.job_name(job))] if job else store.jobs()
     programs = as_json or as_csv or total is not None
     # The trials to print, and those that they are compared with.
@@ -106,23 +124,18 @@ def history(
         raise damage
 
 
-def _check_form(*, as_json: bool, as_csv: bool, total: Group | None, last: int | None) -> None:
+def _check_beside(values: Mapping[str, object]) -> None:
     """Raise ``UsageError`` if options of ``history`` exclude each other."""
-    if as_json and as_csv:
-        raise UsageError("--json and --csv exclude each other; choose one")
-    if total and (last or as_csv):
-        raise UsageError(
-            "--total adds up all runs, as a table or --json; leave out --last and --csv"
-        )
+    given = {name for name, value in values.items() if value}
+    for name in sorted(given & _BESIDE.keys()):
+        if others := sorted(given - _BESIDE[name] - {name}):
+            raise UsageError(f"{name} and {others[0]} exclude each other; leave out one of them")
 
 
 def _transfer(
-    home: Path, store: History, job: str | None, *, to_shared: bool, alone: bool, as_json: bool
+    home: Path, store: History, job: str | None, *, to_shared: bool, as_json: bool
 ) -> None:
     """Copy histories between this machine and the shared history in use."""
-    if not alone:
-        flag = "--import" if to_shared else "--export"
-        raise UsageError(f"{flag} takes a job, and no other option but --json")
     from zeusrun.maintenance.transfer import transfer  # noqa: PLC0415 - few need it
 
     done = transfer(
@@ -132,17 +145,8 @@ def _transfer(
     options.answer([vars(each) for each in done], shown, as_json=as_json)
 
 
-def _mark(
-    store: History, forget: str | None, unforget: str | None, *, alone: bool, as_json: bool
-) -> None:
+def _mark(store: History, name: str, *, forgotten: bool, as_json: bool) -> None:
     """Exclude a finished trial from learning, or include it again."""
-    name, forgotten = forget or unforget or "", forget is not None
-    if not alone or (forget and unforget):
-        flag = "--forget" if forget else "--unforget"
-        raise UsageError(
-            "--forget and --unforget take one run, and no other option but --json; "
-            f"write: zeusrun history {flag} {shlex.quote(name)}"
-        )
     if name in store.jobs():
         raise UsageError(f"{name} is a job; name one of its runs, such as {name}-7-1")
     trial = options.find_trial(name, store).trial

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,12 +15,11 @@ from zeusrun.clock import read_clock
 from zeusrun.commands.options import AsJson, JobFile, console, job_name, read_each
 from zeusrun.errors import JobFileError, LaunchError, UsageError
 from zeusrun.files.home import trusted_home
-from zeusrun.launcher.processes.programs import run_foreground
 from zeusrun.schedule.build import build_schedule, find_difference
 from zeusrun.schedule.crontab import add_entry, build_command, find_neglect, remove_entry
 from zeusrun.schedule.due import Cursor
-from zeusrun.schedule.occurrence import environment_of
 from zeusrun.schedule.store import Schedules
+from zeusrun.schedule.tick import environment_of
 from zeusrun.view.console import warning_lines
 from zeusrun.view.export import print_json
 from zeusrun.view.schedule import describe_rules, schedule_json, schedules_sheet
@@ -164,13 +162,12 @@ def run_now(job: Job) -> None:
     terminal = ("TERM", "COLUMNS", "COLORTERM", "NO_COLOR")  # the output goes to this terminal
     environment |= {name: os.environ[name] for name in terminal if name in os.environ}
     try:
-        ended = run_foreground(argv, environment, nullcontext())
+        os.execve(argv[0], argv, environment)  # noqa: S606 - an argument vector, never a shell
     except OSError as error:
         raise LaunchError(
             f"{argv[0]} cannot be started: {error.strerror}; `zeusrun schedule add "
             f"{shlex.quote(schedule.job_file)}` with a zeusrun that works sets it up again"
         ) from error
-    raise typer.Exit(ended.code)
 
 
 def _warn(texts: Sequence[str], *, stderr: bool = False) -> None:

@@ -104,16 +104,6 @@ class Tried(NamedTuple):
         return (self.progress.passes or None) if self.is_whole else None
 
     @property
-    def steps_of_pass(self) -> float | None:
-        """Optimizer steps in a pass over the training data; ``None`` if none was completed."""
-        progress = self.progress
-        if progress.steps is None or not progress.passes:
-            return None
-        # A run that was stopped had begun another pass, and made few steps in it.
-        done = progress.passes - (not self.finished)
-        return progress.steps / done if done > 0 else None
-
-    @property
     def _each_step(self) -> float:
         """How many lines there are at least if they are printed in each step, or each handful."""
         progress = self.progress

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from zeusrun.metrics.progress import Progress
     from zeusrun.metrics.propose import Proposal
     from zeusrun.metrics.propose_pattern import Shape
-    from zeusrun.sidecar.events import Observed
 
 _NOTHING_SEEN = (
     "The run produced no metric that zeusrun can see. In the job file, write under 'metrics' where "
@@ -89,7 +88,7 @@ def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> i
     new = write(guess, objective=objective)
     changed, arrives = _replace(path, text, new), True
     if not tried.failed and proposal is not None and read_text(path) == new:
-        code, arrives = _rehearse(guess, path, epochs, tried)
+        code, arrives = _rehearse(guess, path, epochs)
         if code is not None:
             return code
         if not arrives:
@@ -240,11 +239,11 @@ def _check_batch(guess: Guess, path: Path, sight: TrainingSummary, progress: Pro
     return guess
 
 
-def _rehearse(guess: Guess, path: Path, epochs: int, first: Tried) -> tuple[int | None, bool]:
+def _rehearse(guess: Guess, path: Path, epochs: int) -> tuple[int | None, bool]:
     """Run a few steps with another batch size, and say whether it arrives.
 
-    ``first``: the run with the default. Returns the exit code if the user has ended it, and whether
-    nothing speaks against that it arrives.
+    Returns the exit code if the user has ended it, and whether nothing speaks against that it
+    arrives.
     """
     batch = guess.batch
     if batch is None:
@@ -261,8 +260,7 @@ def _rehearse(guess: Guess, path: Path, epochs: int, first: Tried) -> tuple[int 
         return tried.code, True
     size = TrainingSummary.of(tried.progress).batch_size
     if size == other:
-        before, now = (each.progress.observed.get(0) for each in (first, tried))
-        _compare_steps(path, other, before, now, first.steps_of_pass)
+        typer.echo(f"Batch size {size} arrives in the training.")
     elif tried.failed:
         tell(f"warning: {path}: with batch size {other}, the run failed: {tried.reason}")
     elif size is not None:
@@ -273,39 +271,6 @@ def _rehearse(guess: Guess, path: Path, epochs: int, first: Tried) -> tuple[int 
         why = tried.idle or "No loader shows it."
         typer.echo(f"Whether batch size {other} arrives cannot be seen. {why}")
     return None, True
-
-
-def _compare_steps(
-    path: Path, size: int, before: Observed | None, now: Observed | None, taken: float | None
-) -> None:
-    """Say that a batch size arrives, and whether the steps of an epoch change with it.
-
-    ``taken``: the steps that an epoch had, if its loader may have been left before its end.
-    """
-    steps = None if now is None else now.steps_per_epoch
-    usual = None if before is None else before.steps_per_epoch
-    if before is None or now is None or steps is None or usual is None:
-        typer.echo(f"Batch size {size} arrives in the training.")
-        return
-    shares = now.samples or 0, before.samples or 0  # of a step
-    if taken is not None and taken < 0.9 * usual - 1:
-        why = (
-            f"batch size {size} arrives, but an epoch ended after {taken:.0f} of the {usual} steps "
-            "of its data loader (such as limit_train_batches or max_steps). If that number does "
-            "not change with the batch size, an epoch is not the same number of samples for every "
-            "batch size: let it be a share of the data"
-        )
-    elif abs(steps * shares[0] - usual * shares[1]) > sum(shares):  # the last batches may differ
-        why = (
-            f"batch size {size} arrives, but an epoch has {steps} steps with it and {usual} before,"
-            " so an epoch is not the same number of samples for every batch size"
-        )
-    else:
-        typer.echo(
-            f"Batch size {size} arrives in the training: {steps} steps an epoch, not {usual}."
-        )
-        return
-    tell(f"warning: {path}: {why}")
 
 
 def _replace(path: Path, text: str, new: str) -> str:

@@ -13,19 +13,18 @@ from typer import Option
 
 from zeusrun.clock import read_clock
 from zeusrun.commands import options
-from zeusrun.errors import DeviceError, ExitCode, HistoryError, LaunchError, UsageError
+from zeusrun.errors import DeviceError, ExitCode, HistoryError, LaunchError
 from zeusrun.files.home import trusted_home
 from zeusrun.history.base import NEWEST
 from zeusrun.history.registry import chosen_histories, find_default, open_history, open_shared
 from zeusrun.job_name import is_job_name
 from zeusrun.jobfile.spec import load_keep, load_spec
 from zeusrun.jobfile.tariffs import load_tariffs
-from zeusrun.jobfile.validators import size_bytes
 from zeusrun.launcher.rundir.layout import RunPaths
 from zeusrun.launcher.rundir.ownership import newest_here
 from zeusrun.maintenance.doctor import Check, attempt, check_machine, check_server, check_unused
 from zeusrun.maintenance.repair import find_and_repair, find_damage, read_found_trials
-from zeusrun.maintenance.retention import Bounds, collect, read_bounds, remove
+from zeusrun.maintenance.retention import collect, remove
 from zeusrun.schedule.build import find_difference
 from zeusrun.schedule.crontab import find_neglect
 from zeusrun.schedule.store import Schedules
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
 
 def repair(
     *,
-    dry_run: options.DryRun = False,
     restore: Annotated[str | None, Option(metavar="JOB", help="Rebuild its history.")] = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -51,12 +49,10 @@ def repair(
     """
     home, store = options.open_home()
     if restore is not None:
-        if dry_run:
-            raise UsageError("--dry-run and --restore exclude each other; choose one")
         _restore(home, store, restore, as_json=as_json)
         return
-    found = find_and_repair(store, home, dry_run=dry_run)
-    sheet = repair_sheet(found, home, dry_run=dry_run)
+    found = find_and_repair(store, home)
+    sheet = repair_sheet(found, home)
     options.answer([vars(finding) for finding in found], sheet, as_json=as_json)
     problems = [finding for finding in found if finding.state == "problem"]
     for kind, error in (
@@ -86,33 +82,23 @@ def prune(
     job: options.AnyJob = None,
     *,
     last: Annotated[int | None, Option(metavar="N", min=1, help="Keep the newest N runs.")] = None,
-    days: Annotated[
-        float | None, Option(metavar="N", min=0, help="Keep runs that ended within N days.")
-    ] = None,
-    size: Annotated[
-        str | None, Option(metavar="SIZE", help="Keep the newest runs that fit into it: 20 GB.")
-    ] = None,
     dry_run: options.DryRun = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Remove the files of old runs; the history stays.
 
-    The options, or else the 'keep' section of the job file, say which runs to keep.
+    --last, or else the 'keep' section of the job file, says which runs to keep.
     """
-    try:
-        given = Bounds(last, days, None if size is None else size_bytes(size))
-    except ValueError as error:
-        raise UsageError(f"--size {error}") from None
     home, store = options.open_home(job)
     job = None if job is None else options.job_name(job)
     now = read_clock()
-    bounded = bool(given)
+    bounded = last is not None
 
     def clear(name: str) -> list[OldRun]:
         nonlocal bounded
-        bounds = given or _own_bounds(store, home, name)
-        bounded = bounded or bool(bounds)
-        old = collect(store, home, name, bounds, now)
+        count = last or _own_last(store, home, name)
+        bounded = bounded or count is not None
+        old = collect(store, home, name, count, now)
         return old if dry_run else [run for run in old if remove(run)]
 
     names = store.jobs() if job is None else [options.known_job(store, job)]
@@ -122,8 +108,8 @@ def prune(
         print_json([run.to_json() for run in found])
     elif not bounded and damage is None:
         typer.echo(
-            "nothing to remove without a limit: give --last, --days or --size, or add "
-            "'keep: {last: 30}' to the job file"
+            "nothing to remove without a limit: give --last, or add 'keep: {last: 30}' to the job "
+            "file"
         )
     elif found or damage is None:
         options.console().print(old_runs_sheet(found, dry_run=dry_run))
@@ -131,13 +117,11 @@ def prune(
         raise damage
 
 
-def _own_bounds(store: History, home: Path, job: str) -> Bounds:
-    """Return the ``keep`` limits in the job file of the last run of this machine."""
+def _own_last(store: History, home: Path, job: str) -> int | None:
+    """Return the limit in the job file of the last run of this machine."""
     last = newest_here(home, store.trials(job, NEWEST))
     job_copy = None if last is None else RunPaths(Path(last.run_dir)).job_copy
-    if job_copy is None or not job_copy.is_file():
-        return Bounds()
-    return read_bounds(load_keep(job_copy))
+    return load_keep(job_copy).last if job_copy is not None and job_copy.is_file() else None
 
 
 def doctor(*, as_json: options.AsJson = False) -> None:

@@ -143,13 +143,6 @@ class EnergyMonitor(Meter):
         with self._lock:
             return _sum([track.energy_j(since_s, until_s) for _, track in self._metered])
 
-    def device_energies_j(self, since_s: float, until_s: float) -> dict[str, float | None]:
-        """Return the joules of a window by the uuid of each device; see ``energy_between``."""
-        with self._lock:
-            return {
-                device.uuid: track.energy_j(since_s, until_s) for device, track in self._metered
-            }
-
     def host_energies_j(self, since_s: float, until_s: float) -> dict[str, float | None]:
         """See ``Meter``."""
         found: dict[str, list[float | None]] = {}

@@ -54,7 +54,6 @@ _LONGEST = 500  # characters of a tag
 _TIMEOUT_S = 10.0
 _LOGIN = "//[^/]*@"  # user name and password in a URI
 _FORBIDDEN = re.compile(r"[^\w\-. /]")
-_SQLITE = b"SQLite format 3\0"  # how a database begins: https://sqlite.org/fileformat.html
 
 
 class RunValues(NamedTuple):
@@ -191,14 +190,10 @@ def _check_store(uri: str) -> None:
     """Check in seconds what MLflow would try for minutes."""
     if uri.startswith("sqlite:///"):
         path = Path(uri.removeprefix("sqlite:///").partition("?")[0]).absolute()
-        if not os.access(path.parent, os.W_OK):
+        if path.is_dir() or not os.access(path.parent, os.W_OK):
             raise UsageError(
-                f"--uri {uri}: no file can be written in {path.parent}; create it first"
-            )
-        if path.is_dir() or (path.is_file() and not _is_database(path)):
-            raise UsageError(
-                f"--uri {uri}: {path} is not an SQLite database; name another file, which MLflow "
-                "then creates"
+                f"--uri {uri}: no database can be written at {path}; name a file in a folder that "
+                "you can write"
             )
     if not uri.startswith(("http://", "https://")):
         return
@@ -213,15 +208,6 @@ def _check_store(uri: str) -> None:
             f"the MLflow server at {masked(uri)} cannot be reached: {why}; check --uri, and that "
             "the server runs"
         ) from error
-
-
-def _is_database(path: Path) -> bool:
-    """Whether a file is an SQLite database, or empty, or cannot be read: then MLflow says why."""
-    try:
-        with path.open("rb") as file:
-            return file.read(len(_SQLITE)) in {_SQLITE, b""}
-    except OSError:
-        return True
 
 
 @contextlib.contextmanager

@@ -73,14 +73,10 @@ def open_device(uuid: str, environment: Mapping[str, str]) -> LimitableDevice:
     problems = [str(missing)]
     for name in plugin_names(_GROUP):
         try:
-            devices = create_plugin(_GROUP, name, list, environment)
-        except ZeusrunError as error:  # the plugin of another vendor may have the device
-            problems.append(str(error))
-            continue
-        try:
-            wanted = _pick(devices, uuid)
-        except Exception as error:  # noqa: BLE001 - likewise, and a plugin may raise any
-            problems.append(f"the plugin {name!r} failed: {error!r}")
+            wanted = _pick(create_plugin(_GROUP, name, list, environment), uuid)
+        except Exception as error:  # noqa: BLE001 - the plugin of another vendor may have the device
+            is_told = isinstance(error, ZeusrunError)
+            problems.append(str(error) if is_told else f"the plugin {name!r} failed: {error!r}")
             continue
         if wanted is not None:
             return wanted

@@ -24,7 +24,6 @@ from zeusrun.jobfile.values import (
     Event,
     PolicyName,
     Processes,
-    Size,
     TimeOfDay,
     goes_with,
 )
@@ -298,16 +297,6 @@ class Keep(Section):
     """Which run directories are kept; the history keeps all trials, and the best run stays."""
 
     last: int | None = Field(None, ge=1, description="Keep files of the newest N runs; null: all.")
-    days: float | None = Field(
-        None,
-        gt=0,
-        description="Keep the files of runs that ended within this many days; null: of all.",
-    )
-    size: Size | None = Field(
-        None,
-        description="Keep the files of the newest runs that fit into this size: 500 MB, 20 GB; "
-        "null: of all.",
-    )
 
 
 class Notify(Section):

@@ -32,9 +32,6 @@ _DURATION = re.compile(
     r"(?:([0-9]{1,6})\s*d\s*)?(?:([0-9]{1,6})\s*h\s*)?(?:([0-9]{1,6})\s*m\s*)?(?:([0-9]{1,6})\s*s)?"
 )
 _TIME_OF_DAY = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])")
-_UNITS = {"kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
-_UNITS |= {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
-_SIZE = re.compile(rf"([0-9]{{1,6}}(?:\.[0-9]{{1,3}})?)\s*({'|'.join(_UNITS)})")
 
 
 def duration_s(text: str) -> float:
@@ -63,14 +60,6 @@ def time_of_day(text: str) -> tuple[int, int]:
     if match is None:
         raise ValueError(f'must be a time of day such as "07:30", not {text!r}')
     return int(match[1]), int(match[2])
-
-
-def size_bytes(text: str) -> int:
-    """Return the bytes of ``500 MB`` or ``20 GiB``; a number needs a unit."""
-    match = _SIZE.fullmatch(text.strip())
-    if match is None:
-        raise ValueError(f"must be a number with {', '.join(_UNITS)}, such as 20 GB, not {text!r}")
-    return int(float(match[1]) * _UNITS[match[2]])
 
 
 def check_url(text: str) -> str:

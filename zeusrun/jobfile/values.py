@@ -13,7 +13,6 @@ from zeusrun.jobfile.validators import (
     check_env_name,
     check_name,
     duration_s,
-    size_bytes,
     time_of_day,
 )
 from zeusrun.plugins import BUILT_IN, plugin_names
@@ -108,7 +107,6 @@ PolicyName = _named("zeusrun.policies")
 SourceName = _named("zeusrun.metric_sources")
 Processes = Annotated[int | str, BeforeValidator(_check_process_count), _any_of(*_COUNTS)]
 Event = Literal["reached", "missed", "failed", "lost", "regression", "recovered"]
-Size = Annotated[str, read_by(size_bytes)]
 Duration = Annotated[str, read_by(duration_s)]
 TimeOfDay = Annotated[str, read_by(time_of_day)]
 

@@ -1,1 +1,1 @@
-"""Maintains a machine and its runs: doctor, repair, gc, status, measure."""
+"""Maintains a machine and its runs: doctor, repair, gc, status."""

@@ -307,17 +307,14 @@ def _check_token(
     if parts.scheme == "http" and not is_loopback(parts.hostname or ""):
         found = f"the token of {where} is sent to {server} without encryption"
         checks.append(Check("token", well=None, found=found, advice="let the server use https://"))
-    if not isinstance(granted, dict):  # the server refuses it, or is older
-        return checks
-    if granted.get("token") is None:
+    if isinstance(granted, dict):  # else the server refuses it, or is older
         found = f"that of {where} is not used: the server needs none"
-        return [*checks, Check("token", well=None, found=found)]
-    name = f"{granted['token']} of {where}"
-    if not granted.get("write"):
-        found, advice = f"{name} may only read", "to submit, use one made with --write"
-        return [*checks, Check("token", well=None, found=found, advice=advice)]
-    found = f"{name} is for jobs called {granted.get('jobs')}"
-    return [*checks, Check("token", well=True, found=found)]
+        if granted.get("token") is not None:
+            found = f"{granted['token']} of {where} is for jobs called {granted.get('jobs')}"
+            found += "" if granted.get("write") else ", and may only read"
+        useful = bool(granted.get("token") and granted.get("write"))
+        checks.append(Check("token", well=useful or None, found=found))
+    return checks
 
 
 def _check_waiting(name: str, spool: Spool, advice: str) -> list[Check]:

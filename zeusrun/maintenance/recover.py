@@ -17,7 +17,7 @@ from zeusrun.files.home import limits_directory
 from zeusrun.history.base import UnavailableError
 from zeusrun.history.rules import find_expired, has_expired
 from zeusrun.launcher.events import FoundLost, Noted, Warned
-from zeusrun.launcher.processes.descendants import end_group, end_run, names_of, scan_processes
+from zeusrun.launcher.processes.descendants import end_group, end_run, scan_processes
 from zeusrun.launcher.queue.tickets import find_waiting
 from zeusrun.launcher.rundir.layout import (
     RunPaths,
@@ -183,21 +183,18 @@ class Orphans:
         return f"orphan processes of {self.run} could not be killed: {_some(self.left)}; kill them"
 
 
-def end_orphans(home: Path, job: str | None = None, *, dry_run: bool = False) -> Iterator[Orphans]:
-    """End the orphan processes of all runs of a home, or of one job; ``dry_run`` only names them.
+def end_orphans(home: Path, job: str | None = None) -> Iterator[Orphans]:
+    """End the orphan processes of all runs of a home, or of one job.
 
     One scan finds the processes of all runs, however many runs there are. The lease of a run is
     held while its processes are killed, so that nobody continues the run.
     """
-    for run_dir, processes in sorted(scan_processes().of_runs.items()):
+    for run_dir in sorted(scan_processes().of_runs):
         paths = RunPaths(Path(run_dir))
         if not _is_of(paths.run_dir, home) or job not in {None, paths.run_dir.parent.name}:
             continue
         name, lock = paths.run_dir.name, RunLock(paths)
-        if dry_run:
-            if not lock.is_held() and (names := names_of(processes)):
-                yield Orphans(name, names)
-        elif lock.acquire_or_gone():
+        if lock.acquire_or_gone():
             with lock:
                 done = end_run(run_dir)
                 end_group(paths)

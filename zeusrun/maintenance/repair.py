@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -12,9 +11,8 @@ from zeusrun.errors import HistoryError
 from zeusrun.files.home import limits_directory, runs_directory
 from zeusrun.job_name import is_job_name
 from zeusrun.launcher.power.control import restore_limits
-from zeusrun.launcher.queue.tickets import find_waiting
 from zeusrun.launcher.rundir.layout import RunPaths, read_outcome, read_record, run_names
-from zeusrun.launcher.rundir.ownership import find_own, is_abandoned, run_paths
+from zeusrun.launcher.rundir.ownership import find_own, run_paths
 from zeusrun.maintenance.recover import end_orphans, recover_lost
 
 if TYPE_CHECKING:
@@ -29,8 +27,7 @@ class Finding:
     """One thing that ``repair`` checked.
 
     ``subject`` is a GPU's UUID, the trial of the processes, a trial, a path or a job, as ``kind``
-    says. ``found``: a repair without ``--dry-run`` would fix it; ``problem``: the user
-    must fix it.
+    says. ``found``: the text says what fixes it; ``problem``: the user must fix it.
     """
 
     kind: Literal["limit", "process", "trial", "file", "history"]
@@ -39,11 +36,10 @@ class Finding:
     text: str
 
 
-def find_and_repair(history: History, home: Path, *, dry_run: bool) -> list[Finding]:
-    """Repair what dead processes left in a home; with ``dry_run`` only report it."""
-    checks = (partial(_trials, dry_run=dry_run), partial(_files, dry_run=dry_run), _lacking)
-    left = (*_limits(home, dry_run=dry_run), *_processes(home, dry_run=dry_run))
-    return [*left, *_check_jobs(history, home, *checks)]
+def find_and_repair(history: History, home: Path) -> list[Finding]:
+    """Repair what dead processes left in a home."""
+    of_jobs = _check_jobs(history, home, _trials, _files, _lacking)
+    return [*_limits(home), *_processes(home), *of_jobs]
 
 
 def find_damage(history: History, home: Path) -> list[Finding]:
@@ -75,48 +71,36 @@ def read_found_trials(home: Path, job: str) -> list[Trial]:
     ]
 
 
-def _limits(home: Path, *, dry_run: bool) -> Iterator[Finding]:
-    restored, problems, held = restore_limits(home, dry_run=dry_run)
+def _limits(home: Path) -> Iterator[Finding]:
+    restored, problems, held = restore_limits(home)
     for limit in restored:
-        yield Finding("limit", limit.uuid, "found" if dry_run else "repaired", limit.text)
+        yield Finding("limit", limit.uuid, "repaired", limit.text)
     for text in problems:
         yield Finding("limit", str(limits_directory(home)), "problem", text)
     for uuid in held:
         yield Finding("limit", uuid, "fine", f"a running trial holds the power limit of {uuid}")
 
 
-def _processes(home: Path, *, dry_run: bool) -> Iterator[Finding]:
-    for orphans in end_orphans(home, dry_run=dry_run):
-        state: Literal["found", "repaired"] = "found" if dry_run else "repaired"
-        text = orphans.text if dry_run else f"ended {orphans.text}"
-        yield Finding("process", orphans.run, state, text)
+def _processes(home: Path) -> Iterator[Finding]:
+    for orphans in end_orphans(home):
+        yield Finding("process", orphans.run, "repaired", f"ended {orphans.text}")
         if orphans.problem is not None:
             yield Finding("process", orphans.run, "problem", orphans.problem)
 
 
-def _trials(history: History, home: Path, job: str, *, dry_run: bool) -> Iterator[Finding]:
-    if not dry_run:
-        for trial in recover_lost(history, job, timestamp(), home):
-            text = f"{trial.trial} is recorded as {trial.status.value}: {trial.reason}"
-            yield Finding("trial", trial.trial, "repaired", text)
-        return
-    trials = history.unfinished(job)
-    waiting = find_waiting(trials)
-    for trial in (each for each in trials if each.allocation not in waiting):
-        if is_abandoned(history, trial, find_own(home, trial)):
-            text = f"the launcher of {trial.trial} died before it recorded an outcome"
-            yield Finding("trial", trial.trial, "found", text)
+def _trials(history: History, home: Path, job: str) -> Iterator[Finding]:
+    for trial in recover_lost(history, job, timestamp(), home):
+        text = f"{trial.trial} is recorded as {trial.status.value}: {trial.reason}"
+        yield Finding("trial", trial.trial, "repaired", text)
 
 
-def _files(history: History, home: Path, job: str, *, dry_run: bool) -> Iterator[Finding]:
-    """Find files of ended runs that nothing needs any more."""
-    state: Literal["found", "repaired"] = "found" if dry_run else "repaired"
+def _files(history: History, home: Path, job: str) -> Iterator[Finding]:
+    """Remove files of ended runs that nothing needs any more."""
     for trial in (each for each in history.trials(job) if each.status.finished):
         left = [path for path in run_paths(home, trial).leftovers if path.exists()]
         for path in left if left and find_own(home, trial) else ():
-            if not dry_run:
-                path.unlink(missing_ok=True)
-            yield Finding("file", str(path), state, f"a left-over file: {path}")
+            path.unlink(missing_ok=True)
+            yield Finding("file", str(path), "repaired", f"a left-over file: {path}")
 
 
 def _lacking(history: History, home: Path, job: str) -> Iterator[Finding]:

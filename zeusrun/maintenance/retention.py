@@ -9,39 +9,24 @@ import contextlib
 import math
 import os
 import shutil
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zeusrun.choice.attempts import list_preempted
 from zeusrun.clock import unix_seconds
-from zeusrun.jobfile.validators import size_bytes
 from zeusrun.launcher.queue.tickets import find_waiting
 from zeusrun.launcher.rundir.layout import RunPaths
 from zeusrun.launcher.rundir.ownership import RunLock, find_own, run_paths
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Sequence
 
     from zeusrun.history.base import History
-    from zeusrun.jobfile.sections import Keep
     from zeusrun.trial import Trial
 
-_DAY_S = 86400.0
 _BLOCK_BYTES = 512  # of st_blocks, see stat(2)
-
-
-@dataclass(frozen=True)
-class Bounds:
-    """Which runs of a job to keep. A run beyond any bound is removed; ``None`` is no bound."""
-
-    last: int | None = None  # keep the newest so many
-    days: float | None = None  # keep those that ended within so many days
-    size_bytes: int | None = None  # keep the newest that fit into this size
-
-    def __bool__(self) -> bool:
-        return self != Bounds()
 
 
 @dataclass(frozen=True)
@@ -51,62 +36,28 @@ class OldRun:
     trial: str
     path: Path
     size_bytes: int
-    ended: float  # Unix seconds
-    why: str = ""  # the bound that it is beyond
 
     def to_json(self) -> dict[str, Any]:
         """Return what ``gc --json`` prints."""
-        run = {"trial": self.trial, "run_dir": str(self.path)}
-        return {**run, "size_bytes": self.size_bytes, "why": self.why}
+        return {"trial": self.trial, "run_dir": str(self.path), "size_bytes": self.size_bytes}
 
 
-def read_bounds(keep: Keep) -> Bounds:
-    """Return the bounds of a job file's ``keep`` section."""
-    return Bounds(keep.last, keep.days, None if keep.size is None else size_bytes(keep.size))
+def collect(history: History, home: Path, job: str, last: int | None, now: float) -> list[OldRun]:
+    """Return the run directories of a job but those of the ``last`` runs, oldest first.
 
-
-def collect(history: History, home: Path, job: str, bounds: Bounds, now: float) -> list[OldRun]:
-    """Return the run directories of a job that are beyond a bound, oldest first.
-
-    It keeps the cheapest run of each objective, preempted runs that the next submit continues,
-    runs that have not ended, and run directories that the history does not know.
+    With ``None``, all stay. It also keeps the cheapest run of each objective, preempted runs that
+    the next submit continues, runs that have not ended, and run directories that the history does
+    not know.
     """
-    if not bounds:
+    if last is None:
         return []
     trials = history.trials(job)
-    runs = _ended_runs(home, trials, now)
-    return choose_old(runs, _kept(trials), bounds, now)
-
-
-def choose_old(
-    runs: Sequence[OldRun], kept: Collection[str], bounds: Bounds, now: float
-) -> list[OldRun]:
-    """Return the runs that are beyond a bound, oldest first. Pure.
-
-    ``runs`` are all that have ended, oldest first. The newest and those in ``kept`` are never
-    removed, but count towards the bounds.
-    """
-    chosen = []
-    held_bytes, full = 0, False
-    for rank, run in enumerate(reversed(runs), 1):
-        why = None
-        if bounds.last is not None and rank > bounds.last:
-            why = f"beyond the last {bounds.last}"
-        elif bounds.days is not None and now - run.ended > bounds.days * _DAY_S:
-            why = f"older than {bounds.days:g} days"
-        elif bounds.size_bytes is not None:
-            # All runs older than one that does not fit are removed, too, even empty ones.
-            full = full or held_bytes + run.size_bytes > bounds.size_bytes
-            why = "beyond the size that is kept" if full else None
-        if why is None or run.trial in kept or rank == 1:
-            held_bytes += run.size_bytes
-        else:
-            chosen.append(replace(run, why=why))
-    return chosen[::-1]
+    kept = _kept(trials)
+    return [run for run in _ended_runs(home, trials, now)[:-last] if run.trial not in kept]
 
 
 def _kept(trials: Sequence[Trial]) -> set[str]:
-    """Return the names of the trials to keep whatever the bounds are."""
+    """Return the names of the trials to keep however old they are."""
 
     def price(trial: Trial) -> tuple[bool, float]:
         """Order by cost; trials of unknown cost come last, by time."""
@@ -134,7 +85,7 @@ def _ended_runs(home: Path, trials: Sequence[Trial], now: float) -> list[OldRun]
             continue
         # A clock that was ahead must not make a run look newer than the runs after it.
         order = (min(ended, now), trial.recurrence, trial.attempt)
-        found.append((order, OldRun(trial.trial, path, _size_bytes(path), order[0])))
+        found.append((order, OldRun(trial.trial, path, _size_bytes(path))))
     return [run for _, run in sorted(found, key=lambda each: each[0])]
 
 

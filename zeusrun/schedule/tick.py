@@ -1,32 +1,69 @@
-"""What happens every minute: start due occurrences, and report how earlier ones ended."""
+"""What happens every minute: starts due occurrences, and reports how earlier ones ended.
+
+Each occurrence runs in a process of its own, which records how it ended.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import shlex
 import signal
 import time
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from zeusrun.clock import read_clock, timestamp
-from zeusrun.errors import BusyError, ExitCode, LaunchError, ZeusrunError
-from zeusrun.files.private import write_file
+from zeusrun.errors import BusyError, ExitCode, LaunchError, UsageError, ZeusrunError, advice_on
+from zeusrun.files.lock import FileLock
+from zeusrun.files.private import open_log, write_file
 from zeusrun.launcher.processes.signals import CaughtSignals
-from zeusrun.schedule.due import PERIOD_S, find_due
-from zeusrun.schedule.occurrence import is_dead, start_occurrence, take
+from zeusrun.schedule.due import PERIOD_S, Cursor, PlannedStart, find_due, why_missed
 from zeusrun.schedule.store import UNDERWAY, Occurrence
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from zeusrun.files.lock import FileLock
     from zeusrun.launcher.processes.programs import Detached
     from zeusrun.schedule.store import Schedule, Schedules
 
+_Start: TypeAlias = "Callable[[Schedules, Schedule, float, FileLock], Detached]"
+_Plan: TypeAlias = "Callable[[Schedule, float], PlannedStart]"
+_Run: TypeAlias = "Callable[[Schedule, Callable[[], None]], int]"
 _DAY_S = 86400.0
 _POLL_S = 0.2  # the daemon handles a signal within this time
+_MAX_DEATHS = 2  # of processes that decide a start; after that, it starts without a decision
+
+
+def start_occurrence(
+    schedules: Schedules, schedule: Schedule, occurrence: float, lock: FileLock
+) -> Detached:
+    """Start a due occurrence with its output in the job's log, or raise a ``LaunchError``.
+
+    The process inherits the lock of the occurrence, which ``take`` returned.
+    """
+    from zeusrun.launcher.processes.programs import start_detached  # noqa: PLC0415 - most ticks start nothing
+
+    try:
+        with open(open_log(schedules.log(schedule.job)), "ab") as log:  # noqa: PTH123 - a descriptor
+            verb = [schedule.python, "-m", "zeusrun", "schedule", "fire"]
+            argv = [*verb, schedule.job, f"{occurrence:.3f}", str(lock.fileno())]
+            environment = environment_of(schedules, schedule)
+            return start_detached(argv, environment, log.fileno(), [lock.fileno()])
+    except ValueError as error:  # a variable that no process can have
+        raise LaunchError(f"{schedule.job} cannot be started: {error}; add it again") from error
+    except OSError as error:
+        add = f"`zeusrun schedule add {shlex.quote(schedule.job_file)}`"
+        advice = advice_on(error, f"{add} with a zeusrun that works sets it up again")
+        raise LaunchError(
+            f"{schedule.job} cannot be started: {error.filename}: {error.strerror}; {advice}"
+        ) from error
+
+
+def environment_of(schedules: Schedules, schedule: Schedule) -> dict[str, str]:
+    """Return the whole environment of the runs of a schedule."""
+    return {**schedule.environment, "ZEUSRUN_HOME": str(schedules.directory.parent)}
 
 
 def run_daemon(
@@ -94,23 +131,55 @@ def _has_ended(
 
 
 def start_due(
-    schedules: Schedules, now: float, show: Callable[[str], None]
+    schedules: Schedules, now: float, show: Callable[[str], None], start: _Start = start_occurrence
 ) -> list[tuple[Schedule, Detached]]:
-    """Start what is due, each in a process of its own; return the processes."""
-    started: list[tuple[Schedule, Detached]] = []
+    """Decide what is due at a Unix second, and start it; return the processes.
 
-    def start(schedule: Schedule, occurrence: float, lock: FileLock) -> None:
+    ``show`` gets sentences for the user: cron mails them; the next tick does not repeat them.
+    """
+    with contextlib.suppress(OSError):  # the folder is missing while nothing is scheduled
+        write_file(schedules.heartbeat, b"")
+    started: list[tuple[Schedule, Detached]] = []
+    for job in schedules.jobs():
         try:
-            started.append((schedule, start_occurrence(schedules, schedule, occurrence, lock)))
-        except LaunchError as error:  # the other jobs still run
-            with contextlib.suppress(ZeusrunError):
-                schedules.update(schedule.job, partial(_count_try, occurrence, -1))
+            started += _start_job(schedules, job, now, show, start)
+        except ZeusrunError as error:  # the other jobs still run
             for text in _once_a_day(schedules, str(error), now):
                 show(text)
-
-    for text in tick(schedules, now, start):
-        show(text)
     return started
+
+
+def _start_job(
+    schedules: Schedules, job: str, now: float, show: Callable[[str], None], start: _Start
+) -> Iterator[tuple[Schedule, Detached]]:
+    """Start the occurrence of a job that is due; the decision is on disk by then.
+
+    ``start`` gets its lock, for the process to inherit: a tick at the same time finds it taken.
+    """
+    with contextlib.ExitStack() as taken:
+        with schedules.hold(job) as found:
+            if found is None:
+                return  # it has just been removed
+            dead = partial(is_dead, schedules, job)
+            schedule, due, ended = _decide(found, now, dead)
+            given_up = found.cursor.pending
+            if given_up is not None and given_up != schedule.cursor.pending:
+                dead(given_up)  # removes the lock that no process took
+            lock = None if due is None else take(schedules, job, due)
+            if due is not None and lock is not None:
+                taken.enter_context(lock)
+                schedule = _count_try(due, 1, schedule)
+            if schedule != found:
+                schedules.write(schedule)
+        for text in _describe_endings(schedules, schedule, ended):
+            show(text)
+        if due is not None and lock is not None:
+            try:
+                yield schedule, start(schedules, schedule, due, lock)
+            except LaunchError:
+                with contextlib.suppress(ZeusrunError):
+                    schedules.update(job, partial(_count_try, due, -1))
+                raise
 
 
 def _count_try(occurrence: float, tries: int, schedule: Schedule) -> Schedule:
@@ -119,45 +188,6 @@ def _count_try(occurrence: float, tries: int, schedule: Schedule) -> Schedule:
     if cursor.pending != occurrence:
         return schedule
     return replace(schedule, cursor=replace(cursor, tries=max(0, cursor.tries + tries)))
-
-
-def tick(
-    schedules: Schedules, now: float, start: Callable[[Schedule, float, FileLock], None]
-) -> list[str]:
-    """Decide what is due at a Unix second, and start it.
-
-    ``start`` gets a schedule, its occurrence and the lock of that, for the process to inherit: a
-    tick at the same time finds it taken. The decision is on disk by then.
-
-    Returns:
-        Sentences for the user: cron mails them; the next tick does not repeat them.
-    """
-    with contextlib.suppress(OSError):  # the folder is missing while nothing is scheduled
-        write_file(schedules.heartbeat, b"")
-    messages: list[str] = []
-    for job in schedules.jobs():
-        try:
-            with contextlib.ExitStack() as taken:
-                with schedules.hold(job) as found:
-                    if found is None:
-                        continue  # it has just been removed
-                    dead = partial(is_dead, schedules, job)
-                    schedule, due, ended = _decide(found, now, dead)
-                    given_up = found.cursor.pending
-                    if given_up is not None and given_up != schedule.cursor.pending:
-                        dead(given_up)  # removes the lock that no process took
-                    lock = None if due is None else take(schedules, job, due)
-                    if due is not None and lock is not None:
-                        taken.enter_context(lock)
-                        schedule = _count_try(due, 1, schedule)
-                    if schedule != found:
-                        schedules.write(schedule)
-                if due is not None and lock is not None:
-                    start(schedule, due, lock)
-            messages += _describe_endings(schedules, schedule, ended)
-        except ZeusrunError as error:
-            messages += _once_a_day(schedules, str(error), now)
-    return messages
 
 
 def _once_a_day(schedules: Schedules, text: str, now: float) -> list[str]:
@@ -229,3 +259,133 @@ def _describe_endings(
 
 def _when(schedule: Schedule, occurrence: float) -> str:
     return f"{schedule.rules.timetable.local(occurrence):%Y-%m-%d %H:%M}"
+
+
+def fire(
+    schedules: Schedules, job: str, occurrence: float, lock: FileLock, run: _Run, *, plan: _Plan
+) -> int:
+    """Run an occurrence, in Unix seconds, unless it has begun; record and return its exit code.
+
+    If it may be deferred, ``plan`` decides its start first, at a time in Unix seconds. If that is
+    not within the next minute, store it and return: the tick starts another process then.
+
+    ``lock`` is that of the occurrence; it is held, and released at the end. ``run`` calls its
+    second argument when the job begins, and returns the exit code; a ``BusyError`` of it means that
+    the occurrence was skipped.
+    """
+    try:
+        # If this process dies before the claim, the next tick starts another one.
+        wait_s = _begins_at(schedules, job, occurrence, plan) - read_clock()
+        if wait_s >= PERIOD_S:
+            return ExitCode.BUSY
+        time.sleep(max(0.0, wait_s))
+        with CaughtSignals():  # from here on, a signal ends the run, and the end is recorded
+            schedule = _claim(schedules, job, occurrence)
+            return ExitCode.BUSY if schedule is None else _run(schedules, schedule, occurrence, run)
+    finally:
+        with contextlib.suppress(OSError):
+            lock.path.unlink(missing_ok=True)
+        lock.release()
+
+
+def _begins_at(schedules: Schedules, job: str, occurrence: float, plan: _Plan) -> float:
+    """Return when to start an occurrence; if it may be deferred, store what ``plan`` decides."""
+    schedule, now = schedules.read(job), read_clock()
+    rules, planned = schedule.rules, schedule.cursor.planned
+    if not rules.may_defer or schedule.cursor.pending != occurrence:
+        return occurrence
+    if planned is not None and planned.holds(now) and planned.start_at < now + PERIOD_S:
+        return planned.start_at
+    if schedule.cursor.tries > _MAX_DEATHS:
+        why = "the processes that were to decide its start died"
+        decided = PlannedStart(max(now, occurrence), now, why)
+    else:
+        decided = plan(schedule, now)
+
+    def store(found: Schedule) -> Schedule:
+        cursor = found.cursor
+        if cursor.pending != occurrence or found.rules != rules:
+            return found  # the schedule was changed meanwhile
+        deferred = decided.start_at >= now + PERIOD_S  # then this process has done its work
+        tries = 0 if deferred else cursor.tries
+        return replace(found, cursor=replace(cursor, planned=decided, tries=tries))
+
+    schedules.update(job, store)
+    return decided.start_at
+
+
+def _claim(schedules: Schedules, job: str, occurrence: float) -> Schedule | None:
+    """Mark an occurrence as begun; ``None`` if it must not run or has begun."""
+    at = timestamp()
+    with schedules.hold(job) as found:
+        schedule = found or schedules.read(job)
+        cursor, planned = schedule.cursor, schedule.cursor.planned
+        if schedule.paused or cursor.pending != occurrence:
+            return None
+        timetable = schedule.rules.timetable
+        start = None if planned is None else planned.describe(timetable, occurrence)
+        schedule = replace(schedule, cursor=Cursor(cursor.until))
+        # The machine may have been asleep since the tick.
+        late = why_missed(schedule.rules, replace(cursor, tries=0), read_clock())
+        if late is not None:
+            schedules.write(schedule.note(Occurrence(occurrence, "missed", at, why=late)))
+            return None
+        return schedules.write(schedule.note(Occurrence(occurrence, "waiting", at, start=start)))
+
+
+def _run(schedules: Schedules, schedule: Schedule, occurrence: float, run: _Run) -> int:
+    start = next(each.start for each in schedule.firings if each.occurrence == occurrence)
+
+    def note(**changes: object) -> None:
+        record = Occurrence(occurrence, at=timestamp(), start=start, **changes)  # type: ignore[arg-type]
+        # The run continues if the schedule was removed meanwhile, or the disk is full.
+        with contextlib.suppress(ZeusrunError):
+            schedules.update(schedule.job, lambda found: found.note(record))
+
+    try:
+        code = run(schedule, lambda: note(result="running"))
+    except ZeusrunError as error:
+        result = "skipped" if isinstance(error, BusyError) else "ended"
+        note(result=result, exit_code=int(error.exit_code), why=str(error))
+        raise
+    except BaseException as error:
+        note(result="ended", exit_code=int(ExitCode.BUG), why=f"{type(error).__name__}: {error}")
+        raise
+    note(result="ended", exit_code=code)
+    return code
+
+
+def take(schedules: Schedules, job: str, occurrence: float) -> FileLock | None:
+    """Lock an occurrence and return the lock; ``None`` if it is held, or cannot be opened."""
+    lock = _lock_of(schedules, job, occurrence)
+    with contextlib.suppress(OSError):
+        if lock.acquire():
+            return lock
+    return None
+
+
+def taken(schedules: Schedules, job: str, occurrence: float, descriptor: int) -> FileLock:
+    """Return the lock of an occurrence that this process has inherited, or ``UsageError``."""
+    lock = _lock_of(schedules, job, occurrence)
+    try:
+        lock.inherit(descriptor)
+    except (OSError, OverflowError):
+        schedules.read(job)  # raises if it was removed meanwhile
+        raise UsageError(
+            "only a tick can use `zeusrun schedule fire`; `zeusrun schedule run-now` runs a job now"
+        ) from None
+    return lock
+
+
+def is_dead(schedules: Schedules, job: str, occurrence: float) -> bool:
+    """Whether the process of an occurrence has ended; if so, remove its lock file."""
+    lock = take(schedules, job, occurrence)
+    if lock is None:
+        return False
+    with lock, contextlib.suppress(OSError):
+        lock.path.unlink(missing_ok=True)
+    return True
+
+
+def _lock_of(schedules: Schedules, job: str, occurrence: float) -> FileLock:
+    return FileLock(schedules.directory / f"{job}@{occurrence:.3f}.lock")

@@ -29,14 +29,12 @@ _TOKEN_STYLES = {"valid": "green", "expired": "yellow", "revoked": "dim"}
 _CHECK_MARKS = {True: ("✓", "green"), False: ("✗", "red"), None: ("·", "dim")}
 
 
-def repair_sheet(found: Sequence[Finding], home: Path, *, dry_run: bool) -> RenderableType:
+def repair_sheet(found: Sequence[Finding], home: Path) -> RenderableType:
     """Return the findings and repairs; problems are left out, they are printed as an error."""
     marked = [finding for finding in found if finding.state in _FINDING_MARKS]
     held = [finding for finding in found if finding.state == "fine" and finding.kind == "limit"]
     lines = [(Text.assemble(_FINDING_MARKS[each.state]), Text(each.text)) for each in marked]
     lines += [(Text(), Text(finding.text, style="dim")) for finding in held]
-    if dry_run and lines:
-        lines.append((Text(), Text("nothing was changed: this was a dry run", style="dim")))
     if not found:
         return Text(f"nothing to repair (ZEUSRUN_HOME is {home})")
     return Labelled(lines, gap=1)
@@ -47,10 +45,7 @@ def old_runs_sheet(found: Sequence[OldRun], *, dry_run: bool) -> RenderableType:
     if not found:
         return Text("nothing to remove")
     width = max(len(run.trial) for run in found)
-    lines = [
-        Text.assemble(f"  {run.trial:{width}}  {units.size(run.size_bytes):>7}  ", (run.why, "dim"))
-        for run in found
-    ]
+    lines = [Text(f"  {run.trial:{width}}  {units.size(run.size_bytes):>7}") for run in found]
     total = units.size(sum(run.size_bytes for run in found))
     files = f"the files of {units.plural(len(found), 'run')}, {total},"
     if dry_run:

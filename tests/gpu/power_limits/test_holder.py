@@ -563,22 +563,21 @@ def test_a_record_says_what_is_zeusruns_before_it_is_set(devices, holder, guard,
     assert seen == [(150.0,), (150.0, 175.0)]
 
 
-def repair(devices, directory, **options):
+def repair(devices, directory):
     present = {device.uuid: device for device in devices}
-    return repair_limits(directory, present.__getitem__, **options)
+    return repair_limits(directory, present.__getitem__)
 
 
-@pytest.mark.parametrize("dry_run", [True, False])
-def test_repair_does_not_override_a_cap_that_was_set_since(devices, tmp_path, dry_run):
+def test_repair_does_not_override_a_cap_that_was_set_since(devices, tmp_path):
     uuid = devices[0].uuid
     write_record(tmp_path, LimitRecord(uuid, 300.0, "dead-1-1", set_w=(125.0, 150.0)))
     devices[0].set_power_limit_w(120.0)
-    (restored,), problems, _ = repair(devices, tmp_path, dry_run=dry_run)
+    (restored,), problems, _ = repair(devices, tmp_path)
     assert (restored.uuid, problems) == (uuid, [])
     assert "stays at 120 W" in restored.text
     assert "somebody else or a reboot has set it" in restored.text
     assert devices[0].read().power_limit_w == 120.0
-    assert recorded_gpus(tmp_path) == ([uuid] if dry_run else [])
+    assert recorded_gpus(tmp_path) == []
 
 
 @pytest.mark.parametrize("set_w", [(125.0, 150.0), ()])  # (): its record was deleted

@@ -243,16 +243,16 @@ def is_held(uuid: str, directory: Path) -> bool:
 
 
 class Restored(NamedTuple):
-    """A GPU whose record was processed, or would be, and a sentence for the user."""
+    """A GPU whose record was processed, and a sentence for the user."""
 
     uuid: str
     text: str
 
 
 def repair_limits(
-    directory: Path, open_gpu: Callable[[str], LimitableDevice], *, dry_run: bool = False
+    directory: Path, open_gpu: Callable[[str], LimitableDevice]
 ) -> tuple[list[Restored], list[str], list[str]]:
-    """Restore every limit on record that no running zeusrun holds; ``dry_run`` changes nothing.
+    """Restore every limit on record that no running zeusrun holds.
 
     ``open_gpu`` opens a GPU by its UUID, or raises a ``DeviceError``. Records of other machines
     that share the directory stay. It returns the restored limits, a sentence for each limit that
@@ -282,12 +282,9 @@ def repair_limits(
                 )
                 continue
             with contextlib.closing(opened) as device:
-                if dry_run:
-                    stays = _why_it_stays(device, record)
-                else:
-                    stays = put_back(directory, device, record)
-            verb = "is to be restored to" if dry_run else "is restored to"
-            restored.append(Restored(uuid, stays or f"the power limit of {uuid} {verb} {before}"))
+                stays = put_back(directory, device, record)
+            text = stays or f"the power limit of {uuid} is restored to {before}"
+            restored.append(Restored(uuid, text))
         except DeviceError as error:
             problems.append(str(error))
         finally:

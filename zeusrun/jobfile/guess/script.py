@@ -141,16 +141,12 @@ class Script:
         return parse(self.text)
 
 
-_SCHEDULER = re.compile("sched|plateau", re.IGNORECASE)  # and no optimizer, scaler or environment
-
-
 def find_monitors(tree: ast.Module) -> Iterator[tuple[str, str | None]]:
-    """Yield the metrics that callbacks, trainers and schedulers get, with ``min`` or ``max``.
+    """Yield the metrics that callbacks and trainers get, with ``min`` or ``max``.
 
-    The mode that is not written is the default of Lightning, transformers and torch.
+    The mode that is not written is the default of Lightning and transformers.
     """
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    for call in calls:
+    for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
         given = {each.arg: getattr(each.value, "value", None) for each in call.keywords}
         if isinstance(name := given.get("monitor"), str):
             mode = given.get("mode", "min")
@@ -159,26 +155,6 @@ def find_monitors(tree: ast.Module) -> Iterator[tuple[str, str | None]]:
             greater = given.get("greater_is_better", not name.endswith("loss"))
             name = name if name.startswith("eval_") else f"eval_{name}"
             yield name, None if greater is None else "max" if greater else "min"
-    plateaus = [call for call in calls if dotted(call.func).endswith("ReduceLROnPlateau")]
-    if not plateaus:
-        return
-    options = {each.arg: each.value for each in plateaus[0].keywords}
-    mode = options.get("mode", plateaus[0].args[1] if len(plateaus[0].args) > 1 else None)
-    by = "min" if mode is None else getattr(mode, "value", None)
-    own = [node for node in ast.walk(tree) if getattr(node, "value", None) is plateaus[0]]
-    names = {_split_call(each)[0] for node in own for each in getattr(node, "targets", ())}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Dict):  # of configure_optimizers
-            pairs = zip(node.keys, node.values, strict=True)
-            found = [value for key, value in pairs if getattr(key, "value", None) == "monitor"]
-        else:
-            name, of = _split_call(node.func) if isinstance(node, ast.Call) else ("", "")
-            steps = name == "step" and (of in names or _SCHEDULER.search(of))
-            found = node.args[:1] if isinstance(node, ast.Call) and steps else []
-        for value in found:
-            name = getattr(value, "value", getattr(value, "id", None))
-            if isinstance(name, str):
-                yield name, by if by in ("min", "max") else None
 
 
 def read_text(*paths: Path) -> str:

@@ -50,12 +50,10 @@ def open_limits(
     return LimitHolder(devices, directory, start_guard)
 
 
-def restore_limits(
-    home: Path, *, dry_run: bool = False
-) -> tuple[list[Restored], list[str], list[str]]:
+def restore_limits(home: Path) -> tuple[list[Restored], list[str], list[str]]:
     """Restore the power limits that dead launchers have left changed; see ``repair_limits``."""
     open_gpu = functools.partial(open_device, environment=os.environ)
-    return repair_limits(limits_directory(home), open_gpu, dry_run=dry_run)
+    return repair_limits(limits_directory(home), open_gpu)
 
 
 def held_by(home: Path, uuid: str) -> str | None:

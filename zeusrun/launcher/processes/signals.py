@@ -7,7 +7,6 @@ import signal
 # A signal that comes before this is imported ends the submit: typing would take 10 ms.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from types import FrameType
 
     from typing_extensions import Self
@@ -34,15 +33,15 @@ class CaughtSignals:
     ``impatient``, a second signal has its usual effect, unless another one is entered within.
     """
 
-    def __init__(self, numbers: Sequence[int] = ENDING, *, impatient: bool = False) -> None:
+    def __init__(self, *, impatient: bool = False) -> None:
         self.received: list[int] = []  # in order of arrival
-        self._numbers, self._impatient = numbers, impatient
+        self._impatient = impatient
         self._before: dict[int, object] = {}
         self._made_patient: CaughtSignals | None = None
 
     def __enter__(self) -> Self:
         """Install the handlers; only in the main thread."""
-        for number in self._numbers:
+        for number in ENDING:
             handler = signal.getsignal(number)
             outer = getattr(handler, "__self__", None)
             if isinstance(outer, CaughtSignals):

@@ -11,14 +11,14 @@ import pytest
 
 from tests.gpu import fixtures
 from tests.gpu.simulated import SimulatedDevice
-from zeusrun.gpu.facts import read_gpu
+from zeusrun.commands.machine import read_gpu
 from zeusrun.gpu.power_limits.original_limits import LimitLock, LimitRecord, write_record
 
 build_library, plain_library = fixtures.build_library, fixtures.plain_library
 gpu_machine, clock = fixtures.gpu_machine, fixtures.clock
 PROGRAM = """
 import json, os
-from zeusrun.gpu.facts import read_gpus
+from zeusrun.commands.machine import read_gpus
 print(json.dumps(read_gpus(lambda uuid: os.environ.get("HELD_BY"))))
 """
 
