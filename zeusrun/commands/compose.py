@@ -6,7 +6,7 @@ import contextlib
 import functools
 import os
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from zeusrun.bandit.registry import create_policy
 from zeusrun.choice.problem import Machine
@@ -99,6 +99,7 @@ def compose(
             forced=forced,
             tariffs=_read_tariffs(spec, home),
             read_tariffs=functools.partial(_read_tariffs, spec, home),
+            describe_machine=functools.partial(_describe_machine, home),
             cluster=cluster,
             allocation=allocation,
             planned=planned,
@@ -115,6 +116,12 @@ def _read_tariffs(spec: JobSpec, home: Path) -> Tariffs:
     from zeusrun.jobfile.tariffs import load_tariffs  # noqa: PLC0415 - few jobs have a tariff
 
     return load_tariffs(spec, home)
+
+
+def _describe_machine(home: Path) -> dict[str, Any]:
+    from zeusrun.commands.machine import describe_machine  # noqa: PLC0415 - few have a server
+
+    return describe_machine(home)
 
 
 def _plan_machine(spec: JobSpec, history: History) -> Machine:

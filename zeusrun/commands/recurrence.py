@@ -15,7 +15,6 @@ from zeusrun.analysis.savings import find_savings
 from zeusrun.clock import read_clock
 from zeusrun.commands import options
 from zeusrun.commands.compose import compose
-from zeusrun.commands.machine import describe_machine
 from zeusrun.errors import BusyError, ExitCode, HistoryError, ZeusrunError
 from zeusrun.history.base import NEWEST, UnavailableError
 from zeusrun.jobfile.fingerprint import take_fingerprint
@@ -97,17 +96,14 @@ def run_recurrence(
                 ticket=ticket,
             ) as gpus:
                 begun()
-                submission = replace(
-                    compose(
-                        spec,
-                        request.forced,
-                        gpus,
-                        place=(home, history),
-                        signals=signals.received,
-                        emit=view.show,
-                        allocation=allocation,
-                    ),
-                    describe_machine=functools.partial(describe_machine, home),
+                submission = compose(
+                    spec,
+                    request.forced,
+                    gpus,
+                    place=(home, history),
+                    signals=signals.received,
+                    emit=view.show,
+                    allocation=allocation,
                 )
                 with contextlib.closing(submission):
                     check_not_ended(spec.name, signals.received)
