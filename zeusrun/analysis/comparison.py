@@ -9,17 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
-from zeusrun.analysis.amounts import (
-    Estimate,
-    NetAmounts,
-    Savings,
-    find_currency,
-    find_ended,
-    is_forced,
-    is_other,
-    lost_j,
-    rate_of,
-)
+from zeusrun.analysis import amounts
 from zeusrun.analysis.run_costs import RunCosts, draw_run_costs
 from zeusrun.analysis.usual import SETTING, has_cost, setting
 from zeusrun.bandit.auto.drift import weigh_shown
@@ -69,7 +59,7 @@ class Comparison:
     looks: Sequence[Mapping[int, RunCosts]]
     compared: Sequence[Compared]  # those whose batch size has a known cost now
 
-    def estimate_saved(self, counted: Iterable[Counted]) -> Estimate:
+    def estimate_saved(self, counted: Iterable[Counted]) -> amounts.Estimate:
         """Return what recurrences saved.
 
         At a look at which nothing was known of a batch size, it saved nothing.
@@ -81,7 +71,7 @@ class Comparison:
             if arm is not None and arm != default:
                 reached[arm] += worth
         if not reached:  # what was lost is known
-            return Estimate(*(0.0 - lost,) * 3)
+            return amounts.Estimate(*(0.0 - lost,) * 3)
 
         def saved(drawn: Mapping[int, RunCosts]) -> Array:
             usual_j = drawn[default].expected
@@ -104,7 +94,7 @@ class Comparison:
 
     def estimate_share(
         self, arm: int | None, against: int, lost_j: float | None = None
-    ) -> Estimate:
+    ) -> amounts.Estimate:
         """Return what a run with a batch size saves, as a share of what another one costs.
 
         ``lost_j`` is what attempts before it took; ``None``: as much as is expected. At a look at
@@ -154,21 +144,21 @@ def build_comparison(
     ]
     compared, proven = [], set[int]()
     for own in ended:
-        last, lost = own[-1], lost_j(own, proven, by_energy=by_energy)
+        last, lost = own[-1], amounts.lost_j(own, proven, by_energy=by_energy)
         arm = last.global_batch_size if last.status is TrialStatus.REACHED else None
         if arm is not None:
             known = (last.recurrence, arm) in reached and arm in looks[0]
         else:  # nobody chose the default: that it failed is no loss
             known = (
                 last.recurrence >= since
-                and any(map(is_other, own))
+                and any(map(amounts.is_other, own))
                 and all(same_learning(problem, each) and each.trial in of_today for each in own)
             )
         odd = own[0].attempt != 1 or any(
             prove(each).learning in _ODD or is_resized(each) for each in own
         )
         alike = _job(last) == _job(newest)
-        if known and alike and lost is not None and not odd and not is_forced(own):
+        if known and alike and lost is not None and not odd and not amounts.is_forced(own):
             compared.append(Compared(own, arm, lost))
         if arm is not None and last.teaches and not last.forgotten:
             proven.add(arm)
@@ -226,20 +216,20 @@ def _rates_like(newest: Trial, trials: Sequence[Trial]) -> dict[int, float | Non
     return rates
 
 
-def compare(trials: Sequence[Trial], ended: Sequence[Sequence[Trial]]) -> Savings:
+def compare(trials: Sequence[Trial], ended: Sequence[Sequence[Trial]]) -> amounts.Savings:
     """Return the savings of a job that has explored; see ``find_savings``."""
     found = build_comparison(trials, ended)
     if found is None:
         note = f"no run shows its cost yet{_because(trials)}"
-        return Savings(len(ended), explored=True, note=note)
+        return amounts.Savings(len(ended), explored=True, note=note)
     default, now, compared = found.problem.default, found.looks[0], found.compared
     if not now:
         note = _why_nothing(found)
-        return Savings(len(ended), explored=True, default=default, note=note)
+        return amounts.Savings(len(ended), explored=True, default=default, note=note)
     counted = [(each.arm, each.lost_j, 1.0) for each in compared]
     saved = {each: found.estimate_saved([each]) for each in set(counted)}  # most are alike
     in_use = _find_in_use(compared)
-    return Savings(
+    return amounts.Savings(
         ended=len(ended),
         explored=True,
         by_trial={each.last.trial: saved[own] for each, own in zip(compared, counted, strict=True)},
@@ -261,11 +251,11 @@ def compare(trials: Sequence[Trial], ended: Sequence[Sequence[Trial]]) -> Saving
     )
 
 
-def sum_energy(trials: Sequence[Trial], savings: Savings) -> NetAmounts:
+def sum_energy(trials: Sequence[Trial], savings: amounts.Savings) -> amounts.NetAmounts:
     """Return the energy, money and carbon that recurrences saved; see ``find_net_amounts``."""
-    found = build_comparison(trials, find_ended(trials), by_energy=True)
+    found = build_comparison(trials, amounts.find_ended(trials), by_energy=True)
     if found is None or not found.looks[0]:
-        return NetAmounts()
+        return amounts.NetAmounts()
     energy: list[Counted] = []
     carbon: list[Counted] = []
     money: defaultdict[str, list[Counted]] = defaultdict(list)
@@ -273,13 +263,13 @@ def sum_energy(trials: Sequence[Trial], savings: Savings) -> NetAmounts:
         if own[-1].trial not in savings.by_trial:
             continue
         energy.append((arm, lost, 1.0))
-        gram = rate_of(own, [trial.carbon_g for trial in own])
+        gram = amounts.rate_of(own, [trial.carbon_g for trial in own])
         if gram is not None:
             carbon.append((arm, lost, gram))
-        price = rate_of(own, [trial.price for trial in own])
-        if price is not None and (currency := find_currency(own)) is not None:
+        price = amounts.rate_of(own, [trial.price for trial in own])
+        if price is not None and (currency := amounts.find_currency(own)) is not None:
             money[currency].append((arm, lost, price))
-    return NetAmounts(
+    return amounts.NetAmounts(
         energy_j=found.estimate_saved(energy) if energy else None,
         energy_runs=len(energy),
         money={currency: found.estimate_saved(own) for currency, own in money.items()},
@@ -289,7 +279,7 @@ def sum_energy(trials: Sequence[Trial], savings: Savings) -> NetAmounts:
     )
 
 
-def _over_looks(looks: Sequence[Array | None]) -> Estimate:
+def _over_looks(looks: Sequence[Array | None]) -> amounts.Estimate:
     """Return the newest median, and the widest range of all looks.
 
     A look at which too little was known includes 0.
@@ -299,7 +289,7 @@ def _over_looks(looks: Sequence[Array | None]) -> Estimate:
         low, value, high = (0.0, value, 0.0) if drawn is None else np.quantile(drawn, _QUANTILES)
         lows.append(float(low))
         highs.append(float(high))
-    return Estimate(float(value), min(lows), max(highs))
+    return amounts.Estimate(float(value), min(lows), max(highs))
 
 
 def _find_in_use(compared: Sequence[Compared]) -> int | None:

@@ -29,12 +29,7 @@ from zeusrun.server.pages.document import NotFoundError, links_of
 from zeusrun.server.refusals import LOG
 from zeusrun.trial import EnergySource, TrialStatus
 from zeusrun.view.belief import Belief, unknown_belief
-from zeusrun.view.report.facts import (
-    JobReport,
-    build_belief,
-    build_facts,
-    build_power,
-)
+from zeusrun.view.report.facts import JobReport, build_belief, build_facts, build_power
 from zeusrun.view.report.headline import headline
 
 if TYPE_CHECKING:

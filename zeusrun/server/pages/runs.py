@@ -20,7 +20,6 @@ from zeusrun.view.report.headline import goal
 from zeusrun.view.report.markup import (
     Html,
     details,
-    escape,
     figure,
     join,
     moment,
@@ -211,7 +210,7 @@ def _log(running: RunningTrial) -> Html:
         "The last lines of rank 0, as its launcher has sent them. Secrets that zeusrun knows are "
         "masked."
     )
-    shown = tag("pre", *(escape(f"{line}\n") for line in lines), tabindex=0)
+    shown = tag("pre", *(f"{line}\n" for line in lines), tabindex=0)
     return section("Log", tag("p", caption, class_="note"), shown, id="log")
 
 
