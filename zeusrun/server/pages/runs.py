@@ -253,7 +253,6 @@ def _curve(trial: Trial, unit: CurveUnit, frame: Frame) -> Html:
     if not trial.curve:
         return Html()
     curve = curve_in(trial, unit)
-    label = f"Learning curve of {trial.trial}, with the target {trial.target:g}."
     columns = [
         Column("epoch" if unit == "epochs" else unit, lambda point: units.count(point.epoch)),
         Column(units.shortened(trial.metric, 40), lambda point: units.number(point.value, ".4g")),
@@ -265,7 +264,7 @@ def _curve(trial: Trial, unit: CurveUnit, frame: Frame) -> Html:
     title = f"{what.capitalize()}: {which}"
     listed = table(title, columns, rows, lambda point: str(point.epoch))
     folded = details(f"Table of the {what}", listed)
-    return figure(frame.picture("curves", label), "Dashed: the target.", folded)
+    return figure(frame.picture("curves"), "Dashed: the target.", folded)
 
 
 def _facts(trial: Trial) -> Html:

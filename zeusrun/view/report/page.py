@@ -21,7 +21,7 @@ from zeusrun.view.report.markup import Html, join, tag
 from zeusrun.view.report.sections import Frame, job_sections
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from zeusrun.analysis.recurrences import SizeFacts
     from zeusrun.view.report.canvas import Palette
@@ -52,7 +52,7 @@ def job_page(reports: Sequence[JobReport], made_at: str) -> str:
 
 def _job_part(report: JobReport, prefix: str, *, alone: bool) -> tuple[Html, list[tuple[str, str]]]:
     """Return a job's part of the page, and the id and the name of each section."""
-    parts = job_sections(report, Frame(pictures_of(report, f"{prefix}-")))
+    parts = job_sections(report, Frame(lambda name: draw_picture(report, name, f"{prefix}-")))
     sections = [
         tag("section", tag("h2" if alone else "h3", title), content, id=f"{prefix}-{name}")
         for name, title, content in parts
@@ -61,17 +61,24 @@ def _job_part(report: JobReport, prefix: str, *, alone: bool) -> tuple[Html, lis
     return join((head, *sections)), [(f"{prefix}-{name}", title) for name, title, _ in parts]
 
 
-def pictures_of(report: JobReport, prefix: str = "") -> Callable[[str, str], Html | None]:
-    """Return a function that draws the figures of a job; ``prefix`` makes their ids unique."""
+_LABELS = {
+    "cost": "The cost of each recurrence by batch size, and what was saved so far",
+    "curves": "Learning curves by batch size, with the target",
+    "noise": "The gradient noise scale in the course of runs",
+    "arms": "The costs of the runs of each batch size, and its share of the runs",
+    "power": "The power of runs over time, with limits and throttling",
+}
+"""What figures show, for people who do not see them."""
 
-    def picture(name: str, label: str) -> Html | None:
-        with canvas.drawing():
-            drawn = draw(name, report, canvas.STAND_INS)
-            return (
-                None if drawn is None else Html(canvas.inline_svg(drawn, f"{prefix}{name}", label))
-            )
 
-    return picture
+def draw_picture(report: JobReport, name: str, prefix: str = "") -> Html | None:
+    """Return a figure of a job for a page, if there is any; ``prefix`` makes its ids unique."""
+    with canvas.drawing():
+        drawn = draw(name, report, canvas.STAND_INS)
+        if drawn is None:
+            return None
+        label = f"{_LABELS[name]}: {report.facts.job}. The table below has the numbers."
+        return Html(canvas.inline_svg(drawn, f"{prefix}{name}", label))
 
 
 def build_page(title: str, links: Sequence[tuple[str, str]], content: Html, made_at: str) -> str:
