@@ -68,11 +68,11 @@ PARTS: Mapping[str, tuple[str, ...]] = {
 
 BUDGETS: Mapping[str, int] = {
     "adapt": 638,
-    "analysis": 980,
+    "analysis": 1_000,
     "backends": 698,
     "commands": 2_785,
     "elastic": 1_688,
-    "export": 309,
+    "export": 310,
     "gpu and energy": 2_293,
     "history": 1_069,
     "hooks": 1_489,
@@ -84,15 +84,15 @@ BUDGETS: Mapping[str, int] = {
     "metrics": 2_087,
     "other files": 330,
     "policies": 3_245,
-    "report": 1_320,
+    "report": 1_321,
     "schedule": 1_055,
-    "server": 3_378,
+    "server": 3_380,
     "shared histories": 1_817,
     "simulate": 640,
     "slurm": 482,
     "sync": 1_106,
     "values": 1_658,
-    "view": 2_043,
+    "view": 2_044,
     "watch": 1_000,
     "worker": 1_643,
 }
@@ -129,8 +129,8 @@ class Loaded(NamedTuple):
     lines: int
 
 
-WALK_BUDGET = Walk(files=104, stops=367, returns=263)
-LOADED_BUDGET = Loaded(modules=169, lines=19_242)
+WALK_BUDGET = Walk(files=103, stops=366, returns=263)
+LOADED_BUDGET = Loaded(modules=169, lines=19_135)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

@@ -10,6 +10,14 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import numpy as np
 
 from zeusrun.analysis import amounts
+from zeusrun.analysis.estimates import (
+    Estimate,
+    NetAmounts,
+    Savings,
+    find_ended,
+    is_forced,
+    is_other,
+)
 from zeusrun.analysis.run_costs import RunCosts, draw_run_costs
 from zeusrun.analysis.usual import SETTING, has_cost, setting
 from zeusrun.bandit.auto.drift import weigh_shown
@@ -59,7 +67,7 @@ class Comparison:
     looks: Sequence[Mapping[int, RunCosts]]
     compared: Sequence[Compared]  # those whose batch size has a known cost now
 
-    def estimate_saved(self, counted: Iterable[Counted]) -> amounts.Estimate:
+    def estimate_saved(self, counted: Iterable[Counted]) -> Estimate:
         """Return what recurrences saved.
 
         At a look at which nothing was known of a batch size, it saved nothing.
@@ -71,7 +79,7 @@ class Comparison:
             if arm is not None and arm != default:
                 reached[arm] += worth
         if not reached:  # what was lost is known
-            return amounts.Estimate(*(0.0 - lost,) * 3)
+            return Estimate(*(0.0 - lost,) * 3)
 
         def saved(drawn: Mapping[int, RunCosts]) -> Array:
             usual_j = drawn[default].expected
@@ -94,7 +102,7 @@ class Comparison:
 
     def estimate_share(
         self, arm: int | None, against: int, lost_j: float | None = None
-    ) -> amounts.Estimate:
+    ) -> Estimate:
         """Return what a run with a batch size saves, as a share of what another one costs.
 
         ``lost_j`` is what attempts before it took; ``None``: as much as is expected. At a look at
@@ -151,14 +159,14 @@ def build_comparison(
         else:  # nobody chose the default: that it failed is no loss
             known = (
                 last.recurrence >= since
-                and any(map(amounts.is_other, own))
+                and any(map(is_other, own))
                 and all(same_learning(problem, each) and each.trial in of_today for each in own)
             )
         odd = own[0].attempt != 1 or any(
             prove(each).learning in _ODD or is_resized(each) for each in own
         )
         alike = _job(last) == _job(newest)
-        if known and alike and lost is not None and not odd and not amounts.is_forced(own):
+        if known and alike and lost is not None and not odd and not is_forced(own):
             compared.append(Compared(own, arm, lost))
         if arm is not None and last.teaches and not last.forgotten:
             proven.add(arm)
@@ -216,20 +224,20 @@ def _rates_like(newest: Trial, trials: Sequence[Trial]) -> dict[int, float | Non
     return rates
 
 
-def compare(trials: Sequence[Trial], ended: Sequence[Sequence[Trial]]) -> amounts.Savings:
+def compare(trials: Sequence[Trial], ended: Sequence[Sequence[Trial]]) -> Savings:
     """Return the savings of a job that has explored; see ``find_savings``."""
     found = build_comparison(trials, ended)
     if found is None:
         note = f"no run shows its cost yet{_because(trials)}"
-        return amounts.Savings(len(ended), explored=True, note=note)
+        return Savings(len(ended), explored=True, note=note)
     default, now, compared = found.problem.default, found.looks[0], found.compared
     if not now:
         note = _why_nothing(found)
-        return amounts.Savings(len(ended), explored=True, default=default, note=note)
+        return Savings(len(ended), explored=True, default=default, note=note)
     counted = [(each.arm, each.lost_j, 1.0) for each in compared]
     saved = {each: found.estimate_saved([each]) for each in set(counted)}  # most are alike
     in_use = _find_in_use(compared)
-    return amounts.Savings(
+    return Savings(
         ended=len(ended),
         explored=True,
         by_trial={each.last.trial: saved[own] for each, own in zip(compared, counted, strict=True)},
@@ -251,11 +259,11 @@ def compare(trials: Sequence[Trial], ended: Sequence[Sequence[Trial]]) -> amount
     )
 
 
-def sum_energy(trials: Sequence[Trial], savings: amounts.Savings) -> amounts.NetAmounts:
+def sum_energy(trials: Sequence[Trial], savings: Savings) -> NetAmounts:
     """Return the energy, money and carbon that recurrences saved; see ``find_net_amounts``."""
-    found = build_comparison(trials, amounts.find_ended(trials), by_energy=True)
+    found = build_comparison(trials, find_ended(trials), by_energy=True)
     if found is None or not found.looks[0]:
-        return amounts.NetAmounts()
+        return NetAmounts()
     energy: list[Counted] = []
     carbon: list[Counted] = []
     money: defaultdict[str, list[Counted]] = defaultdict(list)
@@ -269,7 +277,7 @@ def sum_energy(trials: Sequence[Trial], savings: amounts.Savings) -> amounts.Net
         price = amounts.rate_of(own, [trial.price for trial in own])
         if price is not None and (currency := amounts.find_currency(own)) is not None:
             money[currency].append((arm, lost, price))
-    return amounts.NetAmounts(
+    return NetAmounts(
         energy_j=found.estimate_saved(energy) if energy else None,
         energy_runs=len(energy),
         money={currency: found.estimate_saved(own) for currency, own in money.items()},
@@ -279,7 +287,7 @@ def sum_energy(trials: Sequence[Trial], savings: amounts.Savings) -> amounts.Net
     )
 
 
-def _over_looks(looks: Sequence[Array | None]) -> amounts.Estimate:
+def _over_looks(looks: Sequence[Array | None]) -> Estimate:
     """Return the newest median, and the widest range of all looks.
 
     A look at which too little was known includes 0.
@@ -289,7 +297,7 @@ def _over_looks(looks: Sequence[Array | None]) -> amounts.Estimate:
         low, value, high = (0.0, value, 0.0) if drawn is None else np.quantile(drawn, _QUANTILES)
         lows.append(float(low))
         highs.append(float(high))
-    return amounts.Estimate(float(value), min(lows), max(highs))
+    return Estimate(float(value), min(lows), max(highs))
 
 
 def _find_in_use(compared: Sequence[Compared]) -> int | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from zeusrun.analysis import amounts
 from zeusrun.analysis.curves import amount_in
+from zeusrun.analysis.estimates import find_ended, group_by
 from zeusrun.analysis.usual import has_cost, proves_cost, setting
 from zeusrun.bandit.problem import OUTDONE
 from zeusrun.bandit.proof import Doubt, as_undisturbed, is_resized, prove
@@ -16,7 +17,7 @@ from zeusrun.trial import EnergySource, TrialStatus
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from zeusrun.analysis.amounts import Estimate, Savings
+    from zeusrun.analysis.estimates import Estimate, Savings
     from zeusrun.trial import Trial
 
 
@@ -53,7 +54,7 @@ def build_sizes(trials: Sequence[Trial]) -> tuple[list[SizeFacts], Counter[str]]
     ordered = sorted(trials, key=lambda each: (each.global_batch_size, each.variant or ""))
     sizes = [
         _size_facts(label, own, [each for each in own if each.trial in alike], len(trials))
-        for label, own in amounts.group_by(ordered, amounts.size_label).items()
+        for label, own in group_by(ordered, amounts.size_label).items()
     ]
     return sizes, Counter(why for t in trials if (why := _why_left_out(t, alike)) is not None)
 
@@ -134,7 +135,7 @@ class RecurrenceFacts:
 
 def build_recurrences(trials: Sequence[Trial], savings: Savings) -> list[RecurrenceFacts]:
     """Return the recurrences that have ended, oldest first."""
-    return [_facts(own, savings) for own in amounts.find_ended(trials)]
+    return [_facts(own, savings) for own in find_ended(trials)]
 
 
 def _facts(own: Sequence[Trial], savings: Savings) -> RecurrenceFacts:

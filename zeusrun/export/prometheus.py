@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from zeusrun.analysis.amounts import add_up, name_ends
+from zeusrun.analysis.amounts import add_up
+from zeusrun.analysis.estimates import name_ends
 from zeusrun.analysis.savings import find_savings
 from zeusrun.clock import unix_seconds
 from zeusrun.plain_text import storable_text

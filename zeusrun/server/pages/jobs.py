@@ -6,7 +6,8 @@ import operator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from zeusrun.analysis.amounts import NetAmounts, add_estimates, size_label, sum_known
+from zeusrun.analysis.amounts import size_label, sum_known
+from zeusrun.analysis.estimates import NetAmounts, add_estimates
 from zeusrun.history.base import NEWEST
 from zeusrun.history.sql import survey
 from zeusrun.server.pages import document
@@ -24,7 +25,7 @@ from zeusrun.view.units import UNKNOWN, plural
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from zeusrun.analysis.amounts import Estimate
+    from zeusrun.analysis.estimates import Estimate
     from zeusrun.history.sql.survey import JobHead
     from zeusrun.server.pages.reports import JobView, Visit
     from zeusrun.trial import Trial

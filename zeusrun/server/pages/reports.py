@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WrapValidator
 
-from zeusrun.analysis.amounts import NetAmounts, Savings, Total, sum_known
+from zeusrun.analysis.amounts import Total, sum_known
+from zeusrun.analysis.estimates import NetAmounts, Savings
 from zeusrun.energy.power_trace import PowerTrace
 from zeusrun.errors import HistoryError, JobFileError
 from zeusrun.history.base import HEARTBEAT_S, LEASE_S, NEWEST, UnavailableError

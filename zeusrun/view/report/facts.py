@@ -23,8 +23,8 @@ from zeusrun.view.units import plural, ranks_text, shortened
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from zeusrun.analysis.amounts import NetAmounts, Savings
     from zeusrun.analysis.curves import CurveFacts, CurveUnit, NoiseFacts
+    from zeusrun.analysis.estimates import NetAmounts, Savings
     from zeusrun.analysis.recurrences import RecurrenceFacts, SizeFacts
     from zeusrun.energy.power_trace import PowerTrace
     from zeusrun.jobfile.spec import JobSpec

@@ -15,7 +15,8 @@ from zeusrun.view.units import UNKNOWN, plural
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from zeusrun.analysis.amounts import NetAmounts, Total
+    from zeusrun.analysis.amounts import Total
+    from zeusrun.analysis.estimates import NetAmounts
     from zeusrun.analysis.recurrences import SizeFacts
     from zeusrun.trial import Trial
     from zeusrun.view.report.facts import JobFacts, JobReport
