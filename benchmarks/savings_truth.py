@@ -37,7 +37,7 @@ from zeusrun.view.simulate import saved_share
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from zeusrun.analysis.amounts import Estimate
+    from zeusrun.analysis.estimates import Estimate
     from zeusrun.bandit.problem import Observation, Problem
 
 ARMS, DEFAULT, EPOCHS, CURVES = (32, 64, 128), 64, 60, 200

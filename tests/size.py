@@ -68,13 +68,13 @@ PARTS: Mapping[str, tuple[str, ...]] = {
 
 BUDGETS: Mapping[str, int] = {
     "adapt": 650,
-    "analysis": 997,
+    "analysis": 1_000,
     "backends": 680,
     "commands": 2_679,
     "elastic": 1_613,
-    "export": 297,
+    "export": 298,
     "gpu and energy": 2_245,
-    "history": 1_074,
+    "history": 1_069,
     "hooks": 1_472,
     "hosts": 1_603,
     "jobfile": 3_138,
@@ -84,15 +84,15 @@ BUDGETS: Mapping[str, int] = {
     "metrics": 2_084,
     "other files": 330,
     "policies": 3_235,
-    "report": 1_358,
+    "report": 1_321,
     "schedule": 1_013,
-    "server": 3_428,
-    "shared histories": 1_843,
+    "server": 3_381,
+    "shared histories": 1_817,
     "simulate": 640,
     "slurm": 473,
     "sync": 1_028,
     "values": 1_646,
-    "view": 2_032,
+    "view": 2_029,
     "watch": 938,
     "worker": 1_525,
 }
@@ -129,8 +129,8 @@ class Loaded(NamedTuple):
     lines: int
 
 
-WALK_BUDGET = Walk(files=90, stops=330, returns=240)
-LOADED_BUDGET = Loaded(modules=156, lines=18_746)
+WALK_BUDGET = Walk(files=89, stops=329, returns=240)
+LOADED_BUDGET = Loaded(modules=155, lines=18_579)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

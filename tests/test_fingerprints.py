@@ -9,7 +9,7 @@ import pytest
 
 from tests.factories import CHILDREN
 from tests.runs import only_trial, wait_for
-from zeusrun.analysis.amounts import SAVED
+from zeusrun.analysis.estimates import SAVED
 
 
 @pytest.fixture

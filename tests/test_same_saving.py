@@ -16,7 +16,7 @@ pytest.importorskip("sqlalchemy")
 
 from tests.factories import DONE
 from tests.server.pages.conftest import fetch, serve
-from zeusrun.analysis.amounts import SAVED
+from zeusrun.analysis.estimates import SAVED
 from zeusrun.analysis.savings import find_net_amounts, find_savings
 from zeusrun.view.claims import claim_against, claim_cost, net_text, short_share
 

@@ -24,7 +24,7 @@ from tests.runs import (
     wait_for,
     watchdog_of,
 )
-from zeusrun.analysis.amounts import SAVED
+from zeusrun.analysis.estimates import SAVED
 from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.trial import Trial, TrialStatus
 

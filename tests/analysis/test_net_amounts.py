@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.view.report.values import KWH, run
-from zeusrun.analysis.amounts import Estimate
+from zeusrun.analysis.estimates import Estimate
 from zeusrun.analysis.savings import find_net_amounts, find_savings
 from zeusrun.trial import TrialStatus
 

@@ -11,7 +11,7 @@ from tests.bandit.runs import run as seen
 from tests.bandit.scripts import problem
 from tests.factories import build_trial
 from zeusrun.analysis import savings
-from zeusrun.analysis.amounts import Estimate, add_estimates, name_ends
+from zeusrun.analysis.estimates import Estimate, add_estimates, name_ends
 from zeusrun.analysis.run_costs import _doubt_of_one, _find_speeds, draw_log_epochs
 from zeusrun.analysis.savings import find_net_amounts, find_savings
 from zeusrun.bandit.auto.evidence import gather

@@ -175,7 +175,7 @@ def test_what_is_no_zeusrun_server_gets_no_code(zeusrun, other_server, home):
         ((), 2, "give the address of the server and a code"),
         (("http://127.0.0.1:1",), 2, "give the address of the server and a code"),
         (("ADDRESS", "x"), 2, "'ADDRESS' is not the address of a zeusrun server"),
-        (("http://me:secret@127.0.0.1:1", "x"), 2, "must not contain a user name or a password"),
+        (("http://me:secret@127.0.0.1:1", "x"), 2, "must not contain a user name, a password"),
         (("http://127.0.0.1:1", "x"), 6, "http://127.0.0.1:1 does not respond"),
         (("http://127.0.0.1:1", "--forget"), 2, "--forget takes nothing else"),
     ],

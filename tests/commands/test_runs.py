@@ -17,7 +17,7 @@ import pytest
 
 from tests.factories import DONE, PREEMPTED
 from tests.runs import only_trial, survivors, wait_for
-from zeusrun.analysis.amounts import SAVED
+from zeusrun.analysis.estimates import SAVED
 from zeusrun.history.registry import remember_choice
 from zeusrun.launcher.rundir.ownership import RunLock
 from zeusrun.trial import TrialStatus

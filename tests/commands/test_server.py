@@ -174,11 +174,17 @@ def test_a_token_is_made_used_listed_and_revoked(zeusrun, command):
 def test_wrong_arguments_of_token_are_refused(command):
     assert command("db", "create").returncode == 0
     for arguments, message in (
-        (("create", "--job", "*"), "say what the token permits: --read, or --write"),
+        (("create", "--job", "*"), "say what the token permits by one of --read, --write"),
         (("create", "--read"), "Missing option '--job'"),
         (("create", "--job", "*", "--for", "all"), "'all' is not"),
-        (("create", "--job", "*", "--for", "zeus", "--write"), "leave out --read and --write"),
-        (("create", "--job", "*", "--for", "zeus", "--read"), "leave out --read and --write"),
+        (
+            ("create", "--job", "*", "--for", "zeus", "--write"),
+            "by one of --read, --write, which changes histories, too, and --for zeus",
+        ),
+        (
+            ("create", "--job", "*", "--for", "zeus", "--read"),
+            "by one of --read, --write, which changes histories, too, and --for zeus",
+        ),
         (("create", "--read", "--job", "["), "--job '[' is not the name of a job, nor a pattern"),
         (("create", "--read", "--job", "a b"), "--job 'a b' is not the name of a job"),
         (
@@ -195,13 +201,13 @@ def test_wrong_arguments_of_token_are_refused(command):
 def test_it_does_not_listen_to_other_machines_without_tokens_and_https(command):
     done = command("serve", "--host", "0.0.0.0", "--port", "0")
     assert done.returncode == 2
-    for words in ("0.0.0.0", "zeusrun token create", "--ssl-certfile", "--insecure accepts that"):
+    for words in ("0.0.0.0", "zeusrun token create", "--ssl-certfile", "--insecure accepts less"):
         assert words in done.stderr
     assert command("db", "create").returncode == 0  # as the message says
     assert command("token", "create", "--read", "--job", "*").returncode == 0
     done = command("serve", "--host", "::", "--port", "0")
     assert done.returncode == 2
-    assert "tokens would be sent in the clear" in done.stderr
+    assert "tokens are sent in the clear" in done.stderr
     assert "zeusrun token create" not in done.stderr
 
 
@@ -387,8 +393,12 @@ def test_the_database_comes_from_the_environment_too(cli, tmp_path, monkeypatch)
 @pytest.mark.parametrize(
     ("arguments", "code", "expected"),
     [
-        (("create", "--database-url", "nonsense"), 2, "cannot be read"),
-        (("create", "--database-url", "mssql://me:s3cret@host/d"), 2, "neither sqlite:"),
+        (("create", "--database-url", "nonsense"), 2, "cannot be used"),
+        (
+            ("create", "--database-url", "mssql://me:s3cret@host/d"),
+            2,
+            "cannot be used; write sqlite:",
+        ),
         (("create", "--database-url", "postgresql://me:s3cret@127.0.0.1:1/d"), 6, "not respond"),
         (("restored", "--database-url", "sqlite:////tmp/nope.db"), 6, "cannot be opened"),
         (

@@ -68,10 +68,10 @@ def test_a_home_that_cannot_be_written_is_no_reason_not_to_read(tmp_path):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("redis://me:secret@host/0", "the address of a server begins with"),
+        ("redis://me:secret@host/0", "no installed plugin has that name"),
         ("sqlite:////srv/history.db", "run `zeusrun serve --database-url URL`"),
         ("postgresql://me:secret@host/zeusrun", "run `zeusrun serve --database-url URL`"),
-        ("https://me:secret@host", "must not contain a user name or a password"),
+        ("https://me:secret@host", "must not contain a user name, a password"),
         ("other", "no installed plugin"),
         ("127.0.0.1:8801", "begins with https:// or http://"),
     ],

@@ -41,7 +41,7 @@ def port_in_use():
 @pytest.mark.parametrize("case", ["no tokens", "no HTTPS", "port", "host", "certificate"])
 def test_a_refused_start_leaves_no_database(tmp_path, port_in_use, case):
     values, error, message = {
-        "no tokens": ({"host": "0.0.0.0"}, UsageError, "make a token"),
+        "no tokens": ({"host": "0.0.0.0"}, UsageError, "needs tokens"),
         "no HTTPS": ({"host": "::", "require_token": True}, UsageError, "in the clear"),
         "port": ({"port": port_in_use}, LaunchError, "Address already in use"),
         "host": ({"host": "192.0.2.1", "insecure": True}, LaunchError, "cannot listen on 192.0.2."),

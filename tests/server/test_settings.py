@@ -43,7 +43,7 @@ def test_a_database_that_was_mistyped_is_refused(tmp_path):
             f"folder {tmp_path}/nope/dir of the database cannot be used: No such",
         ),
         (f"{tmp_path}/file/x.db", "Not a directory"),
-        ("x.db", "relative path"),
+        ("x.db", "write sqlite:////absolute"),
     ):
         with pytest.raises(UsageError, match=message):
             find_database(tmp_path, {}, f"sqlite:///{path}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zeusrun.analysis.amounts import Estimate, NetAmounts
+from zeusrun.analysis.estimates import Estimate, NetAmounts
 from zeusrun.view import units
 from zeusrun.view.claims import cell_share, short_amount
 from zeusrun.view.report.headline import money_saved

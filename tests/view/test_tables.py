@@ -10,8 +10,8 @@ import pytest
 from rich.cells import cell_len
 
 from tests.factories import build_trial as trial
-from zeusrun.analysis.amounts import Estimate
 from zeusrun.analysis.critical import CriticalSize
+from zeusrun.analysis.estimates import Estimate
 from zeusrun.analysis.savings import find_savings
 from zeusrun.bandit.problem import ArmBelief
 from zeusrun.launcher.queue.tickets import Ticket

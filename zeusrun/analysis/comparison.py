@@ -9,16 +9,14 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
-from zeusrun.analysis.amounts import (
+from zeusrun.analysis import amounts
+from zeusrun.analysis.estimates import (
     Estimate,
     NetAmounts,
     Savings,
-    find_currency,
     find_ended,
     is_forced,
     is_other,
-    lost_j,
-    rate_of,
 )
 from zeusrun.analysis.run_costs import RunCosts, draw_run_costs
 from zeusrun.analysis.usual import SETTING, has_cost, setting
@@ -154,7 +152,7 @@ def build_comparison(
     ]
     compared, proven = [], set[int]()
     for own in ended:
-        last, lost = own[-1], lost_j(own, proven, by_energy=by_energy)
+        last, lost = own[-1], amounts.lost_j(own, proven, by_energy=by_energy)
         arm = last.global_batch_size if last.status is TrialStatus.REACHED else None
         if arm is not None:
             known = (last.recurrence, arm) in reached and arm in looks[0]
@@ -273,11 +271,11 @@ def sum_energy(trials: Sequence[Trial], savings: Savings) -> NetAmounts:
         if own[-1].trial not in savings.by_trial:
             continue
         energy.append((arm, lost, 1.0))
-        gram = rate_of(own, [trial.carbon_g for trial in own])
+        gram = amounts.rate_of(own, [trial.carbon_g for trial in own])
         if gram is not None:
             carbon.append((arm, lost, gram))
-        price = rate_of(own, [trial.price for trial in own])
-        if price is not None and (currency := find_currency(own)) is not None:
+        price = amounts.rate_of(own, [trial.price for trial in own])
+        if price is not None and (currency := amounts.find_currency(own)) is not None:
             money[currency].append((arm, lost, price))
     return NetAmounts(
         energy_j=found.estimate_saved(energy) if energy else None,

@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from zeusrun.analysis.amounts import MOST, group_by, size_label
+from zeusrun.analysis.amounts import size_label
+from zeusrun.analysis.estimates import MOST, group_by
 from zeusrun.bandit.reinterpret import by_epochs_done, find_unit, samples_per_epoch
 from zeusrun.trial import epochs_of, spread_samples
 

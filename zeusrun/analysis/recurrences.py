@@ -6,15 +6,9 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from zeusrun.analysis.amounts import (
-    find_currency,
-    find_ended,
-    group_by,
-    median_known,
-    size_label,
-    sum_attempts,
-)
+from zeusrun.analysis import amounts
 from zeusrun.analysis.curves import amount_in
+from zeusrun.analysis.estimates import find_ended, group_by
 from zeusrun.analysis.usual import has_cost, proves_cost, setting
 from zeusrun.bandit.problem import OUTDONE
 from zeusrun.bandit.proof import Doubt, as_undisturbed, is_resized, prove
@@ -23,7 +17,7 @@ from zeusrun.trial import EnergySource, TrialStatus
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from zeusrun.analysis.amounts import Estimate, Savings
+    from zeusrun.analysis.estimates import Estimate, Savings
     from zeusrun.trial import Trial
 
 
@@ -60,7 +54,7 @@ def build_sizes(trials: Sequence[Trial]) -> tuple[list[SizeFacts], Counter[str]]
     ordered = sorted(trials, key=lambda each: (each.global_batch_size, each.variant or ""))
     sizes = [
         _size_facts(label, own, [each for each in own if each.trial in alike], len(trials))
-        for label, own in group_by(ordered, size_label).items()
+        for label, own in group_by(ordered, amounts.size_label).items()
     ]
     return sizes, Counter(why for t in trials if (why := _why_left_out(t, alike)) is not None)
 
@@ -102,15 +96,15 @@ def _size_facts(label: str, own: Sequence[Trial], alike: Sequence[Trial], runs: 
         reached=sum(trial.status is TrialStatus.REACHED for trial in own),
         costs_j=costs,
         failed_j=tuple(filter(None, failed)),
-        cost_j=median_known(costs),
-        energy_j=median_known(trial.energy_j for trial in done),
+        cost_j=amounts.median_known(costs),
+        energy_j=amounts.median_known(trial.energy_j for trial in done),
         estimated=any(
             t.energy_j is not None and t.energy_source is EnergySource.ESTIMATED for t in done
         ),
-        time_s=median_known(trial.time_s for trial in done),
-        epochs=median_known(trial.epochs for trial in done),
-        samples=median_known(amount_in(trial, "samples") for trial in done),
-        power_limit_w=median_known(trial.power_limit_w for trial in done),
+        time_s=amounts.median_known(trial.time_s for trial in done),
+        epochs=amounts.median_known(trial.epochs for trial in done),
+        samples=amounts.median_known(amount_in(trial, "samples") for trial in done),
+        power_limit_w=amounts.median_known(trial.power_limit_w for trial in done),
     )
 
 
@@ -147,25 +141,25 @@ def build_recurrences(trials: Sequence[Trial], savings: Savings) -> list[Recurre
 def _facts(own: Sequence[Trial], savings: Savings) -> RecurrenceFacts:
     last = own[-1]
     saved = savings.by_trial.get(last.trial)
-    currency = find_currency(own)
+    currency = amounts.find_currency(own)
     return RecurrenceFacts(
         recurrence=last.recurrence,
         trial=last.trial,
         started_at=own[0].started_at,
-        size=size_label(last),
+        size=amounts.size_label(last),
         is_default=last.default_batch_size in {None, last.global_batch_size},
         attempts=len(own),
         status="forgotten" if last.forgotten else last.status.value,
         reached=last.status is TrialStatus.REACHED,
-        cost_j=sum_attempts(own, lambda trial: trial.cost_j),
-        energy_j=sum_attempts(own, lambda trial: trial.energy_j),
-        time_s=sum_attempts(own, lambda trial: trial.time_s),
+        cost_j=amounts.sum_attempts(own, lambda trial: trial.cost_j),
+        energy_j=amounts.sum_attempts(own, lambda trial: trial.energy_j),
+        time_s=amounts.sum_attempts(own, lambda trial: trial.time_s),
         epochs=last.epochs,
         samples=amount_in(last, "samples"),
         saved=saved,
         saved_share=savings.shown_share(last.trial),
         default_j=None if saved is None else savings.default_j,
-        price=sum_attempts(own, lambda trial: trial.price) if currency else None,
+        price=amounts.sum_attempts(own, lambda trial: trial.price) if currency else None,
         currency=currency,
-        carbon_g=sum_attempts(own, lambda trial: trial.carbon_g),
+        carbon_g=amounts.sum_attempts(own, lambda trial: trial.carbon_g),
     )

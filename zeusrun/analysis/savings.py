@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zeusrun.analysis.amounts import NetAmounts, Savings, find_ended, is_forced, is_other
+from zeusrun.analysis.estimates import NetAmounts, Savings, find_ended, is_forced, is_other
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

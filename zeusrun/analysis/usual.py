@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from zeusrun.analysis.amounts import MOST, group_by, median_known
+from zeusrun.analysis.estimates import MOST, group_by
 from zeusrun.bandit.problem import RUN_SD, RUN_SD_WEIGHT, finite_exp
 from zeusrun.bandit.proof import as_undisturbed, is_resized, prove
 from zeusrun.cost import energy_text
@@ -57,7 +57,8 @@ def _learning(trial: Trial) -> tuple[object, ...]:
 
 
 def _median(values: Iterable[float | None]) -> float | None:
-    return median_known([value for value in values if value is not None][-NEWEST_RUNS:])
+    known = [each for each in values if each is not None and math.isfinite(each)][-NEWEST_RUNS:]
+    return statistics.median(known) if known else None
 
 
 def recurrence_durations_s(trials: Sequence[Trial]) -> list[float]:

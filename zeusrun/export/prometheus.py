@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import Metric, generate_latest
 
-from zeusrun.analysis.amounts import add_up, name_ends
+from zeusrun.analysis.amounts import add_up
+from zeusrun.analysis.estimates import name_ends
 from zeusrun.analysis.savings import find_savings
 from zeusrun.clock import unix_seconds
 from zeusrun.plain_text import storable_text

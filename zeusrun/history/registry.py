@@ -123,19 +123,14 @@ def open_named(
     if name in BUILT_IN["zeusrun.histories"]:
         own: History = load_built_in("zeusrun.histories", name)(home)
         return own
-    if "://" in name:
-        if not name.startswith(("http://", "https://")) and not _DATABASE.match(name):
-            raise UsageError(
-                f"the history is {hide_password(name)!r}, but the address of a server begins with "
-                "https:// or http://"
-            )
+    if name.startswith(("http://", "https://")) or _DATABASE.match(name):
         return open_shared(home, environment, name, source=source, **options)
     history: History | None = create_plugin("zeusrun.histories", name, History, home)
     if history is None:
         raise UsageError(
-            f"the history is {name!r}, but no installed plugin has that name; name a server (its "
-            f"address begins with https:// or http://), or unset {HISTORY_VARIABLE} to use "
-            "zeusrun's own history (docs/python-api.md describes plugins)"
+            f"the history is {hide_password(name)!r}, but no installed plugin has that name; name "
+            f"a server (its address begins with https:// or http://), or unset {HISTORY_VARIABLE} "
+            "to use zeusrun's own history (docs/python-api.md describes plugins)"
         )
     return history
 

@@ -16,14 +16,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from zeusrun import __version__
 from zeusrun.bandit.auto.policy import Auto
 from zeusrun.errors import HistoryError
-from zeusrun.export.prometheus import (
-    CONTENT_TYPE,
-    Families,
-    add_last_run,
-    add_live,
-    add_running,
-    add_totals,
-)
+from zeusrun.export import prometheus
 from zeusrun.history.sql import survey
 from zeusrun.history.sql.store import SqlHistory
 from zeusrun.server import api
@@ -133,13 +126,13 @@ def build_health_router(history: SqlHistory) -> APIRouter:
 
     def show_metrics(request: Request) -> Response:
         access = access_of(request)
-        families = Families()
+        families = prometheus.Families()
         for head in survey.list_heads(engine):
             if access.covers(head.job):
                 _add_job(families, head.job, *read_totals(head.job, head.changes))
         _add_running(families, history, access)
         families.add("server_info", "The server; always 1.", 1, version=__version__)
-        return PlainTextResponse(families.text(), media_type=CONTENT_TYPE)
+        return PlainTextResponse(families.text(), media_type=prometheus.CONTENT_TYPE)
 
     router = APIRouter(include_in_schema=False)
     for path, endpoint in (
@@ -151,7 +144,9 @@ def build_health_router(history: SqlHistory) -> APIRouter:
     return router
 
 
-def _add_job(families: Families, job: str, ended: list[Part], last: Trial | None) -> None:
+def _add_job(
+    families: prometheus.Families, job: str, ended: list[Part], last: Trial | None
+) -> None:
     """Add what the runs of a job have taken, under the names of ``zeusrun export``."""
     parts = [part for part in ended if part.status != TrialStatus.PREEMPTED.value]
     runs: Counter[str] = Counter()
@@ -161,18 +156,18 @@ def _add_job(families: Families, job: str, ended: list[Part], last: Trial | None
         source: build_total(job, [each for each in parts if each.energy_source == source])
         for source in EnergySource
     }
-    add_totals(families, runs, build_total(job, parts), by_source)
+    prometheus.add_totals(families, runs, build_total(job, parts), by_source)
     if last is not None:
-        add_last_run(families, last)
+        prometheus.add_last_run(families, last)
 
 
-def _add_running(families: Families, history: SqlHistory, access: Access) -> None:
+def _add_running(families: prometheus.Families, history: SqlHistory, access: Access) -> None:
     """Add the runs that have not ended, with what their launchers sent last."""
     covered = [each for each in survey.list_running(history.engine) if access.covers(each[1])]
     for job, count in Counter(job for _, job in covered).items():
-        add_running(families, job, count)
+        prometheus.add_running(families, job, count)
     newest = [number for number, _ in covered[-_MAX_RUNNING:]]
     for running in survey.read_running(history.engine, newest):
         job, trial, left_s = running.trial.job, running.trial.trial, running.lease_left_s
-        add_live(families, read_live(running))
+        prometheus.add_live(families, read_live(running))
         families.add("run_lease_seconds", "Until it counts as LOST.", left_s, job=job, trial=trial)

@@ -146,22 +146,21 @@ def _ignore(_signal: int, _frame: object) -> None:
 
 def _check_exposed(settings: ServerSettings, *, needs_token: bool) -> None:
     """Raise ``UsageError`` if other machines could connect without tokens or in the clear."""
-    missing = []
+    needs = []
     if not needs_token:
-        missing.append(
-            "everybody who reaches it could read and change all histories: make a token with "
-            "`zeusrun db create` and `zeusrun token create --job '*' --write`, or give "
-            "--require-token"
+        needs.append(
+            "tokens: `zeusrun db create` and `zeusrun token create --job '*' --write` make the "
+            "first one, or give --require-token"
         )
     if settings.ssl_certfile is None:
-        missing.append(
-            "tokens would be sent in the clear: give --ssl-certfile and --ssl-keyfile, or listen "
-            "on 127.0.0.1 behind a proxy that has a certificate"
+        needs.append(
+            "HTTPS, or tokens are sent in the clear: give --ssl-certfile and --ssl-keyfile, or "
+            "listen on 127.0.0.1 behind a proxy that has a certificate"
         )
-    if missing:
+    if needs:
         raise UsageError(
-            f"the server would listen on {settings.host} for other machines, and "
-            f"{'; and '.join(missing)}. --insecure accepts that, as in a private network"
+            f"to listen on {settings.host} for other machines, the server needs "
+            f"{'; and '.join(needs)}. --insecure accepts less, as in a private network"
         )
 
 

@@ -10,7 +10,7 @@ from zeusrun.view import units
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from zeusrun.analysis.amounts import Estimate, NetAmounts
+    from zeusrun.analysis.estimates import Estimate, NetAmounts
 
     Amount: TypeAlias = tuple[Estimate, Callable[[float], str], str]
 

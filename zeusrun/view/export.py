@@ -11,7 +11,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from zeusrun.analysis.amounts import SAVED, name_ends
+from zeusrun.analysis.estimates import SAVED, name_ends
 from zeusrun.analysis.savings import find_savings
 from zeusrun.history.rules import is_offline
 from zeusrun.plain_text import plain_json, plain_text
@@ -20,7 +20,7 @@ from zeusrun.trial import Trial
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from zeusrun.analysis.amounts import Savings
+    from zeusrun.analysis.estimates import Savings
     from zeusrun.launcher.attempts.recurrence import SubmitResult
     from zeusrun.metrics.progress import TrainingSummary
 

@@ -8,11 +8,7 @@ from rich.console import Group
 from rich.text import Text
 
 from zeusrun.analysis.amounts import time_after_target
-from zeusrun.analysis.curves import (
-    amount_in,
-    curve_in,
-    curve_unit,
-)
+from zeusrun.analysis.curves import amount_in, curve_in, curve_unit
 from zeusrun.analysis.usual import usual_cost_j
 from zeusrun.bandit.proof import Doubt, as_undisturbed, is_resized, prove
 from zeusrun.trial import split_variant

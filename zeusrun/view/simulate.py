@@ -12,7 +12,7 @@ from rich.console import Group
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from zeusrun.analysis.amounts import Estimate, name_ends
+from zeusrun.analysis.estimates import Estimate, name_ends
 from zeusrun.view import units
 from zeusrun.view.claims import claim_share, claim_style, join_ends, short_share, signed
 from zeusrun.view.columns import column_table, tuple_columns

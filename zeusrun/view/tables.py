@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.console import Group
 from rich.text import Text
 
-from zeusrun.analysis.amounts import group_by
+from zeusrun.analysis.estimates import group_by
 from zeusrun.analysis.savings import find_savings
 from zeusrun.analysis.usual import describe_shifts
 from zeusrun.trial import EnergySource
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from zeusrun.analysis.amounts import Savings, Total
+    from zeusrun.analysis.amounts import Total
+    from zeusrun.analysis.estimates import Savings
     from zeusrun.launcher.queue.tickets import Ticket
     from zeusrun.launcher.rundir.layout import Live
     from zeusrun.trial import Trial, TrialStatus

@@ -12,23 +12,18 @@ from zeusrun.redaction import MASK, hide_password
 
 def check_url(url: str) -> SplitResult:
     """Return the parts of a server's address; raises ``UsageError`` if it is not usable."""
-    shown = hide_login(url)
     try:
         parts = urlsplit(url)
         usable = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
+        usable = usable and not ("@" in parts.netloc or parts.query or parts.fragment)
     except ValueError:  # a port that is no number, or a wrong IPv6 address
         usable = None
     if not usable:
         raise UsageError(
-            f"{shown!r} is not the address of a zeusrun server, such as https://zeus.example.org"
+            f"{hide_login(url)!r} is not the address of a zeusrun server, such as "
+            "https://zeus.example.org: it must not contain a user name, a password, '?' or '#'. A "
+            "token stands in ZEUSRUN_TOKEN or in the file 'token' of ZEUSRUN_HOME"
         )
-    if "@" in parts.netloc:
-        raise UsageError(
-            f"{shown}: the address of a server must not contain a user name or a password; "
-            "remove it, and give the token in ZEUSRUN_TOKEN or in the file 'token' of ZEUSRUN_HOME"
-        )
-    if parts.query or parts.fragment:
-        raise UsageError(f"{shown}: the address of a server must not contain '?' or '#'")
     return parts
 
 

@@ -14,15 +14,7 @@ from zeusrun import __version__
 from zeusrun.errors import HistoryError, UsageError
 from zeusrun.files.home import ADDRESS_FILE
 from zeusrun.files.private import read_file
-from zeusrun.history import rules
-from zeusrun.history.base import (
-    Changes,
-    Conflict,
-    RefusedError,
-    Shared,
-    UnavailableError,
-    UnknownTrialError,
-)
+from zeusrun.history import base, rules
 from zeusrun.history.turns import Turn
 from zeusrun.job_name import check_job_name
 from zeusrun.plugins import check_extra, how_to_add
@@ -54,7 +46,7 @@ _ADVICE = (
 )
 
 
-class HttpHistory(Shared):
+class HttpHistory(base.Shared):
     """A history on a server; safe for threads.
 
     Requests are idempotent: a trial has a uuid of its own.
@@ -103,9 +95,9 @@ class HttpHistory(Shared):
         """
         try:
             self._ask("GET", "/connect", lambda found: int(found["api"]))
-        except RefusedError as error:
+        except base.RefusedError as error:
             text = f"{self.url} is not the address of a zeusrun server that has `connect`: {error}"
-            raise RefusedError(f"{text}. The code was not used") from None
+            raise base.RefusedError(f"{text}. The code was not used") from None
         body = {"code": code, "host": host}
         return self._ask("POST", "/connect", lambda found: str(found["token"]), body)
 
@@ -122,10 +114,10 @@ class HttpHistory(Shared):
         """See ``History.find``; a uuid is found, too."""
         try:
             return self._trial("GET", _path_of(trial))
-        except UnknownTrialError:
+        except base.UnknownTrialError:
             return None
 
-    def changes(self, job: str, after: str | None, last: int | None = None) -> Changes:
+    def changes(self, job: str, after: str | None, last: int | None = None) -> base.Changes:
         """See ``Shared.changes``."""
         check_job_name(job)
         asked = {"after": after, "last": last}
@@ -283,16 +275,16 @@ def _refusal(url: str, answer: Answer, found: Any, path: str) -> Exception:  # n
     if isinstance(error, dict):
         code, message = str(error.get("code")), str(error.get("message"))[:500]
     if status in _AGAIN or (status == 500 and not code):  # also one that is just being stopped
-        refused = UnavailableError(f"the server {url} does not respond: {message}")
+        refused = base.UnavailableError(f"the server {url} does not respond: {message}")
         refused.retry_after_s = _seconds(answer.headers.get("Retry-After"))
         return refused
     if code == "conflict":
-        return Conflict(message)
+        return base.Conflict(message)
     if code == "unknown" and path.startswith("/trials/"):
-        return UnknownTrialError(message)
+        return base.UnknownTrialError(message)
     if code in {"invalid", "size"}:
         return ValueError(message)
-    kind = RefusedError if 300 <= status < 500 else HistoryError
+    kind = base.RefusedError if 300 <= status < 500 else HistoryError
     return kind(f"the server {url} refuses: {message}{_advice(answer, code)}")
 
 
@@ -318,9 +310,9 @@ def _path_of(trial: str) -> str:
     raise rules.unknown_trial(trial)
 
 
-def _read_changes(found: dict[str, Any]) -> Changes:
+def _read_changes(found: dict[str, Any]) -> base.Changes:
     trials, whole = tuple(_read_trials(found)), found["whole"] is True
-    return Changes(trials, str(found["version"]), int(found["total"]), whole)
+    return base.Changes(trials, str(found["version"]), int(found["total"]), whole)
 
 
 def _read_trials(found: dict[str, Any]) -> list[Trial]:

@@ -9,17 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from zeusrun.clock import timestamp
 from zeusrun.errors import HistoryError
-from zeusrun.history import rules
-from zeusrun.history.base import (
-    Conflict,
-    History,
-    OfflineError,
-    RefusedError,
-    Restoration,
-    Snapshot,
-    UnavailableError,
-    UnknownTrialError,
-)
+from zeusrun.history import base, rules
 from zeusrun.history.shared.copy import CopyError, LocalCopy
 from zeusrun.history.shared.spool import PATIENCE_S, Patience, Spool, add_lost, deliver, newer
 from zeusrun.history.turns import Turn
@@ -41,7 +31,7 @@ Offline = Literal["fail", "cheapest"]
 _NOT_BEGUN = "it could not be begun: the shared history did not respond"
 
 
-class SharedHistory(History):
+class SharedHistory(base.History):
     """The client of a server's history, with a local copy and a spool for offline writes.
 
     Reads ask the remote history only for what has changed. If it does not respond, they return the
@@ -79,7 +69,7 @@ class SharedHistory(History):
         self._own: dict[str, Trial] = {}  # what this process began, by id and uuid
         self._shown: set[str] = set()
         self._patience = Patience(self.tell)
-        self._unwritable: OfflineError | None = None  # since the last trial could not begin
+        self._unwritable: base.OfflineError | None = None  # since the last trial could not begin
 
     # What every history can do.
 
@@ -88,7 +78,7 @@ class SharedHistory(History):
         begun = {each.job for each in self.spool.trials().values()}
         try:
             names = self._patience.read(self.remote.jobs)
-        except UnavailableError as error:
+        except base.UnavailableError as error:
             begun.update(self._copy.jobs())
             if not begun:
                 raise
@@ -101,7 +91,7 @@ class SharedHistory(History):
         check_job_name(job)
         try:
             found = self._patience.read(lambda: self._copied(job, last))
-        except UnavailableError as error:
+        except base.UnavailableError as error:
             found = self._offline(job, last, error)
         return self.spool.merge(job, found.trials, last)
 
@@ -112,7 +102,7 @@ class SharedHistory(History):
         new = sum(each.kind == "begin" and each.trial.job == job for each in waiting)
         try:
             total = self._patience.read(lambda: self.remote.count(job))
-        except UnavailableError as error:
+        except base.UnavailableError as error:
             self._offline(job, 0, error)
             total = state.total if (state := self._copy.state(job)) is not None else 0
         return total + new
@@ -122,7 +112,7 @@ class SharedHistory(History):
         check_job_name(job)
         try:
             known: Sequence[Trial] = self._patience.read(lambda: self.remote.unfinished(job))
-        except UnavailableError as error:
+        except base.UnavailableError as error:
             known = self._offline(job, None, error).trials
         trials = self.spool.merge(job, known)
         return [trial for trial in trials if not trial.status.finished]
@@ -135,7 +125,7 @@ class SharedHistory(History):
             if job is not None and self._key(trial) == trial:  # delivered since it was copied
                 self._patience.read(lambda: self._copied(job, 0))
             found = self._patience.read(lambda: self.remote.find(self._key(trial)))
-        except UnavailableError as error:
+        except base.UnavailableError as error:
             found = self._copy.find(trial)
             either = found or waiting
             if either is None:
@@ -143,7 +133,7 @@ class SharedHistory(History):
             self._tell_offline(error, either.job)
         return newer(found, waiting)
 
-    def snapshot(self, job: str, last: int | None = None) -> Snapshot:
+    def snapshot(self, job: str, last: int | None = None) -> base.Snapshot:
         """See ``History.snapshot``. Waiting results are delivered first.
 
         If ``offline`` is ``cheapest`` and the history does not respond for ``wait_s``, or no trial
@@ -151,7 +141,7 @@ class SharedHistory(History):
         """
         check_job_name(job)
 
-        def read() -> Snapshot:
+        def read() -> base.Snapshot:
             self.deliver()
             return self._copied(job, last)
 
@@ -159,12 +149,12 @@ class SharedHistory(History):
             if self._unwritable is not None:  # although it can perhaps be read
                 raise self._unwritable
             return self._call_long(read)
-        except OfflineError as error:
+        except base.OfflineError as error:
             self.tell(f"{error}; zeusrun chooses by its local copy")
             trials: Sequence[Trial] = ()
-            with contextlib.suppress(UnavailableError):
+            with contextlib.suppress(base.UnavailableError):
                 trials = self._offline(job, last, error).trials
-            return Snapshot(tuple(self.spool.merge(job, trials, last)), "", offline=True)
+            return base.Snapshot(tuple(self.spool.merge(job, trials, last)), "", offline=True)
 
     def ask_turn(self, job: str, number: int = 0) -> Turn:
         """See ``History.ask_turn``; one that renews is tried once. Offline there is no queue."""
@@ -173,7 +163,7 @@ class SharedHistory(History):
         if self._unwritable is None:
             try:
                 return self._call_long(lambda: self.remote.ask_turn(job))
-            except OfflineError as error:
+            except base.OfflineError as error:
                 self._unwritable = error
         return Turn(0)
 
@@ -186,10 +176,10 @@ class SharedHistory(History):
         """Call until the history is there, for ``wait_s``; raises as ``begin`` does."""
         try:
             return self._patience.keep_calling(call, self._wait_s, self._pause)
-        except UnavailableError as error:
+        except base.UnavailableError as error:
             if self._mode != "cheapest":
                 raise self._given_up(error) from None
-            raise OfflineError(str(error)) from error
+            raise base.OfflineError(str(error)) from error
 
     def begin(self, trial: Trial, *, after: str, turn: int = 0) -> Trial:
         """See ``History.begin``. A trial with the id of an offline one is only stored here.
@@ -209,13 +199,13 @@ class SharedHistory(History):
 
         try:
             begun = self._call_long(send)
-        except (Conflict, ValueError):
+        except (base.Conflict, ValueError):
             raise
         except BaseException as error:
             # A first request may have been stored, and its answer lost.
-            if len(sent) > 1 or not isinstance(error, RefusedError):
+            if len(sent) > 1 or not isinstance(error, base.RefusedError):
                 self._withdraw(trial)
-            self._unwritable = error if isinstance(error, OfflineError) else None
+            self._unwritable = error if isinstance(error, base.OfflineError) else None
             raise
         self._unwritable = None
         return self._remember(begun)
@@ -232,7 +222,7 @@ class SharedHistory(History):
             )
         except HistoryError as error:
             known = self._own.get(trial)
-            if known is None and not isinstance(error, UnknownTrialError):
+            if known is None and not isinstance(error, base.UnknownTrialError):
                 known = self._copy.find(trial)
             if known is None:
                 raise
@@ -248,7 +238,7 @@ class SharedHistory(History):
         """See ``History.renew``. It is tried once; if that succeeds, what waits is delivered."""
         try:
             is_cancelled = self.remote.renew(self._key(trial), live)
-        except UnknownTrialError:  # it began offline
+        except base.UnknownTrialError:  # it began offline
             self.deliver()
             is_cancelled = self.remote.renew(self._key(trial), live)
         self._patience.renew()
@@ -292,7 +282,7 @@ class SharedHistory(History):
         """See ``History.deliver``."""
         deliver(self.spool, self.remote, self.tell)
 
-    def restore(self, job: str, found: Sequence[Trial]) -> Restoration:
+    def restore(self, job: str, found: Sequence[Trial]) -> base.Restoration:
         """See ``History.restore``.
 
         Trials of an earlier history of this machine stay away: their numbers may be others' by now.
@@ -306,7 +296,7 @@ class SharedHistory(History):
         except ValueError as error:
             raise HistoryError(f"{self.name} refuses a run of {job}: {error}") from error
         names = tuple(trial.trial for trial in lost)
-        return Restoration(None, None, self.remote.count(job), names, (), None, (), ())
+        return base.Restoration(None, None, self.remote.count(job), names, (), None, (), ())
 
     def tell(self, text: str) -> None:
         """See ``History.tell``."""
@@ -352,7 +342,7 @@ class SharedHistory(History):
             known = self._copy.find(trial)
         return trial if known is None else known.uuid
 
-    def _copied(self, job: str, last: int | None) -> Snapshot:
+    def _copied(self, job: str, last: int | None) -> base.Snapshot:
         """Return the newest trials, by the copy if that can be used."""
         try:
             return self._copy.update(
@@ -362,25 +352,25 @@ class SharedHistory(History):
             self.tell(f"{error}; the history is read without its local copy")
             return self.remote.snapshot(job, last)
 
-    def _offline(self, job: str, last: int | None, error: UnavailableError) -> Snapshot:
+    def _offline(self, job: str, last: int | None, error: base.UnavailableError) -> base.Snapshot:
         """Return what is known here; raises the error if that is nothing."""
         known = self._copy.snapshot(job, last)
         if known is None and not self.spool.merge(job, ()):
             raise error
         self._tell_offline(error, job)
-        return known or Snapshot((), "", offline=True)
+        return known or base.Snapshot((), "", offline=True)
 
     def _waiting_trial(self, name: str) -> Trial | None:
         found, key = self.spool.trials(), self._key(name)
         return next((each for each in found.values() if key in {each.trial, each.uuid}), None)
 
-    def _given_up(self, error: UnavailableError) -> UnavailableError:
-        return UnavailableError(
+    def _given_up(self, error: base.UnavailableError) -> base.UnavailableError:
+        return base.UnavailableError(
             f"{error}; zeusrun has tried for {self._wait_s:g} s (history.wait_s). Submit again "
             "later, or set history.offline to cheapest, which runs the cheapest known batch size"
         )
 
-    def _tell_offline(self, error: UnavailableError, *jobs: str) -> None:
+    def _tell_offline(self, error: base.UnavailableError, *jobs: str) -> None:
         """Tell a user who only reads how old the oldest copy of these jobs is: once."""
         if self._only_reads:
             self._only_reads = False

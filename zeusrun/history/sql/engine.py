@@ -87,34 +87,18 @@ def parse_url(text: str) -> URL:
     """
     try:
         url = make_url(text.strip())
-    except (exc.ArgumentError, ValueError):
+        name, driver = url.database or "", _DRIVERS[url.get_backend_name()]
+        is_part = driver != "sqlite" and "@" in f"{url.host}{name}"  # of a password
+        usable = name and not is_part and (driver != "sqlite" or Path(name).is_absolute())
+    except (exc.ArgumentError, ValueError, KeyError):
+        usable = False
+    if not usable:
         raise UsageError(
-            "the URL of the database cannot be read; write sqlite:////absolute/path.db or "
+            "the URL of the database cannot be used; write sqlite:////absolute/path.db or "
             "postgresql://user:password@host/name, and encode special characters of the password, "
-            "such as %2F for /"
-        ) from None
-    backend = url.get_backend_name()
-    if backend not in _DRIVERS:
-        raise UsageError(
-            "the URL of the database begins with neither sqlite: nor postgresql:; zeusrun keeps a "
-            "history in no other database"
+            "such as %2F for /, %3F for ? and %40 for @"
         )
-    url = url.set(drivername=_DRIVERS[backend])
-    if backend == "sqlite":
-        if not Path(url.database or "").is_absolute():
-            raise UsageError(
-                "the URL of the database names no file, or a relative path, which is another file "
-                "in each directory; write sqlite:////absolute/path.db"
-            )
-        return url
-    if not url.database:
-        raise UsageError("the URL of the database has no name of a database after the host")
-    if "@" in f"{url.host}{url.database}":
-        raise UsageError(
-            "the password in the URL of the database contains a special character: encode it, such "
-            "as %2F for /, %3F for ? and %40 for @"
-        )
-    return url
+    return url.set(drivername=driver)
 
 
 def open_engine(url: URL) -> Engine:

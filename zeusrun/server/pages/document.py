@@ -166,25 +166,22 @@ def can_draw() -> bool:
     return importlib.util.find_spec("matplotlib") is not None
 
 
-def pictures_of(
-    shown: JobReport, kept: dict[str, Html | None]
-) -> Callable[[str, str], Html | None]:
+def pictures_of(shown: JobReport, kept: dict[str, Html | None]) -> Callable[[str], Html | None]:
     """Return a function that draws the figures of a report; see ``Frame.picture``.
 
     ``kept`` has the figures that were drawn before. A figure that cannot be drawn is ``None``.
     """
-    draw = report_page.pictures_of(shown)
 
-    def picture(name: str, label: str) -> Html | None:
+    def picture(name: str) -> Html | None:
         if name not in kept:
             try:
-                kept[name] = draw(name, label)
+                kept[name] = report_page.draw_picture(shown, name)
             except (ImportError, ValueError, ArithmeticError) as error:
                 LOG.warning("a figure cannot be drawn: %s", error)
                 kept[name] = None
         return kept[name]
 
-    return picture if can_draw() else lambda _name, _label: None
+    return picture if can_draw() else lambda _name: None
 
 
 def message_page(links: Links, title: str, text: str) -> Page:

@@ -6,7 +6,8 @@ import operator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from zeusrun.analysis.amounts import NetAmounts, add_estimates, size_label, sum_known
+from zeusrun.analysis.amounts import size_label, sum_known
+from zeusrun.analysis.estimates import NetAmounts, add_estimates
 from zeusrun.history.base import NEWEST
 from zeusrun.history.sql import survey
 from zeusrun.server.pages import document
@@ -16,15 +17,7 @@ from zeusrun.server.pages.runs import running_table, runs_list, status_text
 from zeusrun.view import units
 from zeusrun.view.claims import cell_share, is_good, net_text
 from zeusrun.view.columns import Column
-from zeusrun.view.report.headline import (
-    all_runs,
-    carbon_saved,
-    energy_saved,
-    folding,
-    job_head,
-    money_saved,
-    unbroken,
-)
+from zeusrun.view.report import headline
 from zeusrun.view.report.markup import Html, coloured, join, moment, pairs, section, table, tag
 from zeusrun.view.report.sections import Frame, job_sections
 from zeusrun.view.units import UNKNOWN, plural
@@ -32,7 +25,7 @@ from zeusrun.view.units import UNKNOWN, plural
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from zeusrun.analysis.amounts import Estimate
+    from zeusrun.analysis.estimates import Estimate
     from zeusrun.history.sql.survey import JobHead
     from zeusrun.server.pages.reports import JobView, Visit
     from zeusrun.trial import Trial
@@ -113,7 +106,7 @@ def overview_page(visit: Visit) -> document.Page:
 
 def _all_runs(digests: Mapping[str, Digest]) -> list[tuple[str, str]]:
     parts = [part for digest in digests.values() for part in digest.parts]
-    return all_runs(build_total("all jobs", parts)) if digests else []
+    return headline.all_runs(build_total("all jobs", parts)) if digests else []
 
 
 def _headline(
@@ -141,7 +134,7 @@ def _headline(
                 "No run has been sent here yet, or none that you may see. Set history in a job "
                 "file to the address of this server, or ZEUSRUN_HISTORY, and submit it."
             )
-    saved = coloured(units.capitalized(unbroken(text)), good)
+    saved = coloured(units.capitalized(headline.unbroken(text)), good)
     return tag("h1", saved, class_="headline", data_unknown=unknown), tag("p", lead, class_="lead")
 
 
@@ -187,9 +180,9 @@ def _columns(
         Column("batch size", of_run(size_label)),
         Column("runs", runs),
         Column("energy", of_job(lambda each: units.electricity(_energy_j(each)))),
-        Column("energy saved", of_job(lambda each: energy_saved(each.net))),
-        Column("money saved", of_job(lambda each: money_saved(each.net))),
-        Column("CO2e saved", of_job(lambda each: carbon_saved(each.net))),
+        Column("energy saved", of_job(lambda each: headline.energy_saved(each.net))),
+        Column("money saved", of_job(lambda each: headline.money_saved(each.net))),
+        Column("CO2e saved", of_job(lambda each: headline.carbon_saved(each.net))),
     ]
 
 
@@ -198,7 +191,7 @@ _WAIT = tag("span", "…", data_unknown="yes", title="being computed")
 
 def _share(digest: Digest) -> str:
     share = digest.savings.share
-    return UNKNOWN if share is None else coloured(folding(cell_share(share)), digest.good)
+    return UNKNOWN if share is None else coloured(headline.folding(cell_share(share)), digest.good)
 
 
 def _energy_j(digest: Digest) -> float | None:
@@ -218,7 +211,7 @@ def job_page(visit: Visit, job: str) -> document.Page:
     else:
         facts, first = view.report.facts, survey.read_first(visit.engine, job)
         facts = facts if first is None else replace(facts, first_at=first.started_at)
-        head = join((job_head(facts, "top", alone=True, moment=moment), _job_notes(view)))
+        head = join((headline.job_head(facts, "top", alone=True, moment=moment), _job_notes(view)))
         picture = document.pictures_of(view.report, view.pictures)
         unit, frame = facts.unit, Frame(picture, visit.links.link_run, moment=moment)
         parts += job_sections(view.report, frame)

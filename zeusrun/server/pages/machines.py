@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zeusrun.analysis.amounts import group_by
+from zeusrun.analysis.estimates import group_by
 from zeusrun.history.rules import job_of
 from zeusrun.server.pages.document import Page
 from zeusrun.server.pages.runs import running_table

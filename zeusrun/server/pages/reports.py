@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WrapValidator
 
-from zeusrun.analysis.amounts import NetAmounts, Savings, Total, sum_known
+from zeusrun.analysis.amounts import Total, sum_known
+from zeusrun.analysis.estimates import NetAmounts, Savings
 from zeusrun.energy.power_trace import PowerTrace
 from zeusrun.errors import HistoryError, JobFileError
 from zeusrun.history.base import HEARTBEAT_S, LEASE_S, NEWEST, UnavailableError
@@ -29,12 +30,7 @@ from zeusrun.server.pages.document import NotFoundError, links_of
 from zeusrun.server.refusals import LOG
 from zeusrun.trial import EnergySource, TrialStatus
 from zeusrun.view.belief import Belief, unknown_belief
-from zeusrun.view.report.facts import (
-    JobReport,
-    build_belief,
-    build_facts,
-    build_power,
-)
+from zeusrun.view.report.facts import JobReport, build_belief, build_facts, build_power
 from zeusrun.view.report.headline import headline
 
 if TYPE_CHECKING:

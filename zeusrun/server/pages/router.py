@@ -22,17 +22,7 @@ from zeusrun.history.rules import job_of
 from zeusrun.redaction import hide_password
 from zeusrun.server import api
 from zeusrun.server.auth import COOKIE, access_of, check_origin, is_local
-from zeusrun.server.pages.document import (
-    HEADERS,
-    STATIC,
-    Links,
-    NotFoundError,
-    Page,
-    build_document,
-    links_of,
-    message_page,
-    static_text,
-)
+from zeusrun.server.pages import document
 from zeusrun.server.pages.jobs import job_page, overview_page
 from zeusrun.server.pages.machines import machines_page
 from zeusrun.server.pages.reports import UNREADABLE, Reports, Visit
@@ -84,7 +74,7 @@ def build_router(store: SqlHistory, *, demo: bool = False) -> APIRouter:
     return router
 
 
-def _as_document(build: Callable[..., Page], *, demo: bool) -> Callable[[Visit], Response]:
+def _as_document(build: Callable[..., document.Page], *, demo: bool) -> Callable[[Visit], Response]:
     """Return what sends a page, or a page that says why there is none."""
 
     def answer(visit: Visit) -> Response:
@@ -93,24 +83,27 @@ def _as_document(build: Callable[..., Page], *, demo: bool) -> Callable[[Visit],
         try:
             version = visit.version(job)  # first, so that the page is not older
             page = build(visit, **asked)
-        except NotFoundError as error:
+        except document.NotFoundError as error:
             status, version = 404, None
-            page = message_page(visit.links, "Not found", str(error))
+            page = document.message_page(visit.links, "Not found", str(error))
         except UNREADABLE as error:
             LOG.warning("a page cannot be shown: %s", error)
             text = "The history cannot be read now; the server's log says why."
             if isinstance(error, UnavailableError):
                 text = "The database does not respond."
             status, version, text = 503, None, f"{text} This page comes back by itself."
-            page = message_page(visit.links, "Not available", text)
+            page = document.message_page(visit.links, "Not available", text)
         owner = _DEMO if demo else account(request)
-        document = build_document(page, visit.links, owner, job=job, version=version)
-        headers = {**HEADERS, "ETag": f'"{hashlib.sha256(document.encode()).hexdigest()[:24]}"'}
+        whole = document.build_document(page, visit.links, owner, job=job, version=version)
+        headers = {
+            **document.HEADERS,
+            "ETag": f'"{hashlib.sha256(whole.encode()).hexdigest()[:24]}"',
+        }
         if status == 503:
             headers |= {"Retry-After": "5", "Refresh": "5"}
         if status == 200 and request.headers.get("If-None-Match") == headers["ETag"]:
             return Response(status_code=304, headers=headers)
-        return HTMLResponse(document, status, headers)
+        return HTMLResponse(whole, status, headers)
 
     return answer
 
@@ -121,7 +114,7 @@ def _send_version(visit: Visit) -> Response:
     if job is not None:
         try:
             visit.check_job(job)
-        except NotFoundError as error:
+        except document.NotFoundError as error:
             return _send_text(str(error), 404)
     return _send_text(visit.version(job))
 
@@ -136,10 +129,10 @@ def _cancel(visit: Visit) -> Response:
 async def _send_static(request: Request) -> Response:
     """Send the style sheet or the script."""
     name = request.path_params["name"]
-    if name not in STATIC:
+    if name not in document.STATIC:
         return _send_text("There is no such file.", 404)
     headers = {"X-Content-Type-Options": "nosniff", "Cache-Control": _FOREVER}
-    return Response(static_text(name), media_type=STATIC[name], headers=headers)
+    return Response(document.static_text(name), media_type=document.STATIC[name], headers=headers)
 
 
 def _send_text(text: str, status: int = 200) -> Response:
@@ -203,7 +196,7 @@ def account(request: Request) -> Html | None:
     if not access.by_cookie:
         return None
     button = tag("button", "Sign out", type="submit", title=f"Token {access.token}")
-    return tag("form", button, method="post", action=links_of(request).to("logout"))
+    return tag("form", button, method="post", action=document.links_of(request).to("logout"))
 
 
 def _how(request: Request, settings: ServerSettings) -> Html:
@@ -253,8 +246,8 @@ def _form(place: str, how: Html, problem: str = "") -> Html:
 
 
 def _respond(content: Html, *, status: int = 200) -> Response:
-    document = build_document(Page("Sign in", content), Links())
-    return HTMLResponse(document, status, {**HEADERS, **_NO_STORE})
+    whole = document.build_document(document.Page("Sign in", content), document.Links())
+    return HTMLResponse(whole, status, {**document.HEADERS, **_NO_STORE})
 
 
 def _inside(place: str, prefix: str) -> str:

@@ -21,7 +21,6 @@ from zeusrun.view.report.headline import goal
 from zeusrun.view.report.markup import (
     Html,
     details,
-    escape,
     figure,
     join,
     moment,
@@ -212,7 +211,7 @@ def _log(running: RunningTrial) -> Html:
         "The last lines of rank 0, as its launcher has sent them. Secrets that zeusrun knows are "
         "masked."
     )
-    shown = tag("pre", *(escape(f"{line}\n") for line in lines), tabindex=0)
+    shown = tag("pre", *(f"{line}\n" for line in lines), tabindex=0)
     return section("Log", tag("p", caption, class_="note"), shown, id="log")
 
 
@@ -255,7 +254,6 @@ def _curve(trial: Trial, unit: CurveUnit, frame: Frame) -> Html:
     if not trial.curve:
         return Html()
     curve = curve_in(trial, unit)
-    label = f"Learning curve of {trial.trial}, with the target {trial.target:g}."
     columns = [
         Column("epoch" if unit == "epochs" else unit, lambda point: units.count(point.epoch)),
         Column(units.shortened(trial.metric, 40), lambda point: units.number(point.value, ".4g")),
@@ -267,7 +265,7 @@ def _curve(trial: Trial, unit: CurveUnit, frame: Frame) -> Html:
     title = f"{what.capitalize()}: {which}"
     listed = table(title, columns, rows, lambda point: str(point.epoch))
     folded = details(f"Table of the {what}", listed)
-    return figure(frame.picture("curves", label), "Dashed: the target.", folded)
+    return figure(frame.picture("curves"), "Dashed: the target.", folded)
 
 
 def _facts(trial: Trial) -> Html:

@@ -5,14 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from zeusrun.analysis import curves
 from zeusrun.analysis.amounts import Total, add_up, size_label, sum_known, time_after_target
-from zeusrun.analysis.curves import (
-    build_curves,
-    build_noise,
-    curve_unit,
-    left_out_text,
-    newest_curves,
-)
 from zeusrun.analysis.recurrences import build_recurrences, build_sizes
 from zeusrun.analysis.savings import find_net_amounts, find_savings
 from zeusrun.analysis.usual import describe_shifts, has_cost
@@ -29,8 +23,8 @@ from zeusrun.view.units import plural, ranks_text, shortened
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from zeusrun.analysis.amounts import NetAmounts, Savings
     from zeusrun.analysis.curves import CurveFacts, CurveUnit, NoiseFacts
+    from zeusrun.analysis.estimates import NetAmounts, Savings
     from zeusrun.analysis.recurrences import RecurrenceFacts, SizeFacts
     from zeusrun.energy.power_trace import PowerTrace
     from zeusrun.jobfile.spec import JobSpec
@@ -134,7 +128,7 @@ def build_facts(job: str, trials: Sequence[Trial], unit: CurveUnit | None = None
     trials = [trial for trial in trials if trial.status.finished]
     newest = trials[-1]
     sizes, left_out = build_sizes(trials)
-    drawn, unit = newest_curves(trials, _CURVES), unit or curve_unit(trials)
+    drawn, unit = curves.newest_curves(trials, _CURVES), unit or curves.curve_unit(trials)
     by_energy = any(point.energy_j is not None for trial in trials for point in trial.curve)
     return JobFacts(
         job=job,
@@ -157,9 +151,9 @@ def build_facts(job: str, trials: Sequence[Trial], unit: CurveUnit | None = None
         recurrences=tuple(recurrences),
         sizes=tuple(sizes),
         left_out=tuple(left_out.most_common()),
-        curves=tuple(build_curves(drawn, unit, by_energy=by_energy)),
-        curves_left_out=left_out_text(drawn, unit),
-        noise=tuple(build_noise(trials, unit)),
+        curves=tuple(curves.build_curves(drawn, unit, by_energy=by_energy)),
+        curves_left_out=curves.left_out_text(drawn, unit),
+        noise=tuple(curves.build_noise(trials, unit)),
         failures=tuple(_failure(t) for t in trials if t.status in OUTDONE | _CRASHED),
         overhead=tuple(row for row in _overhead(trials) if row.count),
         stalls=tuple((trial.trial, stall.describe()) for trial in trials for stall in trial.stalls),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from zeusrun.analysis.amounts import MOST
+from zeusrun.analysis.estimates import MOST
 from zeusrun.view.claims import is_good
 from zeusrun.view.report import canvas
 from zeusrun.view.units import short_count

@@ -7,15 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from zeusrun.target import describe_target
-from zeusrun.view import units
-from zeusrun.view.claims import (
-    cell_share,
-    claim_against,
-    claim_cost,
-    is_good,
-    net_text,
-    short_amount,
-)
+from zeusrun.view import claims, units
 from zeusrun.view.columns import COST, ENERGY, TIME, Column
 from zeusrun.view.report.markup import Html, cell, coloured, join, pairs, table, tag
 from zeusrun.view.units import UNKNOWN, plural
@@ -23,7 +15,8 @@ from zeusrun.view.units import UNKNOWN, plural
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from zeusrun.analysis.amounts import NetAmounts, Total
+    from zeusrun.analysis.amounts import Total
+    from zeusrun.analysis.estimates import NetAmounts
     from zeusrun.analysis.recurrences import SizeFacts
     from zeusrun.trial import Trial
     from zeusrun.view.report.facts import JobFacts, JobReport
@@ -68,8 +61,8 @@ def headline(facts: JobFacts) -> tuple[str, bool | None]:
         return _without_saving(facts), None
     if savings.in_use == savings.default:
         return f"uses {facts.against}, the default", None
-    text = claim_against(share, f"batch size {savings.in_use}", str(savings.default))
-    return unbroken(text), is_good(share, savings.net, facts.net.energy_j)
+    text = claims.claim_against(share, f"batch size {savings.in_use}", str(savings.default))
+    return unbroken(text), claims.is_good(share, savings.net, facts.net.energy_j)
 
 
 def _without_saving(facts: JobFacts) -> str:
@@ -100,15 +93,15 @@ def basis(facts: JobFacts) -> str:
         since = f" since {units.moment(savings.since, '%B %Y')}"
     shown = plural(savings.default_runs, "run")
     sentences = [
-        f"{runs}{since}, exploring included: {net_text(facts.net, savings.net)}.",
+        f"{runs}{since}, exploring included: {claims.net_text(facts.net, savings.net)}.",
         f"What the default costs is known from {shown} of it.",
     ]
-    energy, cost = is_good(facts.net.energy_j), is_good(savings.net)
+    energy, cost = claims.is_good(facts.net.energy_j), claims.is_good(savings.net)
     differ = facts.net.energy_j is not None and cost is not None and energy is not cost
     if differ and facts.eta_knob < 1:
         sentences.append(
             f"By the cost, which also counts time (eta_knob {facts.eta_knob:g}), they "
-            f"{claim_cost(savings.net)}."
+            f"{claims.claim_cost(savings.net)}."
         )
     if cost is False:
         pays = savings.pays_back_in
@@ -167,18 +160,22 @@ def _usual(column: Column) -> Callable[[JobFacts], str]:
 
 def _share(facts: JobFacts) -> str:
     share = facts.savings.share
-    return UNKNOWN if share is None else coloured(folding(cell_share(share)), headline(facts)[1])
+    return (
+        UNKNOWN
+        if share is None
+        else coloured(folding(claims.cell_share(share)), headline(facts)[1])
+    )
 
 
 def energy_saved(net: NetAmounts) -> str:
     """Return the energy that was saved, with its range, for a cell of a table."""
-    return folding(short_amount(net.energy_j, units.electricity))
+    return folding(claims.short_amount(net.energy_j, units.electricity))
 
 
 def money_saved(net: NetAmounts) -> str:
     """Return the money that was saved, in each currency, with its range, for a cell of a table."""
     sums = [
-        short_amount(amount, functools.partial(units.money, currency=currency))
+        claims.short_amount(amount, functools.partial(units.money, currency=currency))
         for currency, amount in net.money.items()
     ]
     return folding(", ".join(sums) or UNKNOWN)
@@ -186,7 +183,7 @@ def money_saved(net: NetAmounts) -> str:
 
 def carbon_saved(net: NetAmounts) -> str:
     """Return the carbon that was saved, likewise."""
-    return folding(short_amount(net.carbon_g, units.carbon))
+    return folding(claims.short_amount(net.carbon_g, units.carbon))
 
 
 def _link(text: str, place: str | None) -> str:

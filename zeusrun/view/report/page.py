@@ -15,31 +15,13 @@ from zeusrun import __version__
 from zeusrun.plain_text import plain_text, storable_text
 from zeusrun.view import units
 from zeusrun.view.export import json_line
-from zeusrun.view.report.canvas import (
-    DARK,
-    LIGHT,
-    STAND_INS,
-    drawing,
-    inline_svg,
-    named_colours,
-)
+from zeusrun.view.report import canvas, headline
 from zeusrun.view.report.figures import draw
-from zeusrun.view.report.headline import (
-    all_runs,
-    basis,
-    detailed,
-    estimated_part,
-    headline,
-    job_head,
-    overview,
-    target,
-    usual_size,
-)
 from zeusrun.view.report.markup import Html, join, tag
 from zeusrun.view.report.sections import Frame, job_sections
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from zeusrun.analysis.recurrences import SizeFacts
     from zeusrun.view.report.canvas import Palette
@@ -57,37 +39,46 @@ _WORDS = (
 def job_page(reports: Sequence[JobReport], made_at: str) -> str:
     """Return the page of one job or several."""
     alone = len(reports) == 1
-    shown = detailed(reports)
+    shown = headline.detailed(reports)
     parts = [_job_part(reports[n], f"j{n}", alone=alone) for n in shown]
     if alone:
         (content, links), title = parts[0], f"{reports[0].facts.job}: zeusrun report"
     else:
         title = f"zeusrun report: {units.plural(len(reports), 'job')}"
-        content = join((overview(reports), *(part for part, _ in parts)))
+        content = join((headline.overview(reports), *(part for part, _ in parts)))
         links = [(f"j{n}-top", reports[n].facts.job) for n in shown]
     return build_page(title, links, content, made_at)
 
 
 def _job_part(report: JobReport, prefix: str, *, alone: bool) -> tuple[Html, list[tuple[str, str]]]:
     """Return a job's part of the page, and the id and the name of each section."""
-    parts = job_sections(report, Frame(pictures_of(report, f"{prefix}-")))
+    parts = job_sections(report, Frame(lambda name: draw_picture(report, name, f"{prefix}-")))
     sections = [
         tag("section", tag("h2" if alone else "h3", title), content, id=f"{prefix}-{name}")
         for name, title, content in parts
     ]
-    head = job_head(report.facts, f"{prefix}-top", alone=alone)
+    head = headline.job_head(report.facts, f"{prefix}-top", alone=alone)
     return join((head, *sections)), [(f"{prefix}-{name}", title) for name, title, _ in parts]
 
 
-def pictures_of(report: JobReport, prefix: str = "") -> Callable[[str, str], Html | None]:
-    """Return a function that draws the figures of a job; ``prefix`` makes their ids unique."""
+_LABELS = {
+    "cost": "The cost of each recurrence by batch size, and what was saved so far",
+    "curves": "Learning curves by batch size, with the target",
+    "noise": "The gradient noise scale in the course of runs",
+    "arms": "The costs of the runs of each batch size, and its share of the runs",
+    "power": "The power of runs over time, with limits and throttling",
+}
+"""What figures show, for people who do not see them."""
 
-    def picture(name: str, label: str) -> Html | None:
-        with drawing():
-            drawn = draw(name, report, STAND_INS)
-            return None if drawn is None else Html(inline_svg(drawn, f"{prefix}{name}", label))
 
-    return picture
+def draw_picture(report: JobReport, name: str, prefix: str = "") -> Html | None:
+    """Return a figure of a job for a page, if there is any; ``prefix`` makes its ids unique."""
+    with canvas.drawing():
+        drawn = draw(name, report, canvas.STAND_INS)
+        if drawn is None:
+            return None
+        label = f"{_LABELS[name]}: {report.facts.job}. The table below has the numbers."
+        return Html(canvas.inline_svg(drawn, f"{prefix}{name}", label))
 
 
 def build_page(title: str, links: Sequence[tuple[str, str]], content: Html, made_at: str) -> str:
@@ -164,7 +155,7 @@ def build_shell(
 def style_sheet() -> str:
     """Return the style sheet of a page, with the colours of both themes."""
     sheet = (_HERE / "page.css").read_text(encoding="utf-8")
-    light, dark = _variables(LIGHT), _variables(DARK)
+    light, dark = _variables(canvas.LIGHT), _variables(canvas.DARK)
     return (
         f":root{{{light}}}\n@media (prefers-color-scheme: dark) {{ :root{{{dark}}} }}\n"
         f":root[data-theme=light]{{color-scheme:light;{light}}}\n"
@@ -174,7 +165,7 @@ def style_sheet() -> str:
 
 
 def _variables(palette: Palette) -> str:
-    return "".join(f"--{name}:{colour};" for name, colour in named_colours(palette).items())
+    return "".join(f"--{name}:{colour};" for name, colour in canvas.named_colours(palette).items())
 
 
 _MARKDOWN = "\\`*_{}[]<>#|"
@@ -182,21 +173,21 @@ _MARKDOWN = "\\`*_{}[]<>#|"
 
 def job_snippet(facts: JobFacts) -> str:
     """Return a table in Markdown: what a job's trainings took, and what was saved."""
-    text, _ = headline(facts)
-    usual = usual_size(facts)
+    text, _ = headline.headline(facts)
+    usual = headline.usual_size(facts)
     days = {units.moment(at, "%Y-%m-%d"): None for at in (facts.first_at, facts.last_at)}
     rows = [
         ("Hardware", facts.hardware),
-        ("Target", target(facts)),
+        ("Target", headline.target(facts)),
         ("Runs", f"{facts.total.runs} ({facts.reached} reached the target), {' to '.join(days)}"),
         ("Usual batch size", usual.label),
         ("Energy of a run (median)", _energy(usual)),
         ("Time of a run (median)", units.duration(usual.time_s)),
-        *((name.capitalize(), amount) for name, amount in all_runs(facts.total)),
-        ("Batch sizes chosen by zeusrun", f"{units.sentence(text)} {basis(facts)}"),
+        *((name.capitalize(), amount) for name, amount in headline.all_runs(facts.total)),
+        ("Batch sizes chosen by zeusrun", f"{units.sentence(text)} {headline.basis(facts)}"),
     ]
     body = [f"| {_escaped(name)} | {_escaped(text)} |" for name, text in rows]
-    part = estimated_part(facts.total)
+    part = headline.estimated_part(facts.total)
     how = f"Energy is {part} from CPU time. " if part else ""
     made = _escaped(f"{how}Recorded by zeusrun {__version__}.")
     lines = [f"### {_escaped(facts.job)}", "", "|  |  |", "|---|---|", *body, "", made]
@@ -212,8 +203,8 @@ def reports_json(reports: Sequence[JobReport]) -> str:
     """Return everything of the page, and all rows, as one JSON object in a line."""
     jobs = []
     for report in reports:
-        text, good = headline(report.facts)
-        first = {"headline": text, "basis": basis(report.facts), "saves": good}
+        text, good = headline.headline(report.facts)
+        first = {"headline": text, "basis": headline.basis(report.facts), "saves": good}
         more = dataclasses.asdict(report)
         jobs.append({**first, **more.pop("facts"), **more})
     return storable_text(json_line({"zeusrun": __version__, "jobs": jobs}))

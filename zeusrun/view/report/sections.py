@@ -40,13 +40,12 @@ class Frame:
     """What differs between a page in a file and one of a server.
 
     Attributes:
-        picture: Returns the figure of a name for a page, with a label for people who do not see
-            it; ``None`` if there is nothing to draw.
+        picture: Returns the figure of a name for a page; ``None`` if there is nothing to draw.
         link: Returns the id of a run, as a link if the run has a page.
         moment: Returns a recorded time.
     """
 
-    picture: Callable[[str, str], Html | None]
+    picture: Callable[[str], Html | None]
     link: Callable[[str], str] = str
     moment: Callable[[str], str] = units.minute
 
@@ -80,10 +79,6 @@ def _recurrences(report: JobReport, frame: Frame) -> Html:
     which = f"{count}, the newest first"
     if len(shown) < count:
         which = f"the newest {len(shown)} of {count}"
-    label = (
-        f"Cost of {plural(count, 'recurrence')} of {facts.job} by batch size, with the cost "
-        "of the default and what has been saved so far. The table below has the numbers."
-    )
     dots = "Every dot is a recurrence"
     if count > DRAWN_RUNS:
         dots = f"The dots are the newest {DRAWN_RUNS} recurrences, each"
@@ -94,7 +89,7 @@ def _recurrences(report: JobReport, frame: Frame) -> Html:
         caption += f" In all: {unbroken(claim_cost(facts.savings.net))}."
     listed = table(f"Recurrences: {which}", columns, shown[::-1])
     folded = details("Table of the recurrences", listed) if shown else listed
-    return figure(frame.picture("cost", label), caption, folded)
+    return figure(frame.picture("cost"), caption, folded)
 
 
 def _saved(each: RecurrenceFacts) -> str:
@@ -127,17 +122,13 @@ def _curves(report: JobReport, frame: Frame) -> Html:
         Column(f"last {units.shortened(facts.metric)}", lambda each: f"{each.values[-1]:.4g}"),
         Column("best", lambda each: units.number(each.best, ".4g")),
     ]
-    label = (
-        f"Learning curves of {plural(len(facts.curves), 'run')} by batch size, against "
-        f"{facts.unit} and {kind}, with the target {facts.target:g}."
-    )
     caption = (
         f"The newest runs of each batch size, at most eight. Dashed: the target, {target(facts)}."
     )
     if facts.curves_left_out:
         caption += f" {units.sentence(facts.curves_left_out)}"
     listed = table("Runs whose curves are drawn", columns, facts.curves[::-1])
-    return figure(frame.picture("curves", label), caption, details("Table of the curves", listed))
+    return figure(frame.picture("curves"), caption, details("Table of the curves", listed))
 
 
 def _noise(facts: JobFacts, frame: Frame) -> Html:
@@ -148,11 +139,8 @@ def _noise(facts: JobFacts, frame: Frame) -> Html:
         Column(facts.unit, lambda each: units.count(round(each.at[-1], 1))),
         Column("last noise scale", lambda each: noise_text(each.points[-1])),
     ]
-    label = f"Gradient noise scale of {plural(len(facts.noise), 'run')}, against {facts.unit}."
     listed = table("Runs whose noise scale is drawn", columns, facts.noise)
-    return figure(
-        frame.picture("noise", label), _NOISE, details("Table of the noise scales", listed)
-    )
+    return figure(frame.picture("noise"), _NOISE, details("Table of the noise scales", listed))
 
 
 def _arms(report: JobReport, frame: Frame) -> Html:
@@ -165,10 +153,6 @@ def _arms(report: JobReport, frame: Frame) -> Html:
         Column("range", lambda each: units.energy_range(_ends(each.costs_j))),
         *(ENERGY, TIME, _length(facts), LIMIT),
     ]
-    label = (
-        f"Costs of the runs of {plural(len(facts.sizes), 'batch size')}, their medians, and the "
-        "share of the runs that each has had."
-    )
     many = any(max(len(size.costs_j), len(size.failed_j)) > DRAWN_RUNS for size in facts.sizes)
     dots = f"The newest {DRAWN_RUNS} runs of each batch size are dots" if many else ""
     dots = dots or "Every run whose cost can be compared is a dot"
@@ -177,7 +161,7 @@ def _arms(report: JobReport, frame: Frame) -> Html:
         listed = "; ".join(f"{why} ({plural(count, 'run')})" for why, count in facts.left_out)
         caption += f" Left out, because their cost cannot be compared: {listed}."
     title = "Batch sizes: medians of the runs that reached the target"
-    return figure(frame.picture("arms", label), caption, table(title, columns, facts.sizes))
+    return figure(frame.picture("arms"), caption, table(title, columns, facts.sizes))
 
 
 def _ends(values: Sequence[float]) -> tuple[float, float] | None:
@@ -219,10 +203,6 @@ def power_traces(report: JobReport, frame: Frame) -> Html:
     ]
     newest = f"the newest {plural(min(DRAWN_TRACES, len(power)), 'run')}"
     newest = power[0].trial if len(power) == 1 else newest
-    label = (
-        f"Power of {newest} over time, summed over the devices, "
-        "with the power limit and the times of throttling."
-    )
     caption = (
         f"Of {newest}, summed over the devices: mean, and range of the "
         "readings. Dashed: the power limit. Bars at the bottom: a device was throttled."
@@ -231,7 +211,7 @@ def power_traces(report: JobReport, frame: Frame) -> Html:
         caption += " Long runs are sampled."
     title = f"Power of {plural(len(power), 'run')}, the newest first"
     listed = details("Table of the power traces", table(title, columns, power[::-1]))
-    return figure(frame.picture("power", label), caption, listed)
+    return figure(frame.picture("power"), caption, listed)
 
 
 def _throttled(power: PowerFacts) -> str:
