@@ -50,7 +50,7 @@ WHOLE = {
     "cpus_per_task": 8,
     "time": "1h",
     "requeue": False,
-    "extra": ["--exclude=n7", "-w n1", "--comment='50 % of \"it\" \\ ü'", "--mem=0"],
+    "extra": ["--exclude=n7", "--exclusive", '--comment=50 % of "it" \\ ü', "--mem=0"],
     "setup": "\n#SBATCH --nodes=9\nmodule load cuda \n\tcat <<'E'\n \u2028E\nE\n\n",
     "python": "apptainer exec 'my image.sif' python3",
 }
@@ -74,8 +74,8 @@ def test_each_key_is_an_option_quoted_as_sbatch_reads_it(tmp_path):
         '#SBATCH --output="/a home/100%%/it\'s/slurm/ID/output.log"\n'
         "#SBATCH --no-requeue\n"
         "#SBATCH --exclude=n7\n"
-        "#SBATCH -w n1\n"
-        '#SBATCH "--comment=50 % of \\"it\\" \\\\ ü"\n'
+        "#SBATCH --exclusive\n"
+        '#SBATCH --comment="50 % of \\"it\\" \\\\ ü"\n'
         "#SBATCH --mem=0\n"
         "export ZEUSRUN_HOME='/a home/100%/it'\"'\"'s'\n"
         "set -e\n"
@@ -163,7 +163,7 @@ class TestSbatch:
         home = tmp_path / "a 100% home"
         changes = {"account": None, "qos": None, "partition": "main", "constraint": None}
         changes |= {"gres": "gpu:2", "cpus_per_task": 2, "time": "61s"}
-        changes["extra"] = ["--mem=0", "--comment='50 % of \"it\" \\ ü #'"]
+        changes["extra"] = ["--mem=0", '--comment=50 % of "it" \\ ü #']
         script = script_of(tmp_path, home, launch={"nnodes": 2}, **{**WHOLE, **changes})
         columns, output = read(script, "%j|%D|%P|%l|%k")
         assert columns == 'job|2|main|2:00|50 % of "it" \\ ü #'

@@ -381,13 +381,13 @@ def test_a_signal_to_a_follower_stops_its_job_if_it_is_ctrl_c(
         for number in numbers:
             signal.raise_signal(number)
 
-    real = verbs.stop_job
+    real = verbs.SlurmSubmitter.stop_job
 
-    def stop(name, **options):
-        real(name, **options)
+    def stop(submitter, name, interrupts):
+        real(submitter, name, interrupts)
         slurm.put(name.removeprefix("slurm:"), "CANCELLED", nodes="")
 
-    monkeypatch.setattr(verbs, "stop_job", stop)
+    monkeypatch.setattr(verbs.SlurmSubmitter, "stop_job", stop)
     then(act)
     found, _, errors = submit()
     assert found == code

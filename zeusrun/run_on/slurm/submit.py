@@ -8,10 +8,11 @@ import shlex
 import sys
 from typing import TYPE_CHECKING
 
+from zeusrun.jobfile.validators import duration_s
 from zeusrun.run_on.batch.submit import BatchSubmitter
 from zeusrun.run_on.slurm.allocation import EARLY_S, lead_s, open_allocation
-from zeusrun.run_on.slurm.client import read_jobs, stop_job, submit_script
-from zeusrun.run_on.slurm.section import Slurm, time_s
+from zeusrun.run_on.slurm.client import cancel_job, interrupt_job, read_jobs, submit_script
+from zeusrun.run_on.slurm.section import Slurm
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,7 +30,7 @@ def limit_s(spec: JobSpec) -> float | None:
     """Return the time limit that a job asks for, in seconds; ``None``: that of the partition."""
     slurm = Slurm.of(spec.run_on)
     if slurm.time is not None:
-        return time_s(str(slurm.time))
+        return duration_s(slurm.time)
     if spec.timeout_s is None:
         return None
     return spec.timeout_s + lead_s(spec.launch.grace_period_s) + EARLY_S + _START_S
@@ -67,8 +68,8 @@ def build_script(spec: JobSpec, files: QueuedFiles, home: Path) -> str:
     lines = ["#!/bin/bash"]
     lines += [f"#SBATCH --{name}={_quote(str(value))}" for name, value in given]
     lines.append("#SBATCH --requeue" if slurm.requeue else "#SBATCH --no-requeue")
-    extra = ([_quote(word) for word in shlex.split(option)] for option in slurm.extra)
-    lines += [f"#SBATCH {' '.join(words)}" for words in extra]
+    for name, equals, value in (option.partition("=") for option in slurm.extra):
+        lines.append(f"#SBATCH {name}{equals}{_quote(value)}")
     lines.append(f"export ZEUSRUN_HOME={shlex.quote(str(home))}")
     lines += ["set -e", slurm.setup.rstrip()] if slurm.setup.strip() else []
     # Without -P, a random.py in the working directory would replace Python's.
@@ -98,7 +99,9 @@ class SlurmSubmitter(BatchSubmitter):
 
     def stop_job(self, name: str, interrupts: int) -> None:
         """Send SIGINT to the batch step, or cancel the job."""
-        stop_job(name, at_once=interrupts > 1)
+        job = self.read_job(name)
+        is_running = job is not None and job.state == "RUNNING"
+        (interrupt_job if is_running and interrupts == 1 else cancel_job)(name)
 
     def requeues(self, spec: JobSpec) -> bool:
         """Whether the job file lets Slurm start a job again."""
