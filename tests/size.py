@@ -69,7 +69,7 @@ PARTS: Mapping[str, tuple[str, ...]] = {
 BUDGETS: Mapping[str, int] = {
     "adapt": 645,
     "analysis": 999,
-    "backends": 683,
+    "backends": 420,
     "commands": 2_781,
     "elastic": 1_613,
     "export": 309,
@@ -89,7 +89,7 @@ BUDGETS: Mapping[str, int] = {
     "server": 3_816,
     "shared histories": 1_851,
     "simulate": 640,
-    "slurm": 456,
+    "slurm": 691,
     "sync": 1_022,
     "values": 1_660,
     "view": 2_049,

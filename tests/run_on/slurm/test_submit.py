@@ -18,10 +18,10 @@ from zeusrun.jobfile.spec import load_spec
 from zeusrun.launcher.queue.request import Request
 from zeusrun.launcher.queue.tickets import HeldTicket, Tickets
 from zeusrun.reasons import ReasonCode
-from zeusrun.run_on.batch import submit as batch
-from zeusrun.run_on.batch.submit import find_files
+from zeusrun.run_on.slurm import submit as batch
 from zeusrun.run_on.slurm import submit as verbs
 from zeusrun.run_on.slurm.client import SlurmJob, describe_job
+from zeusrun.run_on.slurm.submit import find_files
 from zeusrun.trial import Hardware, TrialStatus
 
 A100 = Hardware(8, "NVIDIA A100", 8, 2)
