@@ -67,11 +67,11 @@ PARTS: Mapping[str, tuple[str, ...]] = {
 """The parts of the package, by how the paths of their modules begin; the longest that fits wins."""
 
 BUDGETS: Mapping[str, int] = {
-    "adapt": 645,
+    "adapt": 644,
     "analysis": 999,
-    "backends": 420,
+    "backends": 421,
     "commands": 2_781,
-    "elastic": 1_613,
+    "elastic": 1_611,
     "export": 309,
     "gpu and energy": 2_293,
     "history": 1_102,
@@ -79,7 +79,7 @@ BUDGETS: Mapping[str, int] = {
     "hosts": 1_599,
     "jobfile": 3_181,
     "kubernetes": 790,
-    "launcher": 5_938,
+    "launcher": 5_939,
     "maintenance": 1_096,
     "metrics": 2_087,
     "other files": 350,
@@ -90,11 +90,11 @@ BUDGETS: Mapping[str, int] = {
     "shared histories": 1_851,
     "simulate": 640,
     "slurm": 691,
-    "sync": 1_022,
+    "sync": 1_015,
     "values": 1_660,
     "view": 2_049,
-    "watch": 938,
-    "worker": 1_525,
+    "watch": 931,
+    "worker": 1_512,
 }
 """Lines of code that a part may have; the whole is their sum."""
 _OTHERS = (".css", ".html", ".js", ".yaml")  # lines that are not empty
@@ -130,7 +130,7 @@ class Loaded(NamedTuple):
 
 
 WALK_BUDGET = Walk(files=104, stops=367, returns=263)
-LOADED_BUDGET = Loaded(modules=172, lines=19_707)
+LOADED_BUDGET = Loaded(modules=172, lines=19_696)
 
 
 def count_code(text: str, tree: ast.Module) -> int:
