@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -68,8 +67,7 @@ class Trainings:
 
     def __init__(self, hooks: Any, name: str, data: TensorDataset) -> None:  # noqa: ANN401
         environment, bounded = hooks.environment, hooks.parts["adapt"].loader_control
-        limits = replace(bounded.plan.limits, schedule=((1, BATCH_SIZE),))
-        never = replace(bounded.plan, policies=("schedule",), limits=limits)
+        never = {**ADAPT, "policies": ["schedule"], "schedule": [(1, BATCH_SIZE)]}
         controls = {
             "run.loader": LoaderControl(),
             NEVER: Control(environment, never, lambda: None),

@@ -10,7 +10,6 @@ LAYERS = (
     ("__main__",),
     ("cli",),
     ("elastic/verb", "run_on/kubernetes", "run_on/slurm"),
-    ("run_on/batch",),
     ("commands",),
     ("server",),
     ("view",),

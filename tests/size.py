@@ -67,19 +67,19 @@ PARTS: Mapping[str, tuple[str, ...]] = {
 """The parts of the package, by how the paths of their modules begin; the longest that fits wins."""
 
 BUDGETS: Mapping[str, int] = {
-    "adapt": 650,
+    "adapt": 644,
     "analysis": 1_000,
-    "backends": 680,
+    "backends": 421,
     "commands": 2_679,
-    "elastic": 1_613,
+    "elastic": 1_611,
     "export": 298,
     "gpu and energy": 2_245,
     "history": 1_069,
     "hooks": 1_472,
-    "hosts": 1_603,
+    "hosts": 1_599,
     "jobfile": 3_138,
-    "kubernetes": 814,
-    "launcher": 5_800,
+    "kubernetes": 790,
+    "launcher": 5_801,
     "maintenance": 919,
     "metrics": 2_084,
     "other files": 330,
@@ -89,12 +89,12 @@ BUDGETS: Mapping[str, int] = {
     "server": 3_381,
     "shared histories": 1_817,
     "simulate": 640,
-    "slurm": 473,
-    "sync": 1_028,
+    "slurm": 690,
+    "sync": 1_015,
     "values": 1_646,
     "view": 2_029,
-    "watch": 938,
-    "worker": 1_525,
+    "watch": 931,
+    "worker": 1_512,
 }
 """Lines of code that a part may have; the whole is their sum."""
 _OTHERS = (".css", ".html", ".js", ".yaml")  # lines that are not empty
@@ -130,7 +130,7 @@ class Loaded(NamedTuple):
 
 
 WALK_BUDGET = Walk(files=89, stops=329, returns=240)
-LOADED_BUDGET = Loaded(modules=155, lines=18_579)
+LOADED_BUDGET = Loaded(modules=155, lines=18_568)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

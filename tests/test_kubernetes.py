@@ -122,7 +122,7 @@ def test_a_job_is_created_followed_and_recorded(submits):
     assert (code, trial["status"]) == (0, "REACHED")
     lines = seen.splitlines()
     assert re.fullmatch(
-        r"· kubernetes:ml/job-[0-9a-f]{5} (is queued( .*)?|runs on node-1)", lines[0]
+        r"· kubernetes:ml/job-[0-9a-f]{8} (is queued( .*)?|runs on node-1)", lines[0]
     )
     assert "[rank0] begins after epoch 0 as user 1000" in lines
     assert trial["allocation"] == lines[0].split()[1]

@@ -402,7 +402,7 @@ def test_the_lines_of_the_job_file_reach_the_ranks(slurm):
     section = {
         "setup": "export X=17",
         "python": f"env MARK=18 SLURM_JOB_COMMENT=19 {PYTHON}",
-        "extra": ["--nodelist=n2", "--comment='of ours'"],
+        "extra": ["--nodelist=n2", "--comment=of ours"],
     }
     child = slurm.follow("submit", slurm.job(script=str(script), run_on=section))
     code, seen = slurm.end(child)

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.factories import load_job
-from zeusrun.adapt.rank.policies import POLICIES, Plan
+from zeusrun.adapt.rank.policies import POLICIES, Limits
 from zeusrun.adapt.section import ADAPT_POLICIES, read_schedule
 from zeusrun.errors import JobFileError
 from zeusrun.jobfile.spec import load_spec
@@ -146,10 +146,10 @@ def test_the_ranks_get_the_section_as_it_is(tmp_path, zeusrun):
     job = zeusrun.job(batch_size=SIZES, adapt=adapt)
     env = json.loads(zeusrun("submit", job, "--dry-run", "--json").stdout)["env"]
     parts = json.loads(env["ZEUSRUN_PARTS"])
-    plan = Plan.read(parts["adapt"])
-    assert (plan.policies, plan.interval, plan.unit) == (["noise-scale"], 100, "step")
-    assert (plan.limits.minimum, plan.limits.maximum, plan.limits.growth) == (32, 128, 1.5)
-    assert plan.learning_rate == "sqrt"
+    given, limits = parts["adapt"], Limits.read(parts["adapt"], 1)
+    assert (given["policies"], given["interval"], given["unit"]) == (["noise-scale"], 100, "step")
+    assert (limits.minimum, limits.maximum, limits.growth) == (32, 128, 1.5)
+    assert given["learning_rate"] == "sqrt"
     assert parts["watch"] == {"noise_scale": {"interval": 1}}
 
 

@@ -19,9 +19,9 @@ from zeusrun.run_on.slurm.client import (
     list_hosts,
     read_jobs,
     requeue_job,
-    stop_job,
     submit_script,
 )
+from zeusrun.run_on.slurm.submit import SUBMITTER
 
 RUNS, ENDS = "exec sleep 600", "true"
 HELD = "#SBATCH --hold\n"
@@ -103,11 +103,11 @@ class SlurmContract:
         for job_id in (submit(ENDS, "COMPLETED"), UNKNOWN):
             cancel_job(job_id)
             interrupt_job(job_id)
-            stop_job(job_id)
+            SUBMITTER.stop_job(job_id, 1)
 
     def test_a_job_that_does_not_run_yet_is_stopped_by_cancelling_it(self, submit):
         job_id = submit(RUNS, "PENDING", HELD)
-        stop_job(job_id)
+        SUBMITTER.stop_job(job_id, 1)
         self.until(job_id, "CANCELLED")
 
     def test_a_job_that_is_queued_again_has_restarted(self, submit):

@@ -12,21 +12,15 @@ from zeusrun.jobfile.plugged import PartSection
 class Pace(PartSection):
     """Records the events and steps of a training."""
 
+    key: ClassVar[str] = "pace"
+    excludes: ClassVar[tuple[str, ...]] = ("watch",)
     summary: ClassVar[str] = "Records the events and steps of a training."
 
     every: int = Field(1, ge=1, description="Optimizer steps between two records.")
 
     @property
-    def excludes(self):
-        return ("watch",)
-
-    @property
     def sync_variant(self):
         return f"pace {self.every}"
-
-    def tell(self, sizes, trial, fitting):
-        del sizes, trial, fitting
-        return {"pace": self.model_dump()}
 
 
 SECTION = Pace

@@ -15,8 +15,8 @@ from zeusrun.jobfile.validators import CLASS, check_max, read_pairs
 from zeusrun.jobfile.values import goes_with, read_by
 
 if TYPE_CHECKING:
+    from zeusrun.jobfile.plugged import Chosen
     from zeusrun.jobfile.sections import BatchSizes
-    from zeusrun.trial import Trial
 
 ADAPT_POLICIES = ("noise-scale", "schedule")
 """The built-in policies; ``adapt.rank.policies`` implements them."""
@@ -99,6 +99,7 @@ class AdaptBatchSize(Section):
 class Adapt(PartSection):
     """A batch size that changes while the training runs."""
 
+    key: ClassVar[str] = "adapt"
     summary: ClassVar[str] = "How the batch size changes while the training runs."
     adapts: ClassVar[bool] = True
 
@@ -167,28 +168,26 @@ class Adapt(PartSection):
             "makes a data loader whose batch size can change (docs/adapt.md)"
         )
 
-    def tell(
-        self, sizes: BatchSizes, trial: Trial, fitting: int | None
-    ) -> dict[str, Mapping[str, Any]]:
+    def tell(self, chosen: Chosen) -> dict[str, Mapping[str, Any]]:
         """Return how the ranks change the batch size, and which gradients they measure for it."""
-        chosen, (least, largest) = self.batch_size, self.limits(sizes)
-        largest = largest if fitting is None else min(largest, fitting)
-        interval, unit = chosen.interval
+        own, (least, largest) = self.batch_size, self.limits(chosen.sizes)
+        largest = largest if chosen.fitting is None else min(largest, chosen.fitting)
+        interval, unit = own.interval
         asked = {
-            "policies": chosen.classes or [chosen.policy],
+            "policies": own.classes or [own.policy],
             "interval": interval,
             "unit": unit,
             "minimum": least,
             "maximum": largest,
-            "growth": chosen.growth,
-            "schedule": list(chosen.planned.items()),
-            "per_device_max": sizes.per_device_max,
+            "growth": own.growth,
+            "schedule": list(own.planned.items()),
+            "per_device_max": chosen.sizes.per_device_max,
             "learning_rate": self.learning_rate,
         }
-        told: dict[str, Mapping[str, Any]] = {"adapt": asked}
+        told: dict[str, Mapping[str, Any]] = {self.key: asked}
         if self.measures:
             watch = find_part("watch").model_validate({"noise_scale": {}})
-            told |= watch.tell(sizes, trial, fitting)
+            told |= watch.tell(chosen)
         return told
 
     def check_divisible(self, world_size: int) -> None:

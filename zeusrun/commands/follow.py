@@ -197,7 +197,9 @@ class Follower:
             self.stop(interrupts)
             then = "wait no longer" if is_remote(self.name) else "end it at once"
             again = "" if interrupts > 1 else f"; press Ctrl-C again to {then}"
-            self.shown.print(f"{self.name} is asked to stop{again}", highlight=False)
+            self.shown.print(
+                f"{self.name} is asked to stop{again}", highlight=False, soft_wrap=True
+            )
         if len(self.received) > interrupts:
             error = ZeusrunError(f"{self.name} continues without this process")
             hung_up = signal.SIGHUP in self.received

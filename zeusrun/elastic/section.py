@@ -15,7 +15,7 @@ from zeusrun.jobfile.validators import check_max, read_pairs
 from zeusrun.trial import BY_RANKS
 
 if TYPE_CHECKING:
-    from zeusrun.jobfile.sections import BatchSizes
+    from zeusrun.jobfile.plugged import Chosen
     from zeusrun.trial import Trial
 
 _ENTRY = re.compile(r"\s*([0-9]{1,9})\s*:\s*([0-9]{1,3})\s*")
@@ -63,6 +63,7 @@ class Provision(Section):
 class Elastic(PartSection):
     """How the number of ranks changes while they train."""
 
+    key: ClassVar[str] = "elastic"
     summary: ClassVar[str] = "How the number of ranks changes while the training runs."
     excludes: ClassVar[tuple[str, ...]] = ("watch", "adapt")  # they need a fixed number of ranks
 
@@ -132,14 +133,11 @@ class Elastic(PartSection):
         if data.get("run_on") is not None:
             raise ValueError("is for one machine; remove it, or run_on: several hosts restart")
 
-    def tell(
-        self, sizes: BatchSizes, trial: Trial, fitting: int | None
-    ) -> dict[str, Mapping[str, Any]]:
+    def tell(self, chosen: Chosen) -> dict[str, Mapping[str, Any]]:
         """Return what decides on the number of ranks, and the settings that depend on it."""
-        del fitting
         given = self.model_dump(include={"steps", "batch_size", "learning_rate"})
-        more = {"ranks": trial.world_size, "per_device_max": sizes.per_device_max}
-        return {"elastic": {**given, **more}}
+        more = {"ranks": chosen.ranks, "per_device_max": chosen.sizes.per_device_max}
+        return {self.key: {**given, **more}}
 
     def starter(self, trial: Trial, max_restarts: int) -> tuple[str, str]:
         """Return the module of the elastic agent, and what the agent may do."""

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping  # noqa: TC003 - pydantic needs it
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import ClassVar
 
 from pydantic import Field
 
 from zeusrun.jobfile.plugged import PartSection
 from zeusrun.jobfile.section import Section
-
-if TYPE_CHECKING:
-    from zeusrun.jobfile.sections import BatchSizes
-    from zeusrun.trial import Trial
 
 
 class NoiseScaleSection(Section, title="NoiseScale"):
@@ -24,6 +20,7 @@ class NoiseScaleSection(Section, title="NoiseScale"):
 class Watch(PartSection):
     """What the ranks measure of their gradients."""
 
+    key: ClassVar[str] = "watch"
     summary: ClassVar[str] = "What the ranks measure of their gradients."
     other_names: ClassVar[Mapping[str, str]] = {
         "watch.noise_scale.every": "watch.noise_scale.interval"
@@ -32,13 +29,6 @@ class Watch(PartSection):
     noise_scale: NoiseScaleSection = Field(
         description="The gradient noise scale; {} for the defaults."
     )
-
-    def tell(
-        self, sizes: BatchSizes, trial: Trial, fitting: int | None
-    ) -> dict[str, Mapping[str, Any]]:
-        """Return the settings of the gradient statistics that the ranks compute."""
-        del sizes, trial, fitting
-        return {"watch": self.model_dump()}
 
 
 SECTION = Watch

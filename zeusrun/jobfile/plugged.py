@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
 from pydantic import AfterValidator, ValidationInfo
 from pydantic_core import core_schema
@@ -47,9 +47,23 @@ class Plugged:
         return self.load().model_validate(value)
 
 
+class Chosen(NamedTuple):
+    """What was chosen for a trial, as far as parts need it.
+
+    ``fitting`` is the largest global batch size that fits in memory, in samples; ``None``: use the
+    limit of the job file.
+    """
+
+    sizes: BatchSizes
+    ranks: int
+    fitting: int | None
+
+
 class PartSection(Section):
     """The section of a part, which changes or watches a training. See ``zeusrun/parts.py``."""
 
+    key: ClassVar[str]
+    """Of the part, in the job file."""
     adapts: ClassVar[bool] = False
     """Whether a policy of the part changes the batch size."""
     excludes: ClassVar[tuple[str, ...]] = ()
@@ -88,21 +102,13 @@ class PartSection(Section):
         """Return what will probably go wrong with a script of this text."""
         return None
 
-    def tell(
-        self,
-        sizes: BatchSizes,  # noqa: ARG002 - not all need them
-        trial: Trial,  # noqa: ARG002
-        fitting: int | None,  # noqa: ARG002
-    ) -> dict[str, Mapping[str, Any]]:
+    def tell(self, chosen: Chosen) -> dict[str, Mapping[str, Any]]:  # noqa: ARG002 - some need it
         """Return the values for the rank side of the part, by its key, for ``RankPlan.parts``.
 
-        If the part needs another part, it may return values for both; the job file may lack the
-        section of the other part.
-
-        ``fitting`` is the largest global batch size that fits in memory, in samples; ``None``: use
-        the limit of the job file.
+        By default, they are those of the section. If the part needs another part, it may return
+        values for both; the job file may lack the section of the other part.
         """
-        return {}
+        return {self.key: self.model_dump()}
 
     def starter(self, trial: Trial, max_restarts: int) -> tuple[str, str] | None:  # noqa: ARG002 - see above
         """Return the program that starts the ranks in place of torchrun; ``None``: torchrun.

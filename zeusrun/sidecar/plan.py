@@ -11,11 +11,9 @@ from zeusrun.target import is_suspect, meets_target
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_INTEGERS = {
-    *("attempt", "batch_size", "micro_batch_size", "accumulation_steps", "max_epochs"),
-    *("given_batch_size", "ranks"),
-}
-_FLOATS = {"learning_rate", "target", "given_learning_rate"}
+_READ = {"int | None": int, "float | None": float, "str | None": str}
+"""How the text of a variable is read, by the type of the field; others are JSON."""
+
 # Outside zeusrun, variables with these names belong to other programs.
 _INSIDE = {"attempt", "target", "given_batch_size", "given_learning_rate", "ranks", "parts"}
 
@@ -63,14 +61,8 @@ class RankPlan:
 
     def variables(self) -> dict[str, str]:
         """Return the plan as environment variables."""
-        texts = {}
-        for name in (each.name for each in fields(self)):
-            value = getattr(self, name)
-            if name == "parts":
-                value = json.dumps(value) if value else None
-            if value is not None:
-                texts[_variable(name)] = repr(value) if name in _FLOATS else str(value)
-        return texts
+        values = {**vars(self), "parts": json.dumps(self.parts) if self.parts else None}
+        return {_variable(name): str(value) for name, value in values.items() if value is not None}
 
     @classmethod
     def read(cls, variables: Mapping[str, str]) -> RankPlan:
@@ -81,9 +73,9 @@ class RankPlan:
         """
         known: dict[str, Any] = {}
         inside = bool(variables.get(_variable("trial")))
-        for name in (each.name for each in fields(cls) if inside or each.name not in _INSIDE):
-            if text := variables.get(_variable(name)):
-                known[name] = _kind(name)(text)
+        for each in (each for each in fields(cls) if inside or each.name not in _INSIDE):
+            if text := variables.get(_variable(each.name)):
+                known[each.name] = _READ.get(str(each.type), json.loads)(text)
         return cls(**known)
 
     def meets_target(self, metric: str, value: float) -> bool:
@@ -96,9 +88,3 @@ class RankPlan:
 
 def _variable(name: str) -> str:
     return f"ZEUSRUN_{name.upper()}"
-
-
-def _kind(name: str) -> Any:  # noqa: ANN401 - a function from text to a value
-    if name == "parts":
-        return json.loads
-    return int if name in _INTEGERS else float if name in _FLOATS else str

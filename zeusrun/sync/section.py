@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping  # noqa: TC003 - pydantic needs it
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
 from zeusrun.jobfile.plugged import PartSection, count_ranks
-
-if TYPE_CHECKING:
-    from zeusrun.jobfile.sections import BatchSizes
-    from zeusrun.trial import Trial
 
 Topology = Literal[
     "auto",
@@ -30,6 +26,7 @@ _WAYS = {"compress": "none", "every": None, "method": None, "topology": None, "o
 class Sync(PartSection):
     """How the ranks agree on their parameters: by default, they all-reduce each gradient."""
 
+    key: ClassVar[str] = "sync"
     summary: ClassVar[str] = "How the ranks agree on their gradients."
     excludes: ClassVar[tuple[str, ...]] = ("elastic",)  # a new rank could not join
 
@@ -130,13 +127,6 @@ class Sync(PartSection):
             raise ValueError("needs launch.distributed: true, for ranks that train together")
         if count_ranks(data) == 1:
             raise ValueError("needs at least two ranks: set launch.nproc_per_node")
-
-    def tell(
-        self, sizes: BatchSizes, trial: Trial, fitting: int | None
-    ) -> dict[str, Mapping[str, Any]]:
-        """Return how the ranks synchronize."""
-        del sizes, trial, fitting
-        return {"sync": self.model_dump()}
 
 
 SECTION = Sync

@@ -9,9 +9,17 @@ import pytest
 
 from tests.gradients.rank.test_noise import isotropic_steps
 from zeusrun.adapt.rank.agent import Control
-from zeusrun.adapt.rank.policies import Limits, Plan
 from zeusrun.gradients.rank.noise import NoiseEstimate, NoiseScale
 from zeusrun.sidecar.plan import RankPlan
+
+EVERY_EPOCH = {
+    "interval": 1,
+    "unit": "epoch",
+    "growth": 2.0,
+    "schedule": (),
+    "per_device_max": None,
+    "learning_rate": "none",
+}
 
 
 class Environment(SimpleNamespace):
@@ -29,7 +37,7 @@ def moments(low=None, value=None, high=None):
 def train(policy, noises):
     """Train an epoch of four steps with each noise scale; return the batch sizes."""
     now = [moments()]
-    plan = Plan((policy,), 1, "epoch", Limits(64, 512), "none")
+    plan = {**EVERY_EPOCH, "policies": [policy], "minimum": 64, "maximum": 512}
     control = Control(Environment(), plan, lambda: now[0])
     control.prepare(64)
     sizes = []
@@ -56,7 +64,7 @@ def simulate(seed, noise_at, data=2000, decisions=40):
     ``noise_at``: returns the noise scale at a decision.
     """
     generator, scale = np.random.default_rng(seed), NoiseScale(data)
-    plan = Plan(("noise-scale",), 1, "epoch", Limits(4, 4096, ranks=2), "none")
+    plan = {**EVERY_EPOCH, "policies": ["noise-scale"], "minimum": 4, "maximum": 4096}
     control = Control(Environment(), plan, lambda: scale)
     control.prepare(16)
     sizes = []

@@ -274,7 +274,7 @@ LETTERS = string.ascii_letters + string.digits
 JOB_NAMES = st.builds(
     str.__add__, st.sampled_from(LETTERS), st.text(st.sampled_from([*LETTERS, *"._-"]), max_size=63)
 )
-PATTERN = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?-[0-9a-f]{5}")
+PATTERN = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?-[0-9a-f]{8}")
 
 
 @given(JOB_NAMES)
@@ -300,7 +300,7 @@ def test_every_job_has_a_right_name_in_kubernetes(name):
     ],
 )
 def test_a_name_in_kubernetes_is_like_that_of_the_job(job, base):
-    assert new_name(job)[:-6] == base
+    assert new_name(job)[:-9] == base
 
 
 @pytest.fixture(scope="module")

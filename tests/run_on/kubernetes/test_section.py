@@ -207,11 +207,9 @@ def test_what_zeusrun_decides_of_a_pod_is_refused(tmp_path, key):
     [
         ("imgae", "did you mean 'image'?"),
         ("secret", "did you mean 'secrets'?"),
-        ("nodeSelector", "did you mean 'pod.nodeSelector'?"),
-        ("imagePullSecrets", "did you mean 'pod.imagePullSecrets'?"),
         ("limits", "did you mean 'resources'?"),
-        ("memory", "did you mean 'resources.memory'?"),
-        ("gpus", "did you mean 'resources.nvidia.com/gpu'?"),
+        ("memory", "did you mean 'resources'?"),
+        ("gpus", "did you mean 'resources'?"),
         ("nnodes", "'nnodes' belongs under 'launch'"),
         ("nodes", "did you mean 'launch.nnodes'?"),
         ("env", "'env' belongs at the top level"),

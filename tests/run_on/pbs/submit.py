@@ -7,9 +7,9 @@ import sys
 from typing import TYPE_CHECKING
 
 from tests.run_on.pbs.allocation import open_allocation
-from tests.run_on.pbs.client import cancel_job, interrupt_job, read_jobs, submit_script
+from tests.run_on.pbs.client import read_jobs, submit_script
 from tests.run_on.pbs.section import PBS
-from zeusrun.run_on.batch.submit import BatchSubmitter
+from zeusrun.run_on.slurm.submit import SlurmSubmitter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from tests.run_on.pbs.allocation import PBSAllocation
     from tests.run_on.pbs.client import Job
     from zeusrun.jobfile.spec import JobSpec
-    from zeusrun.run_on.batch.submit import QueuedFiles
+    from zeusrun.run_on.slurm.submit import QueuedFiles
 
 
-class PBSSubmitter(BatchSubmitter):
+class PBSSubmitter(SlurmSubmitter):
     """Submits to PBS."""
 
     backend, lister, id_variable = "pbs", "qstat", "PBS_JOBID"
@@ -43,10 +43,8 @@ class PBSSubmitter(BatchSubmitter):
     def read_job(self, name: str) -> Job | None:
         return read_jobs([name]).get(name)
 
-    def stop_job(self, name: str, interrupts: int) -> None:
-        job = self.read_job(name)
-        runs = job is not None and job.state == "RUNNING"
-        (interrupt_job if runs and interrupts == 1 else cancel_job)(name)
+    def requeues(self, spec: JobSpec) -> bool:
+        return False
 
     def open_allocation(self, environment: Mapping[str, str], grace_s: float) -> PBSAllocation:
         del grace_s

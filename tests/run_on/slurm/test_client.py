@@ -18,9 +18,9 @@ from zeusrun.run_on.slurm.client import (
     name_of,
     read_jobs,
     requeue_job,
-    stop_job,
     submit_script,
 )
+from zeusrun.run_on.slurm.submit import SUBMITTER
 
 
 class TestStandIn(SlurmContract):
@@ -142,11 +142,11 @@ def test_those_who_wait_ask_slurm_every_few_seconds(slurm):
 
 def test_a_job_that_does_not_respond_is_cancelled_rather_than_asked(slurm):
     slurm.put("1")
-    stop_job("slurm:1")
-    stop_job("slurm:1", at_once=True)
+    SUBMITTER.stop_job("slurm:1", 1)
+    SUBMITTER.stop_job("slurm:1", 2)
     slurm.put("2")
     slurm.fail("squeue")
-    stop_job("slurm:2")
+    SUBMITTER.stop_job("slurm:2", 1)
     options = ["--signal=INT", "--batch"]
     assert [each[1:] for each in slurm.calls("scancel")] == [[*options, "1"], ["1"], ["2"]]
 

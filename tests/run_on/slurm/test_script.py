@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from tests.factories import load_job
 from zeusrun.errors import JobFileError
-from zeusrun.run_on.batch.submit import QueuedFiles
-from zeusrun.run_on.slurm.submit import _quote, build_script, limit_s
+from zeusrun.run_on.slurm.script import _quote, build_script, limit_s
 
 SAFE = "-P " if sys.version_info >= (3, 11) else ""
 
@@ -23,7 +22,7 @@ def script_of(tmp_path, home="/home", python="python3", launch=None, **slurm):
     """Return the script of a job in Slurm."""
     more = {} if launch is None else {"launch": launch}
     spec = load_job(tmp_path, run_on={"slurm": {"python": python, **slurm}}, **more)
-    return build_script(spec, QueuedFiles(Path(home, "slurm", "ID")), Path(home))
+    return build_script(spec, Path(home, "slurm", "ID"), Path(home))
 
 
 def test_a_job_without_keys_asks_for_one_node_and_no_limit(tmp_path):
@@ -50,7 +49,7 @@ WHOLE = {
     "cpus_per_task": 8,
     "time": "1h",
     "requeue": False,
-    "extra": ["--exclude=n7", "-w n1", "--comment='50 % of \"it\" \\ ü'", "--mem=0"],
+    "extra": ["--exclude=n7", "--exclusive", '--comment=50 % of "it" \\ ü', "--mem=0"],
     "setup": "\n#SBATCH --nodes=9\nmodule load cuda \n\tcat <<'E'\n \u2028E\nE\n\n",
     "python": "apptainer exec 'my image.sif' python3",
 }
@@ -74,8 +73,8 @@ def test_each_key_is_an_option_quoted_as_sbatch_reads_it(tmp_path):
         '#SBATCH --output="/a home/100%%/it\'s/slurm/ID/output.log"\n'
         "#SBATCH --no-requeue\n"
         "#SBATCH --exclude=n7\n"
-        "#SBATCH -w n1\n"
-        '#SBATCH "--comment=50 % of \\"it\\" \\\\ ü"\n'
+        "#SBATCH --exclusive\n"
+        '#SBATCH --comment="50 % of \\"it\\" \\\\ ü"\n'
         "#SBATCH --mem=0\n"
         "export ZEUSRUN_HOME='/a home/100%/it'\"'\"'s'\n"
         "set -e\n"
@@ -121,14 +120,14 @@ def test_the_limit_is_that_of_the_job_or_leaves_time_around_its_timeout(
     slurm = {"python": "python3", "time": time}
     spec = load_job(tmp_path, run_on={"slurm": slurm}, timeout_s=timeout_s, launch=launch)
     assert limit_s(spec) == seconds
-    script = build_script(spec, QueuedFiles(tmp_path), tmp_path)
+    script = build_script(spec, tmp_path, tmp_path)
     assert re.findall("--time=(.*)", script) == ([] if minutes is None else [str(minutes)])
     assert re.findall("B:USR1@(.*)", script) == [str(signal_s)]
 
 
 def test_the_script_of_a_job_of_another_place_is_a_mistake(tmp_path):
     with pytest.raises(JobFileError, match="does not name Slurm any more"):
-        build_script(load_job(tmp_path), QueuedFiles(tmp_path), tmp_path)
+        build_script(load_job(tmp_path), tmp_path, tmp_path)
 
 
 @pytest.mark.parametrize("word", ["", "a", "gpu:4", "a,b", "[1-2]", "50%", "a=b@c+d/e.f-g", "ü"])
@@ -163,7 +162,7 @@ class TestSbatch:
         home = tmp_path / "a 100% home"
         changes = {"account": None, "qos": None, "partition": "main", "constraint": None}
         changes |= {"gres": "gpu:2", "cpus_per_task": 2, "time": "61s"}
-        changes["extra"] = ["--mem=0", "--comment='50 % of \"it\" \\ ü #'"]
+        changes["extra"] = ["--mem=0", '--comment=50 % of "it" \\ ü #']
         script = script_of(tmp_path, home, launch={"nnodes": 2}, **{**WHOLE, **changes})
         columns, output = read(script, "%j|%D|%P|%l|%k")
         assert columns == 'job|2|main|2:00|50 % of "it" \\ ü #'

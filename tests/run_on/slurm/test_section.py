@@ -10,7 +10,7 @@ from zeusrun.jobfile.hosts import Host
 from zeusrun.jobfile.plugged import count_ranks
 from zeusrun.jobfile.settings import read_settings
 from zeusrun.jobfile.spec import load_spec
-from zeusrun.run_on.slurm.section import Slurm, time_s
+from zeusrun.run_on.slurm.section import Slurm
 
 WHOLE = {
     "partition": "gpu",
@@ -19,9 +19,9 @@ WHOLE = {
     "constraint": "a100&ib",
     "gres": "gpu:4",
     "cpus_per_task": 8,
-    "time": "8:00:00",
+    "time": "8h",
     "requeue": False,
-    "extra": ["--exclude=n7", "-w n1", '--comment="a b"', "-J", "--nodelist=n1", "--time-min=1"],
+    "extra": ["--exclude=n7", "--comment=a b", "--exclusive", "--nodelist=n1", "--time-min=1"],
     "setup": "module load cuda\nexport A='1: 2'\n",
     "python": "apptainer exec image.sif python3",
 }
@@ -44,7 +44,7 @@ def test_the_word_slurm_is_the_section_with_its_defaults(tmp_path, written):
         Slurm.of(load_job(tmp_path, run_on={"hosts": ["a"]}).run_on)
 
 
-@pytest.mark.parametrize("section", [{}, WHOLE, {"time": 90}, {"time": "2h"}])
+@pytest.mark.parametrize("section", [{}, WHOLE, {"time": "2h"}])
 def test_a_copy_of_the_job_and_a_server_read_the_same_section(tmp_path, section):
     spec = load_job(tmp_path, run_on={"slurm": section, "nic": "ib0"}, launch={"nnodes": 2})
     copy = tmp_path / "copy.yaml"
@@ -54,44 +54,14 @@ def test_a_copy_of_the_job_and_a_server_read_the_same_section(tmp_path, section)
 
 def test_overrides_set_its_keys(tmp_path):
     source = load_job(tmp_path, run_on="slurm").source
-    spec = load_spec(source, ["run_on.slurm.time=8:00:00", "run_on.slurm.partition=gpu"])
-    assert (spec.run_on.slurm.time, spec.run_on.slurm.partition) == ("8:00:00", "gpu")
+    spec = load_spec(source, ["run_on.slurm.time=8h", "run_on.slurm.partition=gpu"])
+    assert (spec.run_on.slurm.time, spec.run_on.slurm.partition) == ("8h", "gpu")
     assert load_spec(source, ["run_on.nic=ib0"]).run_on.slurm == Slurm()
     assert load_spec(source, ["run_on=local"]).run_on is None
     hosts = load_spec(source, ["run_on.slurm=null", "run_on.hosts=[a, b]"])
     assert (hosts.run_on.slurm, hosts.run_on.hosts) == (None, ("a", "b"))
     local = load_job(tmp_path, run_on="local").source
     assert load_spec(local, ["run_on.slurm.gres=gpu:4"]).run_on.slurm.gres == "gpu:4"
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [
-        ("8h", 28800),
-        ("1h 30m", 5400),
-        ("90s", 90),
-        ("30", 1800),
-        ("90:30", 5430),
-        ("8:00", 480),  # minutes, as in Slurm
-        ("8:00:00", 28800),
-        ("1-12", 129600),
-        ("0-0:30", 1800),
-        ("1-12:30", 131400),
-        ("1-0:0:5", 86405),
-    ],
-)
-def test_a_time_limit_is_a_duration_or_what_slurm_takes(text, seconds):
-    assert time_s(text) == seconds
-
-
-@pytest.mark.parametrize(
-    ("written", "seconds"), [("30", 1800), ("8:00:00", 28800), ("1-12:30", 131400), ("1h", 3600)]
-)
-def test_a_time_limit_needs_no_quotes(tmp_path, written, seconds):
-    """YAML 1.1 reads 8:00:00 as a number; a job file is YAML 1.2."""
-    path = load_job(tmp_path).source
-    path.write_text(f"{path.read_text()}\nrun_on: {{slurm: {{time: {written}}}}}\n")
-    assert time_s(str(load_spec(path).run_on.slurm.time)) == seconds
 
 
 def refused(tmp_path, section):
@@ -101,36 +71,26 @@ def refused(tmp_path, section):
     return str(error.value)
 
 
-@pytest.mark.parametrize("time", ["8 hours", "1:2:3:4", "-5", -5, 8.5, "1-", "", "x", True, 10**7])
+@pytest.mark.parametrize("time", ["8 hours", "8:00:00", "-5", 90, "", "x", True])
 def test_another_time_limit_is_refused(tmp_path, time):
     assert "'run_on.slurm.time' must be" in refused(tmp_path, {"time": time})
 
 
-@pytest.mark.parametrize("time", [0, "0", "0:00", "0s", "0-0"])
-def test_a_time_limit_of_0_is_refused(tmp_path, time):
-    assert "'run_on.slurm.time' must be more than 0" in refused(tmp_path, {"time": time})
+def test_a_time_limit_of_0_is_refused(tmp_path):
+    assert "'run_on.slurm.time' must be more than 0" in refused(tmp_path, {"time": "0s"})
 
 
 @pytest.mark.parametrize(
     ("option", "advice"),
     [
         ("--nodes=2", "--nodes; set launch.nnodes"),
-        ("-N2", "-N; set launch.nnodes"),
-        ("-N 2", "-N; set launch.nnodes"),
-        ("-QN2", "-N; set launch.nnodes"),
         ("--nod=2", "--nod; set launch.nnodes"),
-        ("-'-nodes=2'", "--nodes; set launch.nnodes"),
-        ("-n4", "-n; set launch.nproc_per_node"),
-        ("--ntasks 4", "--ntasks; set launch.nproc_per_node"),
+        ("--ntasks=4", "--ntasks; set launch.nproc_per_node"),
         ("--ntasks-per-node=4", "--ntasks-per-node; set launch.nproc_per_node"),
-        ("-t30", "-t; set run_on.slurm.time"),
         ("--no-requeue", "--no-requeue; set run_on.slurm.requeue"),
         ("--signal=B:USR1@60", "--signal; remove it: zeusrun decides on it"),
-        ("-o x", "-o; remove it"),
         ("--error=x", "--error; remove it"),
         ("--open-mode=append", "--open-mode; remove it"),
-        ("-a1-3", "-a; remove it"),
-        ("-W", "-W; remove it"),
         ("--parsable", "--parsable; remove it"),
         ("--wrap=true", "--wrap; remove it"),
     ],
@@ -141,7 +101,7 @@ def test_an_option_that_has_a_key_or_is_zeusruns_own_is_refused(tmp_path, option
 
 
 @pytest.mark.parametrize(
-    "option", ["exclude=n7", "n7", " ", "-", "--", "--a -N2", "-w n1 n2", "--comment='a", "-4"]
+    "option", ["exclude=n7", "n7", " ", "-", "--", "--a -N2", "-w n1", "-N2", "--nodes 2"]
 )
 def test_an_item_of_extra_is_one_option(tmp_path, option):
     said = refused(tmp_path, {"extra": [option]})

@@ -18,10 +18,10 @@ from zeusrun.jobfile.spec import load_spec
 from zeusrun.launcher.queue.admission import Request
 from zeusrun.launcher.queue.tickets import HeldTicket, Tickets
 from zeusrun.reasons import ReasonCode
-from zeusrun.run_on.batch import submit as batch
-from zeusrun.run_on.batch.submit import find_files
+from zeusrun.run_on.slurm import submit as batch
 from zeusrun.run_on.slurm import submit as verbs
 from zeusrun.run_on.slurm.client import SlurmJob, describe_job
+from zeusrun.run_on.slurm.submit import find_files
 from zeusrun.trial import Hardware, TrialStatus
 
 A100 = Hardware(8, "NVIDIA A100", 8, 2)
@@ -381,13 +381,13 @@ def test_a_signal_to_a_follower_stops_its_job_if_it_is_ctrl_c(
         for number in numbers:
             signal.raise_signal(number)
 
-    real = verbs.stop_job
+    real = verbs.SlurmSubmitter.stop_job
 
-    def stop(name, **options):
-        real(name, **options)
+    def stop(submitter, name, interrupts):
+        real(submitter, name, interrupts)
         slurm.put(name.removeprefix("slurm:"), "CANCELLED", nodes="")
 
-    monkeypatch.setattr(verbs, "stop_job", stop)
+    monkeypatch.setattr(verbs.SlurmSubmitter, "stop_job", stop)
     then(act)
     found, _, errors = submit()
     assert found == code

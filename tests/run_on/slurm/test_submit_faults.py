@@ -19,9 +19,8 @@ from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.launcher.queue.tickets import Tickets
 from zeusrun.launcher.rundir.layout import RunPaths
 from zeusrun.launcher.rundir.ownership import RunLock
-from zeusrun.run_on.batch import submit as batch
-from zeusrun.run_on.batch.submit import new_files
-from zeusrun.run_on.slurm.submit import SlurmSubmitter
+from zeusrun.run_on.slurm import submit as batch
+from zeusrun.run_on.slurm.submit import SlurmSubmitter, new_files
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
-from zeusrun.adapt.rank.policies import Plan, PolicyRunner, TrainingObservation, clip_restored
+from zeusrun.adapt.rank.policies import Limits, PolicyRunner, TrainingObservation, clip_restored
 from zeusrun.adapt.rank.state import AdaptationState, restore_state, state_path, write_state
 from zeusrun.gradients.rank.noise import GAUSSIAN99
 from zeusrun.sidecar.events import Adapted
@@ -35,7 +35,7 @@ def join(hooks: Hooks, given: Mapping[str, Any]) -> AdaptAgent:
     def noise() -> NoiseScale | None:
         return None if watch is None else watch.noise
 
-    return AdaptAgent(Control(hooks.environment, Plan.read(given), noise))
+    return AdaptAgent(Control(hooks.environment, given, noise))
 
 
 class AdaptAgent(RankAgent):
@@ -55,7 +55,7 @@ class Control(LoaderControl):
 
     Args:
         environment: This rank.
-        plan: The section of the job file.
+        given: What the section of the job file gives to its rank side.
         noise: Returns the averages of the noise scale; ``None`` if it is not measured.
 
     Attributes:
@@ -64,10 +64,13 @@ class Control(LoaderControl):
     """
 
     def __init__(
-        self, environment: WorkerEnvironment, plan: Plan, noise: Callable[[], NoiseScale | None]
+        self,
+        environment: WorkerEnvironment,
+        given: Mapping[str, Any],
+        noise: Callable[[], NoiseScale | None],
     ) -> None:
-        self._environment, self._noise = environment, noise
-        self.plan = replace(plan, limits=replace(plan.limits, ranks=environment.world_size))
+        self._environment, self._given, self._noise = environment, given, noise
+        self._limits = Limits.read(given, environment.world_size)
         self.batch_size = 0
         self.rates = Rates()
         self._state = AdaptationState()
@@ -87,7 +90,7 @@ class Control(LoaderControl):
         if self._first:
             return
         self._first = self.batch_size = batch_size
-        self._policy = PolicyRunner(self.plan.policies, self._warn)
+        self._policy = PolicyRunner(self._given["policies"], self._warn)
 
     def is_training(self, loader: object, epoch: int | None) -> bool:
         """See ``LoaderControl.is_training``.
@@ -122,11 +125,11 @@ class Control(LoaderControl):
         if is_new:
             self._call_policy("before_train")
         self._call_policy("before_epoch")
-        plan = self.plan
+        given = self._given
         is_due = (
-            (plan.unit == "epoch" and (self._epoch - 1) % plan.interval == 0)
+            (given["unit"] == "epoch" and (self._epoch - 1) % given["interval"] == 0)
             or self._postponed
-            or plan.policies[0] == "schedule"  # the schedule names its epochs
+            or given["policies"][0] == "schedule"  # the schedule names its epochs
         )
         self._postponed = False
         if is_due or is_first:
@@ -143,7 +146,7 @@ class Control(LoaderControl):
         state.step += 1
         state.samples += samples
         self._call_policy("after_step")
-        is_due = self.plan.unit == "step" and state.step % self.plan.interval == 0
+        is_due = self._given["unit"] == "step" and state.step % self._given["interval"] == 0
         self._postponed = is_due and last
         return is_due and not last and self._decide(is_first=False, is_due=True)
 
@@ -163,7 +166,7 @@ class Control(LoaderControl):
     def sizes(self, first: int, limit: int | None) -> tuple[int, int | None]:
         """See ``LoaderControl.sizes``."""
         if self.batch_size != first or limit is None:
-            limit = self.plan.limits.per_device_max
+            limit = self._limits.per_device_max
         return self.batch_size, limit
 
     def end_pass(self, loader: object) -> None:
@@ -219,7 +222,7 @@ class Control(LoaderControl):
                 if proposal is not None:
                     size, reason = int(proposal.batch_size), proposal.reason
                 size = self._limit(size)
-                factor = find_factor(self.plan.learning_rate, size / self._first)
+                factor = find_factor(self._given["learning_rate"], size / self._first)
             except Exception as error:  # noqa: BLE001 - the other ranks wait for a decision
                 size, factor = before, self.rates.factor
                 text = f"{type(error).__name__}: {error}"
@@ -242,11 +245,11 @@ class Control(LoaderControl):
         if noise is not None and noise.high and (least is None or noise.high < least[1]):
             state.least_noise = (noise.low, noise.high)
             observation = replace(observation, least_noise=state.least_noise)
-        return self._policy.propose(observation, self.plan.limits)
+        return self._policy.propose(observation, self._limits)
 
     def _limit(self, size: int) -> int:
         """Return the batch size, or the largest that fits in memory and that the data fill."""
-        fitting = min(self.plan.limits.maximum, self._state.fitting or math.inf)
+        fitting = min(self._limits.maximum, self._state.fitting or math.inf)
         size = int(min(size, max(fitting, self._first)))
         if size <= self._largest_full:
             return size
@@ -266,7 +269,7 @@ class Control(LoaderControl):
         if state is not None and state.changes:
             self.rates.factor = state.factor
             last_epoch, size = state.changes[-1]
-            self.batch_size = clip_restored(size, self._first, self.plan.limits)
+            self.batch_size = clip_restored(size, self._first, self._limits)
             self._epoch = 0 if epoch is not None else last_epoch - 1
 
     def _save(self) -> None:

@@ -39,31 +39,11 @@ class Limits:
     per_device_max: int | None = None
     schedule: Sequence[tuple[int, int]] = ()
 
-
-@dataclass(frozen=True)
-class Plan:
-    """The section ``adapt`` of the job file.
-
-    Attributes:
-        policies: One policy of zeusrun, or the user's classes as ``module:Class``.
-        interval: Epochs or steps between two decisions.
-        unit: ``epoch`` or ``step``.
-        limits: Of the batch size.
-        learning_rate: The rule by which it follows the batch size.
-    """
-
-    policies: Sequence[str]
-    interval: int
-    unit: str
-    limits: Limits
-    learning_rate: str
-
     @classmethod
-    def read(cls, given: Mapping[str, Any]) -> Plan:
+    def read(cls, given: Mapping[str, Any], ranks: int) -> Limits:
         """Read the values that the section ``adapt`` gives to its rank side."""
-        rest = dict(given)
         names = ("minimum", "maximum", "growth", "per_device_max", "schedule")
-        return cls(limits=Limits(**{name: rest.pop(name) for name in names}), **rest)
+        return cls(**{name: given[name] for name in names}, ranks=ranks)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import zeusrun
 from zeusrun.errors import LaunchError
 from zeusrun.jobfile.placeholders import expand_placeholders
+from zeusrun.jobfile.plugged import Chosen
 from zeusrun.jobfile.sections import split_batch
 from zeusrun.plugins import how_to_add
 from zeusrun.sidecar.orders import PREFIX_COLUMNS
@@ -269,7 +270,7 @@ def plan_ranks(
     micro, steps = split_batch(trial.global_batch_size // trial.world_size, sizes.per_device_max)
     told: dict[str, Mapping[str, Any]] = {}
     for part in reversed(spec.parts.values()):  # a part's own values win over those of another part
-        told |= part.tell(sizes, trial, fitting)
+        told |= part.tell(Chosen(sizes, trial.world_size, fitting))
     return RankPlan(
         job=trial.job,
         trial=trial.trial,

@@ -236,20 +236,16 @@ def _wait_for_joins(
     """Wait until ``zeusrun join`` was run on all other hosts; raises ``LaunchError``."""
     run_on = cluster.run_on
     endpoint = find_endpoint(socket.gethostname(), run_on.nic, hosts[0].address)
-    token = os.environ.get(TOKEN_VARIABLE)  # an empty one is none
+    known = os.environ.get(TOKEN_VARIABLE)  # an empty one is none
+    token = known or secrets.token_urlsafe(16)
     nodes: dict[int, RemoteNode] = {}
     with listen(endpoint.address, run_on.ports) as server:
         port = server.getsockname()[1]
-        if not token:
-            token = secrets.token_urlsafe(16)
-            given = f"{TOKEN_VARIABLE}={token} "
-        else:
-            given = ""
+        given = "" if known else f"{TOKEN_VARIABLE}={token} "
         names = ", ".join(host.name for host in hosts)
         how = f"; run there: {given}zeusrun join {endpoint.address}:{port}"
         alone = run_on.scheduled is not None and run_on.scheduled.joins_alone
-        text = f"waiting for {names}{'' if alone else how}"
-        emit(Noted(text, needed=True))
+        emit(Noted(f"waiting for {names}{'' if alone else how}", needed=True))
         server.settimeout(_POLL_S)
         wait_s = 3 * _PERSON_S if alone else _PERSON_S  # pods may have to load their image
         until_t = time.monotonic() + wait_s

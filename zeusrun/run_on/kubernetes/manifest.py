@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 _TRAINER = "trainer.kubeflow.org"
 _RUNTIME = "zeusrun"  # the TrainingRuntime in deploy/kubernetes/zeusrun.yaml
 _PATCHED = ("containers", "securityContext", "terminationGracePeriodSeconds", "volumes")
-_MAX_BASE = 40  # with what Job, JobSet and CronJob append to it, at most 63
+_MAX_BASE = 40  # with what Job and JobSet append to it, at most 63
 _OF_JOB = {"ZEUSRUN_NAME", "ZEUSRUN_ALLOCATION"}  # variables that name a Job by a label of its pods
 _RECORD_S = 30  # after the grace period of the script
 
 
 def new_name(job: str) -> str:
     """Return a name for a new job in Kubernetes: letters, digits and ``-``."""
-    return f"{_base(job)}-{uuid4().hex[:5]}"
+    return f"{_base(job)}-{uuid4().hex[:8]}"
 
 
 def _base(job: str) -> str:

@@ -87,18 +87,11 @@ class Kubernetes(SchedulerSection):
     ports: ClassVar[tuple[int, int]] = (29400, 29499)  # pods of a job know where to join
     joins_alone: ClassVar[bool] = True
     other_names: ClassVar[Mapping[str, str]] = {
-        f"run_on.kubernetes.{name}": meant
-        for name, meant in (
-            ("cpu", "run_on.kubernetes.resources.cpu"),
-            ("gpus", "run_on.kubernetes.resources.nvidia.com/gpu"),
-            ("imagepullsecrets", "run_on.kubernetes.pod.imagePullSecrets"),
-            ("limits", "run_on.kubernetes.resources"),
-            ("memory", "run_on.kubernetes.resources.memory"),
-            ("nodes", "launch.nnodes"),
-            ("nodeselector", "run_on.kubernetes.pod.nodeSelector"),
-            ("requests", "run_on.kubernetes.resources"),
-            ("tolerations", "run_on.kubernetes.pod.tolerations"),
-        )
+        "run_on.kubernetes.nodes": "launch.nnodes",
+        **dict.fromkeys(
+            (f"run_on.kubernetes.{each}" for each in ("cpu", "gpus", "limits", "memory")),
+            "run_on.kubernetes.resources",
+        ),
     }
 
     image: _Image = Field(description="Container image with zeusrun, torch and the script.")

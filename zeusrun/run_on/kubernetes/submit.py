@@ -29,11 +29,9 @@ from zeusrun.errors import (
     UsageError,
     ZeusrunError,
 )
-from zeusrun.files.home import trusted_home
 from zeusrun.files.private import build_known
 from zeusrun.history.base import NEWEST, UnavailableError
-from zeusrun.history.http.client import TOKEN_VARIABLE, read_token
-from zeusrun.history.registry import find_default, remember_choice
+from zeusrun.history.registry import remember_choice
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.jobfile.yaml_reader import write_job_yaml
 from zeusrun.launcher.attempts.recurrence import SubmitResult, exit_code
@@ -64,7 +62,6 @@ if TYPE_CHECKING:
 
 _POLL_S = 1.0
 _RESOLVED_S = 1800.0  # the other pods may have to load their image
-_NAMES = 5  # tries, if a name is taken
 _DELIVERED_S = 600.0  # a pod may have no disk for what a server does not take
 _INTERRUPTED = ExitCode.SIGNAL_BASE + signal.SIGINT
 
@@ -76,18 +73,21 @@ class KubernetesSubmitter(Submitter[PodOutput]):
 
     def show(self, spec: JobSpec, request: Request) -> Shown:
         """Return the manifest that a submit would create."""
-        manifest = build_manifest(spec, request, f"{new_name(spec.name)[:-5]}00000")
-        _warn_without_token(spec)
+        manifest = build_manifest(spec, request, f"{new_name(spec.name)[:-8]}00000000")
         return manifest, write_job_yaml(manifest)
 
     def queue(self, order: Order) -> str:
         """Take a ticket, wait for submits before it, and create the job; return its name."""
         spec, request, home, history, received = order
-        build_manifest(spec, request, new_name(spec.name))  # whatever is wrong with it, first
-        _warn_without_token(spec)
+        manifest = build_manifest(
+            spec, request, new_name(spec.name)
+        )  # what is wrong with it, first
         queue = Queue(spec.name, home, history, request.until, received, options.tell)
         with queue.hold_elsewhere(request.overlap, waits=True) as (held, _, undo):
-            name = _create_job(spec, request)
+            try:
+                name = create_job(manifest)
+            except ApiError as error:
+                raise _explain_refusal(error, spec) from error
             undo.callback(cancel_job, name)
             remember_choice(home, spec.name, spec.history.url)
             held.write(allocation=name, state="queued")
@@ -141,28 +141,6 @@ class KubernetesSubmitter(Submitter[PodOutput]):
             error.exit_code = ExitCode.BUSY
             raise
         return ExitCode.REACHED
-
-
-def _warn_without_token(spec: JobSpec) -> None:
-    """Warn if the pods get no token for their server, and this machine has one for it."""
-    home = trusted_home(os.environ)
-    address = spec.history.url or find_default(home, os.environ)[0]
-    given = Kubernetes.of(spec.run_on).secrets
-    lacks = TOKEN_VARIABLE not in given and address.startswith(("http://", "https://"))
-    if lacks and read_token(home, os.environ, address) is not None:
-        options.tell(
-            f"{address} may refuse the runs: the pods get no {TOKEN_VARIABLE}; add it to "
-            f"run_on.kubernetes: secrets: {{{TOKEN_VARIABLE}: zeusrun/token}}"
-        )
-
-
-def _create_job(spec: JobSpec, request: Request, left: int = _NAMES) -> str:
-    try:
-        return create_job(build_manifest(spec, request, new_name(spec.name)))
-    except ApiError as error:
-        if error.code == 409 and left:
-            return _create_job(spec, request, left - 1)
-        raise _explain_refusal(error, spec) from error
 
 
 def _explain_refusal(error: ApiError, spec: JobSpec) -> LaunchError:

@@ -171,15 +171,6 @@ def cancel_job(name: str) -> None:
     _change("scancel", _id(name))
 
 
-def stop_job(name: str, *, at_once: bool = False) -> None:
-    """Ask the batch step of a job to stop; cancel one that does not run, or ``at_once``."""
-    job = read_jobs([name]).get(name)
-    if at_once or job is None or job.state != "RUNNING":
-        cancel_job(name)
-    else:
-        interrupt_job(name)
-
-
 def interrupt_job(name: str) -> None:
     """Send SIGINT to the batch step of a job, which then stops its training."""
     with contextlib.suppress(LaunchError):  # a file asks it for the same

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import shlex
 import sys
@@ -15,37 +14,21 @@ from zeusrun.jobfile.run_on_section import SchedulerSection
 from zeusrun.jobfile.validators import duration_s
 from zeusrun.jobfile.values import read_by
 
-_KEYS = {  # the options of sbatch that ``extra`` cannot set, by the key that sets them
-    "launch.nnodes": ("--nodes", "-N"),
-    "launch.nproc_per_node": ("--ntasks", "--ntasks-per-node", "-n"),
-    "run_on.slurm.time": ("--time", "-t"),
-    "run_on.slurm.requeue": ("--requeue", "--no-requeue"),
-    "": (
-        *("--signal", "--output", "-o", "--error", "-e", "--open-mode", "--array", "-a"),
-        *("--wait", "-W", "--parsable", "--wrap", "--test-only", "--clusters", "-M"),
-    ),
+_OWN = "remove it: zeusrun decides on it"
+_DECIDED = {  # the options of sbatch that ``extra`` cannot set, and what to do instead
+    "nodes": "set launch.nnodes",
+    "ntasks": "set launch.nproc_per_node",
+    "ntasks-per-node": "set launch.nproc_per_node",
+    "time": "set run_on.slurm.time",
+    "requeue": "set run_on.slurm.requeue",
+    "no-requeue": "set run_on.slurm.requeue",
+    **dict.fromkeys(("signal", "output", "error", "open-mode", "array", "wait"), _OWN),
+    **dict.fromkeys(("parsable", "wrap", "test-only", "clusters"), _OWN),
 }
-# A long option, or a short one after flags: -Q -N2 may be written as -QN2.
-_OPTION = re.compile(r"(--[a-z][^=]*)|-[HOQksv]*([A-Za-z])")
-_TIME = re.compile(r"(?:([0-9]{1,6})-)?([0-9]{1,6}(?::[0-9]{1,6}){0,2})")
 
 
-def time_s(text: str) -> float:
-    """Return the seconds of a time limit: ``8h``, or as Slurm writes it.
-
-    Slurm's forms are ``M``, ``M:S``, ``H:M:S``, ``D-H``, ``D-H:M`` and ``D-H:M:S``.
-
-    Raises:
-        ValueError: If it is none of these, or 0, which means no limit to Slurm.
-    """
-    if match := _TIME.fullmatch(text.strip()):
-        parts = match[2].split(":")
-        units = (3600, 60, 1) if match[1] or len(parts) == 3 else (60, 1)
-        seconds = 86400.0 * int(match[1] or 0)
-        seconds += sum(int(part) * unit for part, unit in zip(parts, units, strict=False))
-    else:
-        seconds = duration_s(text)
-    if seconds == 0:
+def _limit_s(text: str) -> float:
+    if not (seconds := duration_s(text)):
         raise ValueError("must be more than 0, which is no limit to Slurm; leave it out instead")
     return seconds
 
@@ -57,17 +40,12 @@ def _check_line(text: str) -> str:
 
 
 def _check_option(text: str) -> str:
-    first, rest = "", list[str]()
-    with contextlib.suppress(ValueError):  # no word, or a quote that does not end
-        first, *rest = shlex.split(text)
-    match = _OPTION.match(first)
-    if match is None or len(rest) > 1 or any(word.startswith("-") for word in rest):
+    match = re.fullmatch(r"--([a-z][a-z-]*)(=.*)?", text)
+    if match is None:
         raise ValueError(f"must be one option of sbatch, such as --exclude=n7, not {text!r}")
-    name = match[1] or f"-{match[2]}"
-    for key, options in _KEYS.items():
-        if any(option.startswith(name) for option in options):  # sbatch takes --nod for --nodes
-            advice = f"set {key}" if key else "remove it: zeusrun decides on it"
-            raise ValueError(f"cannot contain {name}; {advice}")
+    for name, advice in _DECIDED.items():
+        if name.startswith(match[1]):  # sbatch takes --nod for --nodes
+            raise ValueError(f"cannot contain --{match[1]}; {advice}")
     return text
 
 
@@ -95,8 +73,8 @@ class Slurm(SchedulerSection):
     cpus_per_task: int | None = Field(
         None, ge=1, description="CPUs of each node, where zeusrun is one task."
     )
-    time: Annotated[str | int, read_by(time_s)] | None = Field(
-        None, description="Time limit: 8h, 90 (minutes), 8:00:00, 1-12:00. null: from timeout_s."
+    time: Annotated[str, read_by(_limit_s)] | None = Field(
+        None, description="Time limit, such as 8h; null: from timeout_s."
     )
     requeue: bool = Field(
         True, description="After the time limit or a preemption, queue again and continue the run."

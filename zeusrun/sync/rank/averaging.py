@@ -156,11 +156,8 @@ class Pairs:
     def __init__(self, parameters: Parameters, group: Any, warn: Callable[[str], None]) -> None:
         self._parameters, self._warn = parameters, warn
         self._own = self._got = torch.empty(0)
-        self._lock, self._wanted, self._ended = (
-            threading.Lock(),
-            threading.Event(),
-            threading.Event(),
-        )
+        self._lock = threading.Lock()
+        self._wanted, self._ended = threading.Event(), threading.Event()
         self._error: Exception | None = None  # of a thread
         self.averages = self._steps = 0
         self._begun_t, self._problem = 0.0, "none has answered"

@@ -185,16 +185,6 @@ def _is_on_cpus(ddp: Any) -> bool:
     return name == "gloo" and all(each.device == cpu for each in ddp.parameters())
 
 
-class _Nothing:
-    """The work of a message without content, which a small bucket may have."""
-
-    def wait(self) -> None:
-        """Return at once."""
-
-
-_NOTHING = _Nothing()
-
-
 def done(tensor: Tensor) -> Future[Tensor]:
     """Return a future that is complete."""
     future: Future[Tensor] = torch.futures.Future()
@@ -306,10 +296,10 @@ class Along:
                 got.copy_(part)
 
     def _send(self, tensor: Tensor, rank: int, tag: int) -> Any:
-        return self._group.send([tensor], rank, _TAG + tag) if tensor.numel() else _NOTHING
+        return self._group.send([tensor], rank, _TAG + tag) if tensor.numel() else done(tensor)
 
     def _receive(self, tensor: Tensor, rank: int, tag: int) -> Any:
-        return self._group.recv([tensor], rank, _TAG + tag) if tensor.numel() else _NOTHING
+        return self._group.recv([tensor], rank, _TAG + tag) if tensor.numel() else done(tensor)
 
 
 def along(name: str, group: Any) -> Along:

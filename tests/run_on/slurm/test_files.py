@@ -10,7 +10,7 @@ import pytest
 
 from zeusrun.errors import UsageError
 from zeusrun.launcher.queue.admission import Request
-from zeusrun.run_on.batch.submit import find_files, new_files
+from zeusrun.run_on.slurm.submit import find_files, new_files
 
 REQUEST = Request(overrides=("a=1", "b=ü"), batch_size=32, overlap="queue", until=1e9, wait=True)
 QUEUED = replace(REQUEST, job_file="/jobs/job.yaml", ticket=7, allocation="slurm:12")

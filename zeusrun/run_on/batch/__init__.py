@@ -1,1 +1,0 @@
-"""Submits by a batch script, to schedulers whose nodes share a home with the submit."""
