@@ -70,14 +70,14 @@ BUDGETS: Mapping[str, int] = {
     "adapt": 638,
     "analysis": 999,
     "backends": 691,
-    "commands": 2_681,
+    "commands": 2_663,
     "elastic": 1_688,
     "export": 298,
     "gpu and energy": 2_245,
     "history": 1_102,
     "hooks": 1_489,
     "hosts": 1_612,
-    "jobfile": 3_138,
+    "jobfile": 3_125,
     "kubernetes": 859,
     "launcher": 5_886,
     "maintenance": 949,
@@ -91,7 +91,7 @@ BUDGETS: Mapping[str, int] = {
     "simulate": 640,
     "slurm": 482,
     "sync": 1_106,
-    "values": 1_650,
+    "values": 1_645,
     "view": 2_008,
     "watch": 1_000,
     "worker": 1_643,
@@ -130,7 +130,7 @@ class Loaded(NamedTuple):
 
 
 WALK_BUDGET = Walk(files=104, stops=367, returns=263)
-LOADED_BUDGET = Loaded(modules=172, lines=19_633)
+LOADED_BUDGET = Loaded(modules=172, lines=19_628)
 
 
 def count_code(text: str, tree: ast.Module) -> int:
