@@ -15,7 +15,7 @@ from zeusrun.history.base import NEWEST
 from zeusrun.jobfile.plugged import count_ranks
 from zeusrun.launcher.context import Submission
 from zeusrun.launcher.processes.command import Torchrun, find_torchrun
-from zeusrun.tariff import TARIFF_FILE, Tariffs
+from zeusrun.tariff import Tariffs
 from zeusrun.trial import Hardware
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def compose(
             home=home,
             environment=inherited,
             forced=forced,
-            tariffs=_find_tariffs(spec, home),
+            tariffs=_find_tariffs(spec),
             cluster=cluster,
             allocation=allocation,
             planned=planned,
@@ -105,14 +105,13 @@ def compose(
     return submission
 
 
-def _find_tariffs(spec: JobSpec, home: Path) -> Tariffs:
+def _find_tariffs(spec: JobSpec) -> Tariffs:
     """Return what energy costs the job; raises ``JobFileError`` if a file of it is wrong."""
-    own = (spec.price, spec.carbon, spec.pue)
-    if own == (None, None, None) and not os.path.lexists(home / TARIFF_FILE):
+    if (spec.price, spec.carbon, spec.pue) == (None, None, None):
         return Tariffs()
     from zeusrun.jobfile.tariffs import load_tariffs  # noqa: PLC0415 - few jobs have a tariff
 
-    return load_tariffs(spec, home)
+    return load_tariffs(spec)
 
 
 def _plan_machine(spec: JobSpec, history: History) -> Machine:

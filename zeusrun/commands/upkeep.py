@@ -181,7 +181,7 @@ def _check_schedules(schedules: Schedules) -> list[Check]:
     def check(job: str) -> list[Check]:
         schedule = schedules.read(job)
         difference = find_difference(schedule)
-        load_tariffs(load_spec(Path(schedule.job_file)), None)
+        load_tariffs(load_spec(Path(schedule.job_file)))
         return [Check("schedule", well=None, found=difference)] if difference else []
 
     for job in jobs:

@@ -18,7 +18,7 @@ from zeusrun import __version__
 from zeusrun.clock import local_time, read_clock
 from zeusrun.energy.cpu import cpu_device
 from zeusrun.energy.device import LimitableDevice
-from zeusrun.errors import DeviceError, HistoryError, JobFileError, ZeusrunError, advice_on
+from zeusrun.errors import DeviceError, HistoryError, ZeusrunError, advice_on
 from zeusrun.files.home import (
     home_directory,
     limits_directory,
@@ -31,11 +31,9 @@ from zeusrun.gpu.power_limits.original_limits import LimitLock, abandoned_gpus, 
 from zeusrun.history.http.address import is_loopback
 from zeusrun.history.http.client import TOKEN_FILE, TOKEN_VARIABLE, read_token
 from zeusrun.history.registry import waiting_spools
-from zeusrun.jobfile.tariffs import load_home_tariffs
 from zeusrun.launcher.power.control import held_by
 from zeusrun.launcher.processes.command import find_torchrun
 from zeusrun.plugins import find_damaged_packages
-from zeusrun.tariff import TARIFF_FILE
 from zeusrun.trial import EnergySource
 
 if TYPE_CHECKING:
@@ -79,7 +77,6 @@ def check_machine(environment: Mapping[str, str]) -> list[Check]:
         *attempt("devices", lambda: _check_devices(environment, home)),
         *attempt("power limit", lambda: _check_limits(home)),
         *attempt("home", lambda: [_check_home(home)]),
-        *_check_tariff(home),
         *_check_notices(home),
     ]
 
@@ -209,27 +206,6 @@ def _check_home(home: Path) -> Check:
         advice = "two runs would overwrite each other's records; set ZEUSRUN_HOME to a local disk"
         return Check("home", well=False, found=found, advice=advice)
     return Check("home", well=True, found=str(home))
-
-
-def _check_tariff(home: Path) -> list[Check]:
-    """Return a line on the tariff of all jobs, if there is one."""
-    try:
-        tariffs = load_home_tariffs(home)
-    except (JobFileError, OSError) as error:
-        advice = "correct it or remove it: every submit is refused"
-        return [Check("tariff", well=False, found=str(error), advice=advice)]
-    if tariffs is None:
-        return []
-    path, now = home / TARIFF_FILE, read_clock()
-    known = {"price": tariffs.price, "carbon": tariffs.carbon}
-    rates = {name: tariff.at(now).rate for name, tariff in known.items() if tariff is not None}
-    if missing := [f"{name}.csv has no rate for now" for name in rates if rates[name] is None]:
-        advice = f"add newer rows to the file that {path} names; until then, the amount is unknown"
-        return [Check("tariff", well=None, found="; ".join(missing), advice=advice)]
-    units = {"price": f"{tariffs.currency}/kWh", "carbon": "g/kWh"}
-    found = [f"{name} now {rate:g} {units[name]}" for name, rate in rates.items()]
-    found += [] if tariffs.pue == 1 else [f"PUE {tariffs.pue:g}"]
-    return [Check("tariff", well=True, found=", ".join(found) or f"{path} is empty")]
 
 
 def _check_notices(home: Path) -> list[Check]:

@@ -47,7 +47,7 @@ def test_a_rate_that_is_unknown_for_a_part_leaves_the_amount_unknown_and_warns_o
 def submission(tmp_path, text):
     (tmp_path / "prices.csv").write_text(text)
     spec = load_job(tmp_path, price={"currency": "EUR", "csv": "prices.csv"})
-    return SimpleNamespace(spec=spec, home=tmp_path, tariffs=load_tariffs(spec, tmp_path))
+    return SimpleNamespace(spec=spec, home=tmp_path, tariffs=load_tariffs(spec))
 
 
 def test_a_file_that_ended_before_the_run_is_read_again(tmp_path):

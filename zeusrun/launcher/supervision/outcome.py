@@ -327,7 +327,7 @@ def price_at_end(submission: Submission, trial: Trial, outcome: Outcome) -> Outc
     from zeusrun.jobfile.tariffs import load_tariffs  # noqa: PLC0415 - few jobs have a tariff
 
     try:
-        newer = load_tariffs(submission.spec, submission.home)
+        newer = load_tariffs(submission.spec)
     except JobFileError:  # a file that changed during the run must not fail it
         return priced
     return price_outcome(trial, outcome, newer)
