@@ -45,7 +45,7 @@ def repair(
 ) -> None:
     """Clean up after dead processes; restore histories.
 
-    Ends orphan processes, records lost trials, resets power limits, removes left-over files.
+    Ends orphan processes, records lost trials and resets power limits.
     """
     home, store = options.open_home()
     if restore is not None:
@@ -148,7 +148,7 @@ def _check_servers(home: Path) -> list[Check]:
 
     def check(name: str) -> Sequence[Check]:
         from_ = source if name == default else ""
-        return check_server(open_shared(home, os.environ, name, source=from_), os.environ, home)
+        return check_server(open_shared(home, os.environ, name, source=from_))
 
     shared = sorted(each for each in names if "://" in each)
     checks = [found for name in shared for found in attempt("server", partial(check, name))]
