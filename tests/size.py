@@ -70,14 +70,14 @@ BUDGETS: Mapping[str, int] = {
     "adapt": 638,
     "analysis": 999,
     "backends": 691,
-    "commands": 2_660,
+    "commands": 2_655,
     "elastic": 1_688,
     "export": 298,
-    "gpu and energy": 2_245,
+    "gpu and energy": 2_239,
     "history": 1_102,
     "hooks": 1_489,
     "hosts": 1_612,
-    "jobfile": 3_096,
+    "jobfile": 3_095,
     "kubernetes": 859,
     "launcher": 5_886,
     "maintenance": 892,
@@ -130,7 +130,7 @@ class Loaded(NamedTuple):
 
 
 WALK_BUDGET = Walk(files=102, stops=363, returns=261)
-LOADED_BUDGET = Loaded(modules=172, lines=19_625)
+LOADED_BUDGET = Loaded(modules=172, lines=19_624)
 
 
 def count_code(text: str, tree: ast.Module) -> int:
