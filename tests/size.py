@@ -70,28 +70,28 @@ BUDGETS: Mapping[str, int] = {
     "adapt": 644,
     "analysis": 1_000,
     "backends": 421,
-    "commands": 2_679,
+    "commands": 2_653,
     "elastic": 1_611,
     "export": 298,
-    "gpu and energy": 2_245,
+    "gpu and energy": 2_239,
     "history": 1_069,
     "hooks": 1_472,
     "hosts": 1_599,
-    "jobfile": 3_138,
+    "jobfile": 3_095,
     "kubernetes": 790,
     "launcher": 5_801,
-    "maintenance": 919,
+    "maintenance": 862,
     "metrics": 2_084,
     "other files": 330,
     "policies": 3_235,
     "report": 1_321,
-    "schedule": 1_013,
-    "server": 3_381,
+    "schedule": 1_011,
+    "server": 3_379,
     "shared histories": 1_817,
     "simulate": 640,
     "slurm": 690,
     "sync": 1_015,
-    "values": 1_646,
+    "values": 1_639,
     "view": 2_029,
     "watch": 931,
     "worker": 1_512,
@@ -130,7 +130,7 @@ class Loaded(NamedTuple):
 
 
 WALK_BUDGET = Walk(files=89, stops=329, returns=240)
-LOADED_BUDGET = Loaded(modules=155, lines=18_568)
+LOADED_BUDGET = Loaded(modules=155, lines=18_559)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

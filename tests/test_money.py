@@ -27,16 +27,10 @@ def write_prices(folder, *, until=timedelta(days=2)):
     (folder / "prices.csv").write_text("time,price\n" + "".join(rows))
 
 
-def write_home_tariff(zeusrun, text):
-    zeusrun.home.mkdir(mode=0o700)
-    (zeusrun.home / "tariff.yaml").write_text(text)
-
-
 def test_a_run_records_what_its_energy_cost(zeusrun):
     write_prices(zeusrun.folder)
-    write_home_tariff(zeusrun, "price: {currency: USD, per_kwh: 1}\ncarbon: {g_per_kwh: 380}\n")
-    price = {"currency": "EUR", "csv": "prices.csv"}
-    code, result, seen = zeusrun.submit(zeusrun.job(args=BUSY, price=price, pue=1.25))
+    tariffs = {"price": {"currency": "EUR", "csv": "prices.csv"}, "carbon": {"g_per_kwh": 380}}
+    code, result, seen = zeusrun.submit(zeusrun.job(args=BUSY, **tariffs, pue=1.25))
     trial = only_trial(result)
     assert (code, trial["currency"], trial["pue"]) == (0, "EUR", 1.25)
     kwh = trial["energy_j"] / J_PER_KWH * 1.25
@@ -50,13 +44,12 @@ def test_a_run_records_what_its_energy_cost(zeusrun):
     assert repeated["price"] == pytest.approx(repeated["energy_j"] / J_PER_KWH * 200)
 
 
-@pytest.mark.parametrize("text", ["price: {per_kwh: 1}\n", "carbon: {csv: missing.csv}\n"])
-def test_a_broken_tariff_is_refused_before_anything_starts(zeusrun, text):
-    write_home_tariff(zeusrun, text)
+def test_a_broken_tariff_is_refused_before_anything_starts(zeusrun):
+    job = zeusrun.job(carbon={"csv": "missing.csv"})
     for arguments in ([], ["--dry-run"]):
-        done = zeusrun("submit", zeusrun.job(), *arguments)
+        done = zeusrun("submit", job, *arguments)
         assert done.returncode == 2
-        assert "tariff.yaml" in done.stderr
+        assert "'carbon.csv'" in done.stderr
     assert not (zeusrun.home / "runs").exists()
     assert zeusrun("history").returncode == 0
 

@@ -98,9 +98,10 @@ def _read_packages() -> tuple[list[EntryPoint], dict[str, str]]:
         try:
             entries += package.entry_points
         except Exception as error:  # noqa: BLE001 - a damaged package can raise anything
-            folder, problem = package.locate_file(""), _describe(error)
+            folder = package.locate_file("")
             damaged[_name_package(package)] = (
-                f"its entry_points.txt in {folder} {problem}; reinstall or uninstall that package"
+                f"its entry_points.txt in {folder} cannot be read ({error}); "
+                "reinstall or uninstall that package"
             )
     return entries, damaged
 
@@ -112,14 +113,6 @@ def _name_package(package: Distribution) -> str:
             return name
     path = getattr(package, "_path", None)
     return str(getattr(path, "name", "without a name"))
-
-
-def _describe(error: Exception) -> str:
-    if isinstance(error, UnicodeDecodeError):
-        return "is not UTF-8"
-    if isinstance(error, OSError):
-        return f"cannot be read ({error.strerror or error})"
-    return "is not a list of entry points"
 
 
 @contextmanager

@@ -12,9 +12,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import tzinfo
 
-TARIFF_FILE = "tariff.yaml"
-"""Of the home: the keys ``price``, ``carbon`` and ``pue`` of a job file, for all jobs."""
-
 J_PER_KWH = 3.6e6
 _QUARTER_S = 900  # every time zone changes its hour at a quarter of an hour in UTC
 

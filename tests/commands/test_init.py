@@ -188,32 +188,6 @@ def test_a_batch_size_that_only_the_data_loader_shows_is_found(zeusrun, script):
     assert yaml.safe_load(text)["objective"]["max_epochs"] == 2  # the whole training has run
 
 
-@pytest.mark.long
-def test_a_script_that_updates_its_parameters_itself_is_one_with_sgd(zeusrun, script):
-    script("""
-        import argparse, time
-        import torch
-
-        parser = argparse.ArgumentParser()
-        parser.add_argument("--batch-size", type=int, default=8)
-        parser.add_argument("--lr", type=float, default=0.1)
-        parser.add_argument("--adam", action="store_true")
-        arguments = parser.parse_args()
-        weight = torch.ones(4, requires_grad=True)
-        if arguments.adam:
-            optimizer = torch.optim.Adam([weight], lr=arguments.lr)
-        for epoch in range(1, 4):
-            weight.square().sum().backward()
-            weight.data -= 0.1 * weight.grad
-            time.sleep(0.2)
-            print(f"epoch {epoch} val acc: {0.2 * epoch}", flush=True)
-    """)
-    done = zeusrun("init", "--try", "--", "python", "train.py", "--lr", "0.1", "--batch-size", "8")
-    assert done.returncode == 0, done.stderr
-    text = (zeusrun.folder / "train.yaml").read_text()
-    assert yaml.safe_load(text)["learning_rate"]["scale"] == "linear", text
-
-
 def test_a_try_proposes_a_pattern_for_what_the_script_prints(zeusrun, script):
     script("""
         import argparse
@@ -384,22 +358,6 @@ ONCE = ("init", "--try", "--", "python", "train.py", "--batch-size", 8)
 
 
 @pytest.mark.long
-def test_a_script_that_needs_more_than_an_epoch_is_tried_with_its_own_and_stopped(zeusrun, script):
-    start = "if epochs < 3: raise ValueError('warm-up takes 2 epochs')"
-    epoch = "print('epoch', epoch, 'val acc:', 0.5 + epoch / 1000, flush=True)"
-    script(LOOP.format(start=start, epoch=epoch))
-    done = zeusrun("init", "--try", "--", "python", "train.py", "--epochs", 500)
-    assert done.returncode == 0, done.stderr
-    assert "ValueError: warm-up takes 2 epochs. zeusrun had set --epochs 1: running it with" in (
-        done.stderr
-    )
-    assert "stopping: it has evaluated an epoch" in done.stdout
-    assert "epoch 100 " not in done.stdout
-    assert "Proposed: val_acc at least 0.56." in done.stdout
-    assert "max_epochs: 500" in (zeusrun.folder / "train.yaml").read_text()
-
-
-@pytest.mark.long
 def test_what_is_printed_before_the_first_step_is_not_proposed(zeusrun, script):
     start = "print('val: 3 layers accuracy 0.5', flush=True); time.sleep(0.6)"
     script(LOOP.format(start=start, epoch="print('val loss: 0.25')"))
@@ -414,7 +372,6 @@ def test_a_crash_after_the_first_epoch_keeps_what_was_seen(zeusrun, script):
     assert done.returncode == 3
     assert "Proposed: val_acc at least 0.55." in done.stdout
     assert "RuntimeError: no test data; the proposal is from what it had shown" in done.stderr
-    assert "had set" not in done.stderr
     assert "  metric: val_acc" in (zeusrun.folder / "train.yaml").read_text()
 
 
@@ -423,7 +380,6 @@ def test_a_script_that_cannot_be_imported_is_tried_once(zeusrun, script):
     done = zeusrun(*ONCE, "--epochs", 5)
     assert done.returncode == 3
     assert "No module named 'there_is_none'" in done.stderr
-    assert "had set" not in done.stderr
 
 
 def test_without_a_metric_the_lines_most_like_one_are_listed_with_a_pattern(zeusrun, script):
@@ -794,7 +750,7 @@ def test_a_training_that_zeusrun_ended_after_an_epoch_is_not_the_whole(changes, 
 
 
 @pytest.mark.long  # each part is judged above and in tests/jobfile/test_guess.py
-def test_a_try_knows_the_optimizer_and_the_end(zeusrun, script):
+def test_a_try_knows_that_zeusrun_has_ended_the_training(zeusrun, script):
     script(
         """
         import torch, zeusrun
@@ -814,8 +770,6 @@ def test_a_try_knows_the_optimizer_and_the_end(zeusrun, script):
     done = zeusrun("init", "--try", "--", "python", "train.py")
     assert done.returncode == 0, done.stderr
     assert "The whole training has run" not in done.stdout
-    text = (zeusrun.folder / "train.yaml").read_text()
-    assert re.search(r"scale: sqrt +# how it grows, as usual with Adadelta", text)
 
 
 @pytest.mark.long
@@ -824,4 +778,3 @@ def test_a_script_that_crashes_before_any_training_is_tried_once(zeusrun, script
     done = zeusrun("init", "--try", "--", "python", "train.py", "--epochs", 6)
     assert done.returncode == 3
     assert "no data/train.bin" in done.stderr
-    assert "had set" not in done.stderr

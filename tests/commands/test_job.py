@@ -157,13 +157,6 @@ def test_validate_reads_the_csv_file_of_a_tariff(cli, zeusrun):
     assert cli("validate", job)[0] == 0
 
 
-def test_validate_refuses_a_broken_tariff_of_the_home(cli, zeusrun):
-    zeusrun.home.mkdir(mode=0o700)
-    (zeusrun.home / "tariff.yaml").write_text("price: {per_kw: 0.3}\n")
-    code, out, err = cli("validate", zeusrun.job())
-    assert (code, out, "tariff.yaml:1" in err) == (2, "", True)
-
-
 def test_every_line_of_an_error_begins_with_the_program_and_the_place(cli, zeusrun):
     job = zeusrun.job(attempts=0, batch_size={"default": 48})
     lines = cli("validate", job)[2].splitlines()

@@ -134,13 +134,6 @@ def test_a_container_with_a_home_of_the_same_path_is_left_alone(zeusrun, run_dir
         container.kill()
 
 
-def test_left_over_files_are_removed(run_dir, findings):
-    for name in LEFT_OVER:
-        (run_dir / name).write_text("left")
-    assert ("file", "repaired") in states(findings()[1])
-    assert {path.name for path in run_dir.iterdir()}.isdisjoint(LEFT_OVER)
-
-
 def test_a_damaged_history_comes_back_whole_from_its_copy_and_the_run_directories(
     zeusrun, cli, findings
 ):

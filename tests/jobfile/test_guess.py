@@ -16,7 +16,7 @@ from tests.factories import ROOT
 from zeusrun.errors import UsageError
 from zeusrun.jobfile.guess.command import Launched, read_command
 from zeusrun.jobfile.guess.draft import reveal, write_draft
-from zeusrun.jobfile.guess.guess import Batch, build_guess, see_optimizer
+from zeusrun.jobfile.guess.guess import Batch, build_guess
 from zeusrun.jobfile.guess.script import Script
 from zeusrun.jobfile.placeholders import expand_placeholders
 from zeusrun.jobfile.spec import load_spec
@@ -522,33 +522,6 @@ def test_a_draft_names_what_the_script_monitors():
 )
 def test_where_the_optimizer_is_an_option_its_value_counts(words, scale):
     assert guess_of(f"python train.py {words}", TORCHVISION).scale == scale
-
-
-@pytest.mark.parametrize(
-    ("optimizer", "scale", "why"),
-    [
-        ("Adadelta", "sqrt", "as usual with Adadelta"),
-        ("AdamW", "sqrt", "as usual with AdamW"),
-        ("RMSprop", "sqrt", "as usual with RMSprop"),
-        ("SGD", "linear", "as usual with SGD"),
-        ("ASGD", "linear", "as usual with ASGD"),
-        ("LBFGS", "linear", "a guess for LBFGS"),
-        (None, "linear", "as usual without Adam"),
-    ],
-)
-def test_the_optimizer_of_a_run_decides_how_the_rate_grows(optimizer, scale, why):
-    command = "python train.py --lr 1.0"
-    guess = see_optimizer(guess_of(command, MNIST), optimizer)
-    assert f"scale: {scale} " in draft_of(command, guess)
-    assert f"# how it grows, {why}" in draft_of(command, guess)
-    adam = see_optimizer(guess_of("python train.py", TORCHVISION + "torch.optim.Adam("), "SGD")
-    assert adam.scale == "linear"
-
-
-def test_a_rate_that_the_script_scales_is_left_alone_whatever_its_optimizer():
-    guess = guess_of("python train.py", MAE)
-    assert guess.scale == "none"
-    assert see_optimizer(guess, "AdamW") == guess
 
 
 def facts(script):

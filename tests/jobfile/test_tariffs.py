@@ -1,4 +1,4 @@
-"""The sections ``price`` and ``carbon``, their CSV files, and ``tariff.yaml`` of the home."""
+"""The sections ``price`` and ``carbon``, and their CSV files."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tests.factories import ROOT, load_job
 from zeusrun.errors import JobFileError
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.jobfile.tariff_section import read_days, read_hours
-from zeusrun.jobfile.tariffs import load_home_tariffs, load_tariffs
-from zeusrun.tariff import TARIFF_FILE, parse_time
+from zeusrun.jobfile.tariffs import load_tariffs
+from zeusrun.tariff import parse_time
 
 EUR = {"currency": "EUR"}
 FLAT = {**EUR, "per_kwh": 0.31}
@@ -23,30 +23,30 @@ FLAT = {**EUR, "per_kwh": 0.31}
 
 def refusal(tmp_path, **changes):
     with pytest.raises(JobFileError) as error:
-        load_tariffs(load_job(tmp_path, **changes), None)
+        load_tariffs(load_job(tmp_path, **changes))
     return str(error.value)
 
 
 def csv_tariff(tmp_path, text, **section):
     (tmp_path / "prices.csv").write_text(text)
-    return load_tariffs(load_job(tmp_path, price={**EUR, "csv": "prices.csv", **section}), None)
+    return load_tariffs(load_job(tmp_path, price={**EUR, "csv": "prices.csv", **section}))
 
 
 def test_a_job_says_what_its_energy_costs(tmp_path):
-    found = load_tariffs(load_job(tmp_path, price=FLAT, carbon={"g_per_kwh": 380}, pue=1.2), None)
+    found = load_tariffs(load_job(tmp_path, price=FLAT, carbon={"g_per_kwh": 380}, pue=1.2))
     assert (found.price.constant, found.currency, found.pue) == (0.31, "EUR", 1.2)
     assert found.carbon.constant == 380
 
 
 def test_a_job_without_a_tariff_has_none(tmp_path):
-    found = load_tariffs(load_job(tmp_path), tmp_path / "home")
+    found = load_tariffs(load_job(tmp_path))
     assert (found.price, found.currency, found.carbon, found.pue) == (None, None, None, 1.0)
 
 
 def test_a_weekly_table_has_a_rate_for_every_hour(tmp_path):
     table = [{"days": "mon-fri", "hours": "7-22", "per_kwh": 0.31}, {"per_kwh": 0.24}]
     section = {**EUR, "table": table, "tz": "Europe/Berlin"}
-    price = load_tariffs(load_job(tmp_path, price=section), None).price
+    price = load_tariffs(load_job(tmp_path, price=section)).price
     rates = [
         price.at(parse_time(time, None)).rate
         for time in ("2026-11-20T06:59+01:00", "2026-11-20T07:00+01:00", "2026-11-21T12:00+01:00")
@@ -142,7 +142,7 @@ def test_a_csv_file_with_the_hour_that_spring_skips_is_told_of_the_clock(tmp_pat
     assert "prices.csv:3: each time must be later than the one above" in said
     assert "where the clocks change, write times with an offset" in said
     (tmp_path / "prices.csv").write_text(text.replace("T03:00", "T04:00"))  # no two are the same
-    assert len(load_tariffs(load_job(tmp_path, price=berlin), None).price.rates) == 3
+    assert len(load_tariffs(load_job(tmp_path, price=berlin)).price.rates) == 3
 
 
 @pytest.mark.parametrize(
@@ -202,14 +202,14 @@ def test_a_csv_file_is_read_with_and_without_a_byte_order_mark(tmp_path, encodin
     text = "zeit,größe\r\n2026-03-01T00:00Z,1\r\n"
     (tmp_path / "prices.csv").write_bytes(text.encode(encoding))
     job = load_job(tmp_path, price={**EUR, "csv": "prices.csv"})
-    assert load_tariffs(job, None).price.rates == (1.0,)
+    assert load_tariffs(job).price.rates == (1.0,)
 
 
 def test_the_path_of_a_csv_file_may_begin_with_a_tilde_and_contain_a_dollar(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "$prices").write_text("2026-03-01T00:00Z,1\n")
     for name in ("~/$prices", "$prices", f"{tmp_path}/$prices"):
-        assert load_tariffs(load_job(tmp_path, price={**EUR, "csv": name}), None).price.rates
+        assert load_tariffs(load_job(tmp_path, price={**EUR, "csv": name})).price.rates
     assert "~nobody-here/p.csv" in refusal(tmp_path, price={**EUR, "csv": "~nobody-here/p.csv"})
 
 
@@ -223,12 +223,12 @@ def test_the_copy_of_a_job_file_has_the_same_tariff_from_any_directory(tmp_path,
     copy = tmp_path / "elsewhere" / "job.yaml"
     copy.parent.mkdir()
     copy.write_text(spec.to_yaml())
-    found = load_tariffs(spec, None)
+    found = load_tariffs(spec)
     monkeypatch.setenv("HOME", "/nowhere")
-    assert load_tariffs(load_spec(copy), None) == found
+    assert load_tariffs(load_spec(copy)) == found
     other = load_spec(copy, ["price.csv=null", "price.per_kwh=0.2"])
-    assert load_tariffs(other, None).price.constant == 0.2
-    assert load_tariffs(load_spec(copy, ["price=null"]), None).price is None
+    assert load_tariffs(other).price.constant == 0.2
+    assert load_tariffs(load_spec(copy, ["price=null"])).price is None
 
 
 def test_the_tariffs_of_the_page_on_money_are_well_formed(tmp_path):
@@ -237,59 +237,5 @@ def test_the_tariffs_of_the_page_on_money_are_well_formed(tmp_path):
     (tmp_path / "prices.csv").write_text(listed)
     (tmp_path / "grid.csv").write_text("2026-03-01T00:00Z,380\n")
     blocks = re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    found = [load_tariffs(load_job(tmp_path, **yaml.safe_load(block)), None) for block in blocks]
+    found = [load_tariffs(load_job(tmp_path, **yaml.safe_load(block))) for block in blocks]
     assert [tariffs.currency for tariffs in found] == ["EUR"] * 3
-
-
-def write_home(tmp_path, text):
-    home = tmp_path / "home"
-    home.mkdir(exist_ok=True)
-    (home / TARIFF_FILE).write_text(text)
-    return home
-
-
-def test_the_file_of_the_home_counts_where_the_job_says_nothing(tmp_path):
-    home = write_home(
-        tmp_path, "price: {currency: USD, per_kwh: 0.1}\ncarbon: {csv: grid.csv}\npue: 1.5\n"
-    )
-    (home / "grid.csv").write_text("2026-03-01T00:00Z,300\n")
-    general = load_tariffs(load_job(tmp_path), home)
-    assert (general.price.constant, general.currency, general.pue) == (0.1, "USD", 1.5)
-    assert general.carbon.rates == (300,)
-    own = load_tariffs(load_job(tmp_path, price=FLAT, pue=1.0), home)
-    assert (own.price.constant, own.currency, own.pue) == (0.31, "EUR", 1.0)
-    assert own.carbon.rates == (300,)
-
-
-@pytest.mark.parametrize("text", ["", "# price: {}\n", "{}\n"])
-def test_a_file_of_the_home_may_be_empty(tmp_path, text):
-    found = load_home_tariffs(write_home(tmp_path, text))
-    assert (found.price, found.carbon, found.pue) == (None, None, 1.0)
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("prices: {}\n", "tariff.yaml:1: unknown key 'prices'; did you mean 'price'?"),
-        ("\nprice: {per_kwh: 1}\n", "tariff.yaml:2: the key 'currency' is missing"),
-        ("- 1\n", "tariff.yaml:1: the file holds a list"),
-        ("price: [\n", "not usable YAML"),
-        ("pue: 1\npue: 2\n", "'pue' is given twice"),
-        ("name: job\n", "unknown key 'name'"),
-        ("carbon: {csv: missing.csv}\n", "'carbon.csv':"),
-    ],
-)
-def test_a_wrong_file_of_the_home_names_the_place(tmp_path, text, said):
-    with pytest.raises(JobFileError) as error:
-        load_tariffs(load_job(tmp_path), write_home(tmp_path, text))
-    assert said in str(error.value)
-
-
-def test_a_file_of_the_home_that_is_none_is_refused_and_not_passed_over(tmp_path):
-    (tmp_path / TARIFF_FILE).mkdir()
-    with pytest.raises(JobFileError, match="is a directory; it must be a file"):
-        load_home_tariffs(tmp_path)
-    (tmp_path / TARIFF_FILE).rmdir()
-    (tmp_path / TARIFF_FILE).symlink_to("gone.yaml")
-    with pytest.raises(JobFileError, match="there is no such file"):
-        load_home_tariffs(tmp_path)

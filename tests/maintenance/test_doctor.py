@@ -56,37 +56,6 @@ def test_a_home_that_cannot_be_written_is_not_well(environment, tmp_path):
     assert "ZEUSRUN_HOME" in home.found + home.advice
 
 
-def write_tariff(tmp_path, text):
-    (tmp_path / "home").mkdir(exist_ok=True)
-    (tmp_path / "home" / "tariff.yaml").write_text(text)
-
-
-def test_the_tariff_of_all_jobs_is_read_and_told(environment, tmp_path):
-    write_tariff(
-        tmp_path,
-        "price: {currency: EUR, table: [{per_kwh: 0.31}]}\ncarbon: {g_per_kwh: 380}\npue: 1.2\n",
-    )
-    tariff = found(environment)["tariff"]
-    assert tariff.well is True
-    assert tariff.found == "price now 0.31 EUR/kWh, carbon now 380 g/kWh, PUE 1.2"
-
-
-def test_a_tariff_that_has_ended_is_a_remark(environment, tmp_path):
-    write_tariff(tmp_path, "price: {currency: EUR, csv: prices.csv}\n")
-    (tmp_path / "home" / "prices.csv").write_text("2025-01-01T00:00Z,0.31\n")
-    tariff = found(environment)["tariff"]
-    assert (tariff.well, tariff.found) == (None, "price.csv has no rate for now")
-    assert "add newer rows" in tariff.advice
-
-
-@pytest.mark.parametrize("text", ["price: {}\n", "price: {currency: EUR, csv: missing.csv}\n"])
-def test_a_tariff_that_cannot_be_used_is_not_well(environment, tmp_path, text):
-    write_tariff(tmp_path, text)
-    tariff = found(environment)["tariff"]
-    assert tariff.well is False
-    assert "tariff.yaml" in tariff.found
-
-
 def test_no_trace_is_left_in_the_home(environment, tmp_path):
     (tmp_path / "home").mkdir()
     check_machine(environment)

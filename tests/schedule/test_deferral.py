@@ -331,11 +331,11 @@ def test_a_window_needs_what_it_is_chosen_by(tmp_path):
     spec = load_spec(write_job(tmp_path, carbon={"g_per_kwh": 300}))
     with pytest.raises(
         UsageError,
-        match=r"job.yaml: 'schedule.start_within' chooses starts by price, but no price is known; add a section price to this file or to .*/tariff.yaml, or change 'schedule.by'",
+        match=r"job.yaml: 'schedule.start_within' chooses starts by price, but no price is known; add a section price to this file, or change 'schedule.by'",
     ):
-        check_outlook(spec, RULES, tmp_path)
-    check_outlook(spec, replace(RULES, by="carbon"), tmp_path)
-    rows = "[{hours: 7-22, per_kwh: 0.3}, {per_kwh: 0.2}]"
-    for rate, warned in (("per_kwh: 0.3", True), (f"table: {rows}", False)):
-        (tmp_path / "tariff.yaml").write_text(f"price: {{{rate}, currency: EUR}}\n")
-        assert [True for _ in check_outlook(spec, RULES, tmp_path)] == [True] * warned
+        check_outlook(spec, RULES)
+    check_outlook(spec, replace(RULES, by="carbon"))
+    rows = [{"hours": "7-22", "per_kwh": 0.3}, {"per_kwh": 0.2}]
+    for rate, warned in (({"per_kwh": 0.3}, True), ({"table": rows}, False)):
+        spec = load_spec(write_job(tmp_path, price={**rate, "currency": "EUR"}))
+        assert [True for _ in check_outlook(spec, RULES)] == [True] * warned

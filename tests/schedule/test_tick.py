@@ -193,7 +193,7 @@ def test_a_run_whose_zeusrun_was_killed_is_lost_and_told(schedules, nightly, tmp
         "def run(schedule, begun): print('runs', flush=True); time.sleep(600)\n"
         "schedules = Schedules(Path(sys.argv[1]))\n"
         f"lock = tick.take(schedules, 'digits', {AT})\n"
-        f"tick.fire(schedules, 'digits', {AT}, lock, run, plan=None)\n"
+        f"tick.fire(schedules, 'digits', {AT}, lock, run)\n"
     )
     child = subprocess.Popen([sys.executable, "-c", program, tmp_path], stdout=subprocess.PIPE)
     with child:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import NamedTuple
+from unittest import mock
 
 from zeusrun.schedule import tick as ticks
 
@@ -29,4 +31,11 @@ def fire(schedules, job, occurrence, run, plan=None):
     lock = ticks.take(schedules, job, occurrence)
     if lock is None:
         return 75
-    return ticks.fire(schedules, job, occurrence, lock, run, plan=plan)
+    with contextlib.ExitStack() as stack:
+        if plan is not None:
+
+            def decide(schedule, _occurrence, now, _home, _environment):
+                return plan(schedule, now)
+
+            stack.enter_context(mock.patch("zeusrun.schedule.deferral.decide_start", decide))
+        return ticks.fire(schedules, job, occurrence, lock, run)

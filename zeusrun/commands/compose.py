@@ -16,7 +16,7 @@ from zeusrun.history.base import NEWEST
 from zeusrun.jobfile.plugged import count_ranks
 from zeusrun.launcher.context import Submission
 from zeusrun.launcher.processes.command import Torchrun, find_torchrun
-from zeusrun.tariff import TARIFF_FILE, Tariffs
+from zeusrun.tariff import Tariffs
 from zeusrun.trial import Hardware
 
 if TYPE_CHECKING:
@@ -97,8 +97,8 @@ def compose(
             home=home,
             environment=inherited,
             forced=forced,
-            tariffs=_read_tariffs(spec, home),
-            read_tariffs=functools.partial(_read_tariffs, spec, home),
+            tariffs=_read_tariffs(spec),
+            read_tariffs=functools.partial(_read_tariffs, spec),
             describe_machine=functools.partial(_describe_machine, home),
             cluster=cluster,
             allocation=allocation,
@@ -108,14 +108,13 @@ def compose(
     return submission
 
 
-def _read_tariffs(spec: JobSpec, home: Path) -> Tariffs:
+def _read_tariffs(spec: JobSpec) -> Tariffs:
     """Return what energy costs the job; raises ``JobFileError`` if a file of it is wrong."""
-    own = (spec.price, spec.carbon, spec.pue)
-    if own == (None, None, None) and not os.path.lexists(home / TARIFF_FILE):
+    if (spec.price, spec.carbon, spec.pue) == (None, None, None):
         return Tariffs()
     from zeusrun.jobfile.tariffs import load_tariffs  # noqa: PLC0415 - few jobs have a tariff
 
-    return load_tariffs(spec, home)
+    return load_tariffs(spec)
 
 
 def _describe_machine(home: Path) -> dict[str, Any]:

@@ -77,9 +77,7 @@ def connect(
     checks = attempt(
         "server",
         lambda: check_server(
-            open_shared(home, os.environ, url, source=f" (from {home / ADDRESS_FILE})"),
-            os.environ,
-            home,
+            open_shared(home, os.environ, url, source=f" (from {home / ADDRESS_FILE})")
         ),
     )
     record = {"server": url, "home": str(home), "checks": [vars(check) for check in checks]}

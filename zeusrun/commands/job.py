@@ -16,7 +16,6 @@ from typer import Argument, Option
 from zeusrun.clock import read_clock
 from zeusrun.commands.options import JobFile, Overrides, open_home, tell
 from zeusrun.errors import JobFileError, UsageError, ZeusrunError
-from zeusrun.files.home import trusted_home
 from zeusrun.gpu.registry import job_devices
 from zeusrun.jobfile.guess.command import read_command
 from zeusrun.jobfile.guess.draft import job_name, write_draft
@@ -40,8 +39,7 @@ if TYPE_CHECKING:
 def validate(job: JobFile, *, overrides: Overrides = None) -> None:
     """Check a job file."""
     spec = load_spec(job, overrides or [])
-    home = trusted_home(os.environ)
-    warnings = find_expired(spec, load_tariffs(spec, home))
+    warnings = find_expired(spec, load_tariffs(spec))
     if spec.schedule is not None:
         when = spec.schedule.cron or "@yearly"  # else `schedule add` is given one
         try:
@@ -51,7 +49,7 @@ def validate(job: JobFile, *, overrides: Overrides = None) -> None:
         if schedule.rules.may_defer:
             from zeusrun.schedule.deferral import check_outlook  # noqa: PLC0415 - imports numpy
 
-            warnings += check_outlook(spec, schedule.rules, home)
+            warnings += check_outlook(spec, schedule.rules)
     if spec.policy.name not in BUILT_IN["zeusrun.policies"]:
         from zeusrun.bandit.registry import create_policy  # noqa: PLC0415 - imports numpy
 

@@ -72,7 +72,7 @@ def add(
     # Without it, zeusrun could not be imported.
     needed = [f"{name}={os.environ[name]}" for name in ("PYTHONPATH",) if name in os.environ]
     command = build_command(sys.executable, home, needed) if cron else None
-    notes = find_expired(spec, load_tariffs(spec, home))
+    notes = find_expired(spec, load_tariffs(spec))
     with schedules.hold(spec.name) as known:
         schedule = build_schedule(
             spec, expression, os.environ, names=keep_env or [], known=known, now=now
@@ -80,7 +80,7 @@ def add(
         if schedule.rules.may_defer:
             from zeusrun.schedule.deferral import check_outlook  # noqa: PLC0415 - imports numpy
 
-            notes += check_outlook(spec, schedule.rules, home)
+            notes += check_outlook(spec, schedule.rules)
         schedules.write(schedule)
     if known is not None and known.job_file != schedule.job_file:
         notes.append(f"it was {known.job_file} before")

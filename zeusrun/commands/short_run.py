@@ -133,7 +133,7 @@ class Tried(NamedTuple):
         return proposal, None
 
 
-def overrides(guess: Guess, epochs: int = 1) -> list[str]:
+def overrides(guess: Guess) -> list[str]:
     """Return what makes one short run of the job, whatever its metrics are."""
     size = guess.ranks if guess.batch is None else guess.batch.default
     return [
@@ -141,7 +141,7 @@ def overrides(guess: Guess, epochs: int = 1) -> list[str]:
         "objective.target=0",
         "objective.on_target=continue",
         "objective.missing_metric=continue",
-        f"objective.max_epochs={epochs}",
+        "objective.max_epochs=1",
         f"batch_size.default={size}",
         f"batch_size.candidates=[{size}]",
         "policy.name=fixed",
@@ -149,7 +149,7 @@ def overrides(guess: Guess, epochs: int = 1) -> list[str]:
         "early_stop.cost_factor=null",
         "power_limit.mode=observe",
         "stall.action=off",
-        *([] if guess.max_epochs and epochs == 1 else [f"timeout_s={START_S + TRY_S}"]),
+        *([] if guess.max_epochs else [f"timeout_s={START_S + TRY_S}"]),
     ]
 
 

@@ -25,7 +25,6 @@ from zeusrun.schedule.tick import run_daemon, start_due, taken
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from zeusrun.schedule.due import PlannedStart
     from zeusrun.schedule.store import Schedule
 
 
@@ -69,7 +68,6 @@ def fire(job: str, occurrence: float, lock: int) -> None:
     from zeusrun.commands.submit import run_job  # noqa: PLC0415 - no tick needs these
     from zeusrun.jobfile.spec import load_spec  # noqa: PLC0415
     from zeusrun.launcher.queue.admission import Request  # noqa: PLC0415
-    from zeusrun.schedule.deferral import decide_start  # noqa: PLC0415
 
     def run(schedule: Schedule, begun: Callable[[], None]) -> int:
         spec = load_spec(Path(schedule.job_file))
@@ -92,11 +90,6 @@ def fire(job: str, occurrence: float, lock: int) -> None:
         request = Request(overlap=schedule.overlap, until=until, wait=True)
         return run_job(spec, request, begun=begins)
 
-    home = trusted_home(os.environ)
-
-    def plan(schedule: Schedule, now: float) -> PlannedStart:
-        return decide_start(schedule, occurrence, now, home, os.environ)
-
-    schedules = Schedules(home)
+    schedules = Schedules(trusted_home(os.environ))
     held = taken(schedules, job, occurrence, lock)
-    raise typer.Exit(run_occurrence(schedules, job, occurrence, held, run, plan=plan))
+    raise typer.Exit(run_occurrence(schedules, job, occurrence, held, run))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,7 @@ from zeusrun.commands.short_run import START_S, TRY_S, overrides, run_shortly
 from zeusrun.errors import ExitCode, UsageError
 from zeusrun.files.private import replace_file
 from zeusrun.jobfile.guess.draft import reveal
-from zeusrun.jobfile.guess.guess import Batch, correct_batch, see_optimizer
+from zeusrun.jobfile.guess.guess import Batch, correct_batch
 from zeusrun.jobfile.guess.script import read_text
 from zeusrun.jobfile.metrics_section import find_metrics
 from zeusrun.jobfile.spec import load_spec
@@ -27,7 +26,6 @@ from zeusrun.metrics.seen import (
     names_training,
 )
 from zeusrun.plain_text import plain_text
-from zeusrun.reasons import ReasonCode
 from zeusrun.view.sheets import metrics_table
 
 if TYPE_CHECKING:
@@ -56,7 +54,6 @@ _NO_BATCH_SIZE = (
     "(docs/hooks.md). If the script trains on all of its data at once, there is none to choose "
     "(but a power limit on a GPU): write the number of samples as default and only candidate"
 )
-_OF_EPOCHS = re.compile(r"epoch|step|schedul|warm|milestone|T_max|zero", re.IGNORECASE)
 _LIKELY = "These lines look most like a result; metrics.pattern reads a number of them as follows:"
 
 
@@ -65,18 +62,19 @@ def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> i
 
     ``text`` is that of the file; ``write`` returns it with another guess and an objective.
     """
-    tried, epochs = _run(guess, path)
+    tried = _run(guess, path)
     proposal, shape = tried.propose(guess)
     progress, printed = tried.progress, tried.printed
     sight = TrainingSummary.of(progress)
     _show(sight, tried, guess, path)
     if tried.ended or (tried.failed and proposal is None):
         what, first = ("ended", "D") if tried.ended else ("failed", "Correct the cause, d")
+        own = "" if guess.max_epochs is None else f" (zeusrun set {guess.max_epochs.written} 1)"
         then = f"{path} stays as it is. {first}elete the file, and run the same command again"
-        tell(f"the run {what}: {tried.reason}; {then}")
+        tell(f"the run {what}{own}: {tried.reason}; {then}")
         return tried.code
     as_written = replace(
-        see_optimizer(guess, progress.built or ("SGD by hand" if progress.backwards else None)),
+        guess,
         seen_rate=max(sight.learning_rates, default=None),
         pattern=None if shape is None else shape.pattern,
         seen_epochs=find_epochs(printed, shape) or tried.all_epochs,
@@ -88,7 +86,7 @@ def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> i
     new = write(guess, objective=objective)
     changed, arrives = _replace(path, text, new), True
     if not tried.failed and proposal is not None and read_text(path) == new:
-        code, arrives = _rehearse(guess, path, epochs)
+        code, arrives = _rehearse(guess, path)
         if code is not None:
             return code
         if not arrives:
@@ -115,27 +113,16 @@ def _show(sight: TrainingSummary, tried: Tried, guess: Guess, path: Path) -> Non
         tell(f"warning: {path}: {started}")
 
 
-def _run(guess: Guess, path: Path) -> tuple[Tried, int]:
-    """Run the job for a single epoch, or as it is if that is too short; return its epochs, too."""
+def _run(guess: Guess, path: Path) -> Tried:
+    """Run the job for a single epoch, or as it is where no option sets their number."""
     epochs = guess.max_epochs
     how = f"until it trains on after an evaluation, or has trained for {TRY_S} s"
     if epochs is not None:
         how = f"one epoch ({epochs.written} 1)"
     typer.echo(f"Running it once: {how}. This run is not recorded in the history.")
-    tried = run_shortly(
-        load_spec(path, [*overrides(guess), *reveal(guess)]), whole=epochs is not None
-    )
-    if epochs is None or epochs.value == 1:
-        return tried, 1
-    if tried.propose(guess)[0] is not None or not _may_be_too_short(tried):
-        return tried._replace(is_part=True), 1
-    own = f"{epochs.written} {epochs.value:g}"
-    tell(
-        f"the run failed: {tried.reason}. zeusrun had set {epochs.written} 1: running it with "
-        f"{own}, and stopping it after an epoch, or after {TRY_S} s of training"
-    )
-    longer = [*overrides(guess, int(epochs.value)), *reveal(guess)]
-    return run_shortly(load_spec(path, longer), whole=False), int(epochs.value)
+    spec = load_spec(path, [*overrides(guess), *reveal(guess)])
+    tried = run_shortly(spec, whole=epochs is not None)
+    return tried._replace(is_part=epochs is not None and epochs.value != 1)
 
 
 def _describe(
@@ -194,17 +181,6 @@ def _ask_for_mode(proposal: Proposal, path: Path) -> str:
     )
 
 
-def _may_be_too_short(tried: Tried) -> bool:
-    """Whether a run may have crashed because it was to train for a single epoch.
-
-    Then it has trained, or the error is about epochs, steps, or numbers that follow from them.
-    """
-    trial = tried.trial
-    if trial.cause is None or tried.ended or trial.reason_code is ReasonCode.CANNOT_IMPORT:
-        return False
-    return bool(tried.progress.steps) or _OF_EPOCHS.search(trial.cause) is not None
-
-
 def _describe_likely(tried: Tried) -> Iterator[str]:
     """Yield the lines that look most like a result, each with what to write to read it."""
     if names := tried.in_each_step:
@@ -239,7 +215,7 @@ def _check_batch(guess: Guess, path: Path, sight: TrainingSummary, progress: Pro
     return guess
 
 
-def _rehearse(guess: Guess, path: Path, epochs: int) -> tuple[int | None, bool]:
+def _rehearse(guess: Guess, path: Path) -> tuple[int | None, bool]:
     """Run a few steps with another batch size, and say whether it arrives.
 
     Returns the exit code if the user has ended it, and whether nothing speaks against that it
@@ -254,7 +230,7 @@ def _rehearse(guess: Guess, path: Path, epochs: int) -> tuple[int | None, bool]:
     other = default // 2 if halves else 2 * default
     typer.echo(f"Rehearsing batch size {other} for a few steps:")
     sizes = f"batch_size.candidates=[{min(default, other)}, {max(default, other)}]"
-    rehearsal = [*overrides(guess, epochs), *reveal(guess), sizes, f"timeout_s={START_S + TRY_S}"]
+    rehearsal = [*overrides(guess), *reveal(guess), sizes, f"timeout_s={START_S + TRY_S}"]
     tried = run_shortly(load_spec(path, rehearsal), whole=False, size=other)
     if tried.ended:
         return tried.code, True

@@ -45,7 +45,7 @@ def repair(
 ) -> None:
     """Clean up after dead processes; restore histories.
 
-    Ends orphan processes, records lost trials, resets power limits, removes left-over files.
+    Ends orphan processes, records lost trials and resets power limits.
     """
     home, store = options.open_home()
     if restore is not None:
@@ -148,7 +148,7 @@ def _check_servers(home: Path) -> list[Check]:
 
     def check(name: str) -> Sequence[Check]:
         from_ = source if name == default else ""
-        return check_server(open_shared(home, os.environ, name, source=from_), os.environ, home)
+        return check_server(open_shared(home, os.environ, name, source=from_))
 
     shared = sorted(each for each in names if "://" in each)
     checks = [found for name in shared for found in attempt("server", partial(check, name))]
@@ -181,7 +181,7 @@ def _check_schedules(schedules: Schedules) -> list[Check]:
     def check(job: str) -> list[Check]:
         schedule = schedules.read(job)
         difference = find_difference(schedule)
-        load_tariffs(load_spec(Path(schedule.job_file)), None)
+        load_tariffs(load_spec(Path(schedule.job_file)))
         return [Check("schedule", well=None, found=difference)] if difference else []
 
     for job in jobs:

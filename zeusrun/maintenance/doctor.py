@@ -12,13 +12,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
-from zeusrun import __version__
 from zeusrun.clock import local_time, read_clock
 from zeusrun.energy.cpu import cpu_device
 from zeusrun.energy.device import LimitableDevice
-from zeusrun.errors import DeviceError, HistoryError, JobFileError, ZeusrunError, advice_on
+from zeusrun.errors import DeviceError, HistoryError, ZeusrunError, advice_on
 from zeusrun.files.home import (
     home_directory,
     limits_directory,
@@ -28,14 +26,10 @@ from zeusrun.files.home import (
 from zeusrun.files.lock import FileLock
 from zeusrun.gpu.nvml import gpus_of_job
 from zeusrun.gpu.power_limits.original_limits import LimitLock, abandoned_gpus, is_held
-from zeusrun.history.http.address import is_loopback
-from zeusrun.history.http.client import TOKEN_FILE, TOKEN_VARIABLE, read_token
 from zeusrun.history.registry import waiting_spools
-from zeusrun.jobfile.tariffs import load_home_tariffs
 from zeusrun.launcher.power.control import held_by
 from zeusrun.launcher.processes.command import find_torchrun
 from zeusrun.plugins import find_damaged_packages
-from zeusrun.tariff import TARIFF_FILE
 from zeusrun.trial import EnergySource
 
 if TYPE_CHECKING:
@@ -79,7 +73,6 @@ def check_machine(environment: Mapping[str, str]) -> list[Check]:
         *attempt("devices", lambda: _check_devices(environment, home)),
         *attempt("power limit", lambda: _check_limits(home)),
         *attempt("home", lambda: [_check_home(home)]),
-        *_check_tariff(home),
         *_check_notices(home),
     ]
 
@@ -211,27 +204,6 @@ def _check_home(home: Path) -> Check:
     return Check("home", well=True, found=str(home))
 
 
-def _check_tariff(home: Path) -> list[Check]:
-    """Return a line on the tariff of all jobs, if there is one."""
-    try:
-        tariffs = load_home_tariffs(home)
-    except (JobFileError, OSError) as error:
-        advice = "correct it or remove it: every submit is refused"
-        return [Check("tariff", well=False, found=str(error), advice=advice)]
-    if tariffs is None:
-        return []
-    path, now = home / TARIFF_FILE, read_clock()
-    known = {"price": tariffs.price, "carbon": tariffs.carbon}
-    rates = {name: tariff.at(now).rate for name, tariff in known.items() if tariff is not None}
-    if missing := [f"{name}.csv has no rate for now" for name in rates if rates[name] is None]:
-        advice = f"add newer rows to the file that {path} names; until then, the amount is unknown"
-        return [Check("tariff", well=None, found="; ".join(missing), advice=advice)]
-    units = {"price": f"{tariffs.currency}/kWh", "carbon": "g/kWh"}
-    found = [f"{name} now {rate:g} {units[name]}" for name, rate in rates.items()]
-    found += [] if tariffs.pue == 1 else [f"PUE {tariffs.pue:g}"]
-    return [Check("tariff", well=True, found=", ".join(found) or f"{path} is empty")]
-
-
 def _check_notices(home: Path) -> list[Check]:
     """Return a line if there are notices that could not be delivered."""
     folder = notices_directory(home)
@@ -245,12 +217,11 @@ def _check_notices(home: Path) -> list[Check]:
 _MOST_APART_S = 60.0  # between two clocks; times of runs are compared across machines
 
 
-def check_server(history: SharedHistory, environment: Mapping[str, str], home: Path) -> list[Check]:
+def check_server(history: SharedHistory) -> list[Check]:
     """Return the checks of one shared history."""
-    checks, granted = _check_connection(history)
-    checks += _check_token(history.name, granted, environment, home)
     advice = "the next submit delivers them, or `zeusrun schedule tick` from cron"
-    return [*checks, *_check_waiting(history.name, history.spool, advice)]
+    waiting = _check_waiting(history.name, history.spool, advice)
+    return [*_check_connection(history), *waiting]
 
 
 def check_unused(home: Path, used: Collection[str]) -> list[Check]:
@@ -265,8 +236,7 @@ def check_unused(home: Path, used: Collection[str]) -> list[Check]:
     return found
 
 
-def _check_connection(history: SharedHistory) -> tuple[list[Check], object]:
-    """Return the checks, and the permissions of the token as the server reports them."""
+def _check_connection(history: SharedHistory) -> list[Check]:
     remote = history.remote
     try:
         before, begun_t = read_clock(), time.monotonic()
@@ -274,46 +244,19 @@ def _check_connection(history: SharedHistory) -> tuple[list[Check], object]:
         took_s = time.monotonic() - begun_t
         jobs = len(remote.jobs())
     except (HistoryError, ValueError) as error:
-        return [Check("server", well=False, found=str(error))], None
-    version = described.get("version", __version__)
+        return [Check("server", well=False, found=str(error))]
     count = "1 job" if jobs == 1 else f"{jobs} jobs"
-    found = f"{remote.url}: {count}, zeusrun {version}, {took_s:.2f} s"
+    found = f"{remote.url}: {count}, zeusrun {described.get('version')}, {took_s:.2f} s"
+    granted = described.get("access") or {}
+    if granted.get("token") is not None:
+        found += f", token {granted['token']} for jobs called {granted.get('jobs')}"
+        found += "" if granted.get("write") else ", which may only read"
     checks = [Check("server", well=True, found=found)]
-    if version != __version__:
-        found = f"the server runs zeusrun {version}, and this machine {__version__}"
-        advice = "they work together if they are one version apart; update the older one"
-        checks.append(Check("server", well=None, found=found, advice=advice))
     apart_s = described["now"] - (before + took_s / 2)
     if abs(apart_s) > max(_MOST_APART_S, took_s):
         ahead = "ahead of" if apart_s > 0 else "behind"
         found = f"the clock of {history.name} is {abs(apart_s):.0f} s {ahead} the clock here"
         checks.append(Check("clock", well=None, found=found, advice="synchronise both by NTP"))
-    return checks, described.get("access")
-
-
-def _check_token(
-    server: str, granted: object, environment: Mapping[str, str], home: Path
-) -> list[Check]:
-    """Return the checks of the token; ``granted`` is what the server says that it permits."""
-    try:
-        token = read_token(home, environment, server)
-    except HistoryError as error:
-        return [Check("token", well=False, found=str(error))]
-    if token is None:
-        return []
-    where = TOKEN_VARIABLE if TOKEN_VARIABLE in environment else str(home / TOKEN_FILE)
-    checks = []
-    parts = urlsplit(server)
-    if parts.scheme == "http" and not is_loopback(parts.hostname or ""):
-        found = f"the token of {where} is sent to {server} without encryption"
-        checks.append(Check("token", well=None, found=found, advice="let the server use https://"))
-    if isinstance(granted, dict):  # else the server refuses it, or is older
-        found = f"that of {where} is not used: the server needs none"
-        if granted.get("token") is not None:
-            found = f"{granted['token']} of {where} is for jobs called {granted.get('jobs')}"
-            found += "" if granted.get("write") else ", and may only read"
-        useful = bool(granted.get("token") and granted.get("write"))
-        checks.append(Check("token", well=useful or None, found=found))
     return checks
 
 

@@ -1,4 +1,4 @@
-"""Repairs what dead processes left: trials, power limits, files, histories."""
+"""Repairs what dead processes left: trials, power limits, histories."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from zeusrun.files.home import limits_directory, runs_directory
 from zeusrun.job_name import is_job_name
 from zeusrun.launcher.power.control import restore_limits
 from zeusrun.launcher.rundir.layout import RunPaths, read_outcome, read_record, run_names
-from zeusrun.launcher.rundir.ownership import find_own, run_paths
 from zeusrun.maintenance.recover import end_orphans, recover_lost
 
 if TYPE_CHECKING:
@@ -26,11 +25,11 @@ if TYPE_CHECKING:
 class Finding:
     """One thing that ``repair`` checked.
 
-    ``subject`` is a GPU's UUID, the trial of the processes, a trial, a path or a job, as ``kind``
+    ``subject`` is a GPU's UUID, the trial of the processes, a trial or a job, as ``kind``
     says. ``found``: the text says what fixes it; ``problem``: the user must fix it.
     """
 
-    kind: Literal["limit", "process", "trial", "file", "history"]
+    kind: Literal["limit", "process", "trial", "history"]
     subject: str
     state: Literal["repaired", "found", "problem", "fine"]
     text: str
@@ -38,7 +37,7 @@ class Finding:
 
 def find_and_repair(history: History, home: Path) -> list[Finding]:
     """Repair what dead processes left in a home."""
-    of_jobs = _check_jobs(history, home, _trials, _files, _lacking)
+    of_jobs = _check_jobs(history, home, _trials, _lacking)
     return [*_limits(home), *_processes(home), *of_jobs]
 
 
@@ -92,15 +91,6 @@ def _trials(history: History, home: Path, job: str) -> Iterator[Finding]:
     for trial in recover_lost(history, job, timestamp(), home):
         text = f"{trial.trial} is recorded as {trial.status.value}: {trial.reason}"
         yield Finding("trial", trial.trial, "repaired", text)
-
-
-def _files(history: History, home: Path, job: str) -> Iterator[Finding]:
-    """Remove files of ended runs that nothing needs any more."""
-    for trial in (each for each in history.trials(job) if each.status.finished):
-        left = [path for path in run_paths(home, trial).leftovers if path.exists()]
-        for path in left if left and find_own(home, trial) else ():
-            path.unlink(missing_ok=True)
-            yield Finding("file", str(path), "repaired", f"a left-over file: {path}")
 
 
 def _lacking(history: History, home: Path, job: str) -> Iterator[Finding]:

@@ -18,7 +18,6 @@ from zeusrun.history.registry import open_history
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.jobfile.tariffs import load_tariffs
 from zeusrun.schedule.due import PERIOD_S, PlannedStart
-from zeusrun.tariff import TARIFF_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -148,32 +147,31 @@ def decide_start(
         own = {} if spec.history.url is None else {spec.name: spec.history.url}
         trials = open_history(home, environment, own=own).trials(spec.name, NEWEST)
         durations_s = recurrence_durations_s(trials)
-        outlook = replace(load_outlook(spec, rules, home), durations_s=durations_s)
+        outlook = replace(load_outlook(spec, rules), durations_s=durations_s)
     except (ZeusrunError, OSError) as error:
         return PlannedStart(max(now, occurrence), now, str(error).partition("\n")[0])
     return plan_start(rules, occurrence, now, outlook)
 
 
-def load_outlook(spec: JobSpec, rules: Rules, home: Path) -> Outlook:
+def load_outlook(spec: JobSpec, rules: Rules) -> Outlook:
     """Return the rates that the starts of a job are chosen by; raises ``JobFileError``."""
-    tariffs = load_tariffs(spec, home)
+    tariffs = load_tariffs(spec)
     if rules.by == "carbon":
         return Outlook(rules.by, tariffs.carbon, "g/kWh")
     return Outlook(rules.by, tariffs.price, f"{tariffs.currency}/kWh")
 
 
-def check_outlook(spec: JobSpec, rules: Rules, home: Path) -> list[str]:
+def check_outlook(spec: JobSpec, rules: Rules) -> list[str]:
     """Return a warning if no later start can be better than one at once.
 
     Raises:
         UsageError: If starts are chosen by a price, or a carbon, that nothing names.
     """
-    tariff = load_outlook(spec, rules, home).tariff
+    tariff = load_outlook(spec, rules).tariff
     if tariff is None:
         raise UsageError(
             f"{spec.source}: 'schedule.start_within' chooses starts by {rules.by}, but no "
-            f"{rules.by} is known; add a section {rules.by} to this file or to "
-            f"{home / TARIFF_FILE}, or change 'schedule.by'"
+            f"{rules.by} is known; add a section {rules.by} to this file, or change 'schedule.by'"
         )
     better = "cleaner" if rules.by == "carbon" else "cheaper"
     flat = f"{rules.by} is the same at all times, so no later start is {better}"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import shlex
 import signal
 import time
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from zeusrun.schedule.store import Schedule, Schedules
 
 _Start: TypeAlias = "Callable[[Schedules, Schedule, float, FileLock], Detached]"
-_Plan: TypeAlias = "Callable[[Schedule, float], PlannedStart]"
 _Run: TypeAlias = "Callable[[Schedule, Callable[[], None]], int]"
 _DAY_S = 86400.0
 _POLL_S = 0.2  # the daemon handles a signal within this time
@@ -261,13 +261,11 @@ def _when(schedule: Schedule, occurrence: float) -> str:
     return f"{schedule.rules.timetable.local(occurrence):%Y-%m-%d %H:%M}"
 
 
-def fire(
-    schedules: Schedules, job: str, occurrence: float, lock: FileLock, run: _Run, *, plan: _Plan
-) -> int:
+def fire(schedules: Schedules, job: str, occurrence: float, lock: FileLock, run: _Run) -> int:
     """Run an occurrence, in Unix seconds, unless it has begun; record and return its exit code.
 
-    If it may be deferred, ``plan`` decides its start first, at a time in Unix seconds. If that is
-    not within the next minute, store it and return: the tick starts another process then.
+    If it may be deferred, decide its start first. If that is not within the next minute, store it
+    and return: the tick starts another process then.
 
     ``lock`` is that of the occurrence; it is held, and released at the end. ``run`` calls its
     second argument when the job begins, and returns the exit code; a ``BusyError`` of it means that
@@ -275,7 +273,7 @@ def fire(
     """
     try:
         # If this process dies before the claim, the next tick starts another one.
-        wait_s = _begins_at(schedules, job, occurrence, plan) - read_clock()
+        wait_s = _begins_at(schedules, job, occurrence) - read_clock()
         if wait_s >= PERIOD_S:
             return ExitCode.BUSY
         time.sleep(max(0.0, wait_s))
@@ -288,8 +286,8 @@ def fire(
         lock.release()
 
 
-def _begins_at(schedules: Schedules, job: str, occurrence: float, plan: _Plan) -> float:
-    """Return when to start an occurrence; if it may be deferred, store what ``plan`` decides."""
+def _begins_at(schedules: Schedules, job: str, occurrence: float) -> float:
+    """Return when to start an occurrence; if it may be deferred, decide and store it."""
     schedule, now = schedules.read(job), read_clock()
     rules, planned = schedule.rules, schedule.cursor.planned
     if not rules.may_defer or schedule.cursor.pending != occurrence:
@@ -300,7 +298,10 @@ def _begins_at(schedules: Schedules, job: str, occurrence: float, plan: _Plan) -
         why = "the processes that were to decide its start died"
         decided = PlannedStart(max(now, occurrence), now, why)
     else:
-        decided = plan(schedule, now)
+        from zeusrun.schedule import deferral  # noqa: PLC0415 - imports numpy
+
+        home = schedules.directory.parent
+        decided = deferral.decide_start(schedule, occurrence, now, home, os.environ)
 
     def store(found: Schedule) -> Schedule:
         cursor = found.cursor

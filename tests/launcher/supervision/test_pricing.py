@@ -48,7 +48,7 @@ def test_a_rate_that_is_unknown_for_a_part_leaves_the_amount_unknown_and_warns_o
 def submission(tmp_path, text):
     (tmp_path / "prices.csv").write_text(text)
     spec = load_job(tmp_path, price={"currency": "EUR", "csv": "prices.csv"})
-    read = functools.partial(load_tariffs, spec, tmp_path)
+    read = functools.partial(load_tariffs, spec)
     return SimpleNamespace(tariffs=read(), read_tariffs=read)
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from zeusrun.energy.device import is_same_limit, name_of
 from zeusrun.errors import DeviceError, LimitRefusedError
 from zeusrun.files.lock import FileLock, is_locked
-from zeusrun.files.private import check_version, make_folder, replace_file
+from zeusrun.files.private import build_known, check_version, make_folder, replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -90,15 +90,9 @@ def read_record(directory: Path, uuid: str) -> LimitRecord | None:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         check_version(content, _VERSION, path, DeviceError)
-        boot_id = content["boot_id"]
-        return LimitRecord(
-            uuid,
-            _watts(content["original_w"]),
-            str(content["trial"]),
-            tuple(_watts(watts) for watts in content["set_w"]),
-            str(content["host"]),
-            None if boot_id is None else str(boot_id),
-        )
+        original_w, set_w = _watts(content["original_w"]), tuple(map(_watts, content["set_w"]))
+        own = {"uuid": uuid, "original_w": original_w, "set_w": set_w}
+        return build_known(LimitRecord, content, **own)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, LookupError, TypeError, AttributeError, *_TOO_LARGE) as error:

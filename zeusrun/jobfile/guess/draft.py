@@ -8,7 +8,6 @@ import shlex
 import textwrap
 from typing import TYPE_CHECKING, Literal
 
-from zeusrun.jobfile.guess.guess import scale_for
 from zeusrun.jobfile.guess.script import LATE_SAVE
 from zeusrun.jobfile.secrets import mask_words
 from zeusrun.target import likely_mode
@@ -151,9 +150,6 @@ def _learning_rate(guess: Guess) -> Iterator[str]:
         return
     rate, scale = guess.learning_rate, guess.scale
     usual = {"linear": "as usual without Adam", "sqrt": "as usual with Adam"}
-    if guess.seen_optimizer is not None:
-        how = "as usual with" if scale_for(guess.seen_optimizer) else "a guess for"
-        usual = dict.fromkeys(usual, f"{how} {guess.seen_optimizer}")
     why = usual.get(scale, "since the script scales it itself")
     yield "learning_rate:"
     yield _line(f"  base: {rate.value!r}", f"guessed from {rate.origin}")

@@ -100,7 +100,6 @@ class Guess:
     warnings: tuple[str, ...]  # a sentence each
     hidden: tuple[Hidden, ...] = ()  # secrets of the command
     seen_rate: float | None = None  # of the optimizer in a run
-    seen_optimizer: str | None = None  # its class
     seen_epochs: int | None = None  # that a run has printed
     pattern: str | None = None  # of the lines in which a run printed its metric
     spawns: bool = False  # whether the script always starts training processes itself
@@ -203,26 +202,6 @@ def _guess_learning_rate(
     given = re.findall("(?:^|=)(adam|sgd)", "\n".join(arguments.words).lower(), re.MULTILINE)
     adam = given[-1] == "adam" if given else script.uses_adam
     return found, "sqrt" if adam else "linear"
-
-
-_SCALES = {"sgd": "linear", "lars": "linear", "ada": "sqrt", "rmsprop": "sqrt", "lamb": "sqrt"}
-
-
-def scale_for(optimizer: str) -> str | None:
-    """Return how a learning rate usually grows with a class of optimizers; ``None``: not known.
-
-    Linearly with SGD (Goyal et al., 2017), with the square root where the optimizer divides by the
-    size of gradients, as Adam, Adagrad and RMSprop do (Malladi et al., 2022).
-    """
-    found = (scale for part, scale in _SCALES.items() if part in optimizer.lower())
-    return next(found, None)
-
-
-def see_optimizer(guess: Guess, optimizer: str | None) -> Guess:
-    """Return the guess with the optimizer of a run."""
-    if not optimizer or guess.scale == "none":
-        return guess
-    return replace(guess, seen_optimizer=optimizer, scale=scale_for(optimizer) or guess.scale)
 
 
 def correct_batch(guess: Guess, size: int) -> Guess | None:

@@ -124,7 +124,8 @@ def _of_call(call: ast.Call, constants: Mapping[str, float], *, zeusrun: bool) -
         first = keys.get("default", _value(call.args[0], constants) if call.args else None)
         yield Option((f"run.{name}",), name, first)
     elif name in {"add_argument", "option"}:
-        texts = [text for each in call.args if isinstance(text := _constant(each), str)]
+        values = (getattr(each, "value", None) for each in call.args)
+        texts = [value for value in values if isinstance(value, str)]
         flags = tuple(text for text in texts if text.startswith("-"))
         if not flags:
             return
@@ -175,10 +176,6 @@ def _value(node: ast.AST, constants: Mapping[str, float]) -> object:
     if isinstance(node, ast.Name):
         return constants.get(node.id, ...)
     return node.value if isinstance(node, ast.Constant) else ...
-
-
-def _constant(node: ast.AST | None) -> object:
-    return node.value if isinstance(node, ast.Constant) else None
 
 
 @dataclass(frozen=True)
