@@ -67,11 +67,11 @@ PARTS: Mapping[str, tuple[str, ...]] = {
 """The parts of the package, by how the paths of their modules begin; the longest that fits wins."""
 
 BUDGETS: Mapping[str, int] = {
-    "adapt": 644,
+    "adapt": 623,
     "analysis": 1_000,
     "backends": 421,
     "commands": 2_653,
-    "elastic": 1_611,
+    "elastic": 1_657,
     "export": 298,
     "gpu and energy": 2_239,
     "history": 1_069,
@@ -94,7 +94,7 @@ BUDGETS: Mapping[str, int] = {
     "values": 1_639,
     "view": 2_029,
     "watch": 931,
-    "worker": 1_512,
+    "worker": 1_540,
 }
 """Lines of code that a part may have; the whole is their sum."""
 _OTHERS = (".css", ".html", ".js", ".yaml")  # lines that are not empty

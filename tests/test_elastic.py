@@ -277,6 +277,16 @@ def test_a_schedule_that_ends_with_an_epoch_lets_nobody_wait(zeusrun):
 
 
 @pytest.mark.long
+def test_a_class_of_the_user_decides(zeusrun):
+    elastic = {"policy": "elastic_policy:Grows"}
+    training = Training(zeusrun, elastic_job(zeusrun, epochs=5000, elastic=elastic))
+    training.wait_for_ranks(3)
+    training.resize(0)
+    assert training.end()[0] == 4
+    training.check()
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("lost_by", ["killed", "any"])
 def test_an_exception_loses_a_rank_only_if_that_is_allowed(zeusrun, lost_by):
     args = ["--fails-in", "3"]

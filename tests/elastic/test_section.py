@@ -194,7 +194,7 @@ def test_by_default_only_a_killed_rank_counts_as_lost(tmp_path):
 @pytest.mark.parametrize(("steps", "expected"), [(None, None), ("10:4,100:0", "10:4,100:0")])
 def test_the_ranks_get_the_schedule(tmp_path, steps, expected):
     env = build(load(tmp_path, steps=steps)).env
-    given = {"steps": expected, "ranks": 2, "per_device_max": None}
+    given = {"policy": None, "steps": expected, "ranks": 2, "per_device_max": None}
     assert json.loads(env["ZEUSRUN_PARTS"])["elastic"] == given | {
         "batch_size": "kept",
         "learning_rate": "none",

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, ValidationInfo
 
 from zeusrun.jobfile.plugged import PartSection
 from zeusrun.jobfile.section import Section
-from zeusrun.jobfile.validators import check_max, read_pairs
+from zeusrun.jobfile.validators import CLASS, check_max, read_pairs
 from zeusrun.trial import BY_RANKS
 
 if TYPE_CHECKING:
@@ -34,6 +34,12 @@ def _check_steps(text: str | None, info: ValidationInfo) -> str | None:
     for size in (each for each in read_steps(text).values() if each):  # 0 ends the training
         if not least <= size <= most:
             raise ValueError(f"names {size}, which is not between min ({least}) and max ({most})")
+    return text
+
+
+def _check_policy(text: str) -> str:
+    if not CLASS.fullmatch(text):
+        raise ValueError(f"must be a class of your own as module:Class, not {text!r}")
     return text
 
 
@@ -75,6 +81,11 @@ class Elastic(PartSection):
         None,
         description="10:2,100:1 is 2 ranks after step 10, and 1 after step 100; 0 ends the "
         "training.",
+    )
+    policy: Annotated[str, AfterValidator(_check_policy)] | None = Field(
+        None,
+        description="A class of your own as module:Class, whose wanted_ranks(observation) returns "
+        "a number of ranks, or None.",
     )
     provision: Provision | None = Field(
         None, description="Find the number of ranks by measuring; null: keep it."
@@ -135,7 +146,7 @@ class Elastic(PartSection):
 
     def tell(self, chosen: Chosen) -> dict[str, Mapping[str, Any]]:
         """Return what decides on the number of ranks, and the settings that depend on it."""
-        given = self.model_dump(include={"steps", "batch_size", "learning_rate"})
+        given = self.model_dump(include={"steps", "policy", "batch_size", "learning_rate"})
         more = {"ranks": chosen.ranks, "per_device_max": chosen.sizes.per_device_max}
         return {self.key: {**given, **more}}
 

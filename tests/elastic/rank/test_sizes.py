@@ -1,12 +1,14 @@
-"""How many ranks a training wants by its schedule, and what follows their number."""
+"""How many ranks a training wants, by a schedule or a class, and what follows their number."""
 
 from __future__ import annotations
 
+import sys
 from types import SimpleNamespace
 
 import pytest
 
-from zeusrun.elastic.rank.sizes import RankSchedule, Scale
+from tests.factories import CHILDREN
+from zeusrun.elastic.rank.sizes import RankSchedule, RanksObservation, RanksPolicy, Scale
 
 
 def take(at, text):
@@ -22,6 +24,37 @@ def test_each_entry_of_a_schedule_is_taken_once():
 
 def test_an_entry_whose_step_was_passed_over_is_taken_and_those_before_it_are_not():
     assert take([150], "10:2, 100:1") == [1]
+
+
+@pytest.fixture
+def children(monkeypatch):
+    monkeypatch.syspath_prepend(str(CHILDREN))
+    yield
+    sys.modules.pop("elastic_policy", None)
+
+
+def ask(at, name):
+    """Return what a class wants in some steps, and the warnings."""
+    said = []
+    policy = RanksPolicy(name, said.append)
+    seen = [RanksObservation(2, step, 1, 32 * step, float(step)) for step in at]
+    return [ranks for each in seen if (ranks := policy.ask(each)) is not None], said
+
+
+def test_a_class_of_the_user_wants_what_it_returns_once(children):
+    assert ask(range(30), "elastic_policy:Grows") == ([3], [])
+    assert ask(range(30), None) == ([], [])
+
+
+def test_a_class_that_fails_is_not_called_again(children):
+    wanted, (text,) = ask(range(30), "elastic_policy:Fails")
+    assert wanted == [0, 1]
+    assert text.startswith("wanted_ranks of elastic_policy:Fails raised ZeroDivisionError")
+
+
+def test_a_class_that_is_not_there_is_an_error(children):
+    with pytest.raises(RuntimeError, match="elastic_policy:Nobody cannot be used: AttributeError"):
+        ask([1], "elastic_policy:Nobody")
 
 
 @pytest.mark.parametrize(

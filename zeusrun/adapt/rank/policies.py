@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 import numbers
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from zeusrun.worker.user_class import create_policy, describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -177,7 +178,9 @@ class PolicyRunner:
     def __init__(self, names: Sequence[str], warn: Callable[[str], None]) -> None:
         self._name, self._warn = names[0], warn
         own = [] if self._name in POLICIES else names
-        self._policies = [(name, _create_policy(name)) for name in own]
+        self._policies = [
+            (name, create_policy("adapt.batch_size.policy", name, _METHODS)) for name in own
+        ]
         self._wished: BatchSizeProposal | None = None  # by a class, or at the decision before
         self._unknown = 0  # decisions in a row without a noise scale
 
@@ -193,9 +196,9 @@ class PolicyRunner:
                 function = getattr(policy, method, None)
                 size = None if function is None else function(observation)
                 if size is not None and not _is_batch_size(size):
-                    problem = f"returned {_describe(size)}, which is no batch size"
+                    problem = f"returned {describe(size)}, which is no batch size"
             except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's class may do anything
-                problem = f"raised {_describe(error)}"
+                problem = f"raised {describe(error)}"
             if problem is not None:
                 self._policies = [each for each in self._policies if each[1] is not policy]
                 self._warn(
@@ -244,35 +247,3 @@ def _is_batch_size(value: object) -> bool:
     if isinstance(value, bool) or not isinstance(value, numbers.Real):  # NumPy's numbers are Real
         return False
     return math.isfinite(value) and float(value) >= 1
-
-
-def _create_policy(name: str) -> Any:
-    """Return an object of a user class.
-
-    Raises ``RuntimeError`` if the object cannot be created, or has none of the methods.
-    """
-    module, _, class_name = name.partition(":")
-    try:
-        policy = getattr(importlib.import_module(module), class_name)()
-    except (Exception, SystemExit) as error:  # importing a script may raise SystemExit
-        raise RuntimeError(
-            f"zeusrun: adapt.batch_size.policy {name} cannot be used: {_describe(error)}. Correct "
-            "the name in the job file, or the class. zeusrun creates it without arguments, from a "
-            "module of its own, not from the script"
-        ) from error
-    if not any(hasattr(policy, method) for method in _METHODS):
-        raise RuntimeError(
-            f"zeusrun: adapt.batch_size.policy {name} has none of the methods that zeusrun calls: "
-            f"{', '.join(_METHODS)}. Correct their names in the class"
-        )
-    return policy
-
-
-def _describe(value: object) -> str:
-    """Return a value or an exception of user code as one short line."""
-    try:
-        is_error = isinstance(value, BaseException)
-        text = f"{type(value).__name__}: {value}" if is_error else repr(value)
-    except Exception:  # noqa: BLE001 - the user's class has its own __repr__ or __str__
-        text = type(value).__name__
-    return " ".join(text.split())[:300]

@@ -34,7 +34,7 @@ BY_STEPS, BY_EPOCHS, FIXED = 1, 2, 3
 FOLDER = "elastic"
 """The folder of the run directory with the board and the generations."""
 
-ORDERED_BY = ("a user", "the schedule", "provisioning", "the endpoint")
+ORDERED_BY = ("a user", "the schedule", "a policy", "provisioning", "the endpoint")
 
 _BEAT_S = 0.5
 _WAITING = ("/torch/autograd/graph.py", "/torch/distributed/", "/zeusrun/elastic/rank/")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from zeusrun.elastic.rank.board import BY_EPOCHS, BY_STEPS, FIXED, Board, begin_beat, exists
-from zeusrun.elastic.rank.sizes import RankSchedule, Scale
+from zeusrun.elastic.rank.sizes import RankSchedule, RanksObservation, RanksPolicy, Scale
 from zeusrun.elastic.rank.tracked import Tracked
 from zeusrun.sidecar.events import Adapted, Regrouped
 
@@ -74,6 +74,7 @@ class Member:
         self.parts["questions"] = self._exchange_questions
         self._is_whole = not self._is_newcomer  # whether it has a state that others may take over
         self._schedule, self.scale = RankSchedule(given.get("steps")), Scale(given, environment)
+        self._policy = RanksPolicy(given.get("policy"), self._warn)
         begin_beat(self.board, self._place)
 
     # Process groups
@@ -175,7 +176,7 @@ class Member:
             return False
         place.loader, place.epoch = loader, epoch
         self._set_mode(BY_EPOCHS)
-        self._follow_schedule()
+        self._follow_sizes(epoch)
         return self._switch(epoch, 1)
 
     def _join_in_epoch(self, loader: int, epoch: int) -> bool:
@@ -227,15 +228,19 @@ class Member:
         They do not if the ``rest`` of the epoch has fewer samples than there would be ranks.
         """
         self._place.steps += 1
-        self._follow_schedule()
+        self._follow_sizes(self._environment.epoch or 0)
         return self._switch(self._place.steps, _AHEAD, rest)
 
-    def _follow_schedule(self) -> None:
+    def _follow_sizes(self, epoch: int) -> None:
         """Let rank 0 order the number of ranks that is due; the others only follow the schedule."""
-        clock = self.parts.get("clock")
-        size = self._schedule.take(self._place.steps if clock is None else clock(None)[0])
-        if size is not None and self._environment.rank == 0:
-            self.board.order(size, "the schedule")
+        clock, ranks = self.parts.get("clock"), self._environment.world_size
+        step = self._place.steps if clock is None else int(clock(None)[0])
+        due, is_head = self._schedule.take(step), self._environment.rank == 0
+        if due is not None and is_head:
+            self.board.order(due, "the schedule")
+        seen = RanksObservation(ranks, step, epoch, self.observer.consumed, time.monotonic())
+        if is_head and (wanted := self._policy.ask(seen)) is not None:
+            self.board.order(wanted, "a policy")
 
     def _switch(self, now: int, ahead: int, rest: int = 0) -> bool:
         newest = self.board.newest

@@ -1,13 +1,14 @@
-"""How many ranks a training wants by KungFu's schedule, and what follows their number."""
+"""How many ranks a training wants, by KungFu's schedule or a class, and what follows them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zeusrun.worker.agent import Rates, find_factor
+from zeusrun.worker.user_class import create_policy, describe
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from zeusrun.worker.environment import WorkerEnvironment
 
@@ -27,6 +28,63 @@ class RankSchedule:
             return None
         self._taken, size = due[-1]
         return size
+
+
+class RanksObservation(NamedTuple):
+    """What a policy of ranks decides from, after a step or at the beginning of an epoch.
+
+    Attributes:
+        ranks: The present number.
+        step: Optimizer steps so far.
+        epoch: The present one, from 1; 0 if it is not known.
+        samples: Of all ranks so far; ``None`` if unknown.
+        t: Monotonic seconds.
+    """
+
+    ranks: int
+    step: int
+    epoch: int
+    samples: int | None
+    t: float
+
+
+class RanksPolicy:
+    """A class of the user that wants a number of ranks: ``elastic.policy``.
+
+    Args:
+        name: Of the class, as module:Class; ``None`` for none.
+        warn: Called with a sentence for the user.
+    """
+
+    def __init__(self, name: str | None, warn: Callable[[str], None]) -> None:
+        self._name, self._warn = name, warn
+        self._policy: Any = None
+        self._wished: int | None = None
+
+    def ask(self, seen: RanksObservation) -> int | None:
+        """Return the number of ranks that the class newly wants; else ``None``.
+
+        Raises ``RuntimeError`` if it cannot be created.
+        """
+        if self._name is None:
+            return None
+        if self._policy is None:  # only now: once the script runs, its folder is known
+            self._policy = create_policy("elastic.policy", self._name, ["wanted_ranks"])
+        problem, ranks = "", None
+        try:
+            ranks = self._policy.wanted_ranks(seen)
+        except Exception as error:  # noqa: BLE001 - the user's class may do anything
+            problem = f"raised {describe(error)}"
+        if ranks is not None and (type(ranks) is not int or ranks < 0):
+            problem = f"returned {describe(ranks)}, which is no number of ranks"
+        if problem:
+            self._warn(f"wanted_ranks of {self._name} {problem}; it is not called again")
+            self._name = None
+            return None
+        if ranks in {None, self._wished}:
+            return None
+        self._wished = None if ranks is None else int(ranks)
+        return self._wished
 
 
 class Scale:
