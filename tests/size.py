@@ -73,7 +73,7 @@ BUDGETS: Mapping[str, int] = {
     "commands": 2_653,
     "elastic": 1_657,
     "export": 298,
-    "gpu and energy": 2_239,
+    "gpu and energy": 2_245,
     "history": 1_069,
     "hooks": 1_472,
     "hosts": 1_599,
@@ -91,7 +91,7 @@ BUDGETS: Mapping[str, int] = {
     "simulate": 640,
     "slurm": 690,
     "sync": 1_015,
-    "values": 1_639,
+    "values": 1_642,
     "view": 2_029,
     "watch": 931,
     "worker": 1_540,
@@ -130,7 +130,7 @@ class Loaded(NamedTuple):
 
 
 WALK_BUDGET = Walk(files=89, stops=329, returns=240)
-LOADED_BUDGET = Loaded(modules=155, lines=18_559)
+LOADED_BUDGET = Loaded(modules=155, lines=18_568)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

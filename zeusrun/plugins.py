@@ -33,6 +33,7 @@ BUILT_IN: dict[Group, dict[str, str]] = {
         "jsonl": "zeusrun.metrics.lines:open_source",
     },
     "zeusrun.histories": {"tinydb": "zeusrun.history.tinydb.store:open_in"},
+    "zeusrun.devices": {},  # by nproc_per_node, besides NVIDIA's GPUs and the CPU
 }
 """The function or class for each name in a job file. Its module is imported on use."""
 
@@ -48,6 +49,11 @@ def load_built_in(group: Group, name: str) -> Any:  # noqa: ANN401 - as in the t
 def plugin_names(group: Group) -> list[str]:
     """Return the names that installed packages declare in a group; imports none of them."""
     return sorted(_find_entries(group))
+
+
+def device_kinds() -> list[str]:
+    """Return the kinds of devices that are in the table, or of plugins."""
+    return [*BUILT_IN["zeusrun.devices"], *plugin_names("zeusrun.devices")]
 
 
 def create_plugin(group: Group, name: str, kind: type, *arguments: object) -> Any:  # noqa: ANN401

@@ -16,6 +16,7 @@ LINES = {
     "policy": 'BUILT_IN["zeusrun.policies"]["largest"] = "tests.recipes.policy:Largest"',
     "source": 'BUILT_IN["zeusrun.metric_sources"]["pairs"] = "tests.recipes.source:Pairs"',
     "history": 'BUILT_IN["zeusrun.histories"]["elsewhere"] = "tests.recipes.history:open_in"',
+    "device": 'BUILT_IN["zeusrun.devices"]["card"] = "tests.recipes.device:find"',
     "hook": 'MODULES["scores"] = "scores"',
     "stop rule": 'PARTS["ceiling"] = Part("tests.recipes.ceiling", acts=True)',
 }
@@ -76,6 +77,13 @@ def test_a_policy(run):
 def test_a_metric_source(run):
     trial = run("source", _PAIRS, metrics={"source": "pairs"})
     assert (trial["status"], trial["epochs"]) == ("REACHED", 2)
+
+
+def test_a_device(run):
+    trial = run("device", WELL, launch={"nproc_per_node": "card"})
+    assert (trial["status"], trial["world_size"]) == ("REACHED", 2)
+    assert (trial["max_power_w"], trial["energy_source"]) == (200, "integrated")
+    assert 0 < trial["energy_j"] / trial["time_s"] <= 101
 
 
 _TOO_HIGH = """

@@ -9,7 +9,7 @@ from zeusrun.energy.cpu import cpu_device
 from zeusrun.energy.device import LimitableDevice
 from zeusrun.errors import DeviceError, ZeusrunError
 from zeusrun.gpu.nvml import gpu_by_uuid, gpus_of_job
-from zeusrun.plugins import create_plugin, plugin_names
+from zeusrun.plugins import BUILT_IN, create_plugin, device_kinds, load_built_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,7 +30,7 @@ def job_devices(
     such device.
     """
     if isinstance(nproc_per_node, str) and nproc_per_node not in {"gpu", "cpu", "auto"}:
-        devices = create_plugin(_GROUP, nproc_per_node, list, environment)
+        devices = _open_kind(nproc_per_node, environment)
         if not devices:
             raise DeviceError(
                 f"launch.nproc_per_node is {nproc_per_node!r}, but no installed plugin finds such "
@@ -71,9 +71,9 @@ def open_device(uuid: str, environment: Mapping[str, str]) -> LimitableDevice:
     except DeviceError as error:
         missing = error
     problems = [str(missing)]
-    for name in plugin_names(_GROUP):
+    for name in device_kinds():
         try:
-            wanted = _pick(create_plugin(_GROUP, name, list, environment), uuid)
+            wanted = _pick(_open_kind(name, environment) or [], uuid)
         except Exception as error:  # noqa: BLE001 - the plugin of another vendor may have the device
             is_told = isinstance(error, ZeusrunError)
             problems.append(str(error) if is_told else f"the plugin {name!r} failed: {error!r}")
@@ -82,6 +82,15 @@ def open_device(uuid: str, environment: Mapping[str, str]) -> LimitableDevice:
             return wanted
         problems.append(f"the plugin {name!r} does not find it")
     raise DeviceError("; ".join(problems)) from missing
+
+
+def _open_kind(name: str, environment: Mapping[str, str]) -> list[Device] | None:
+    """Open the devices of a kind that the table or a plugin names; ``None`` if neither does."""
+    if name in BUILT_IN[_GROUP]:
+        found: list[Device] = load_built_in(_GROUP, name)(environment)
+        return found
+    devices: list[Device] | None = create_plugin(_GROUP, name, list, environment)
+    return devices
 
 
 def _pick(devices: list[Device], uuid: str) -> LimitableDevice | None:

@@ -15,7 +15,7 @@ from zeusrun.jobfile.validators import (
     duration_s,
     time_of_day,
 )
-from zeusrun.plugins import BUILT_IN, plugin_names
+from zeusrun.plugins import BUILT_IN, device_kinds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,7 +40,7 @@ def check_text(text: str, info: ValidationInfo) -> str:
 def _check_process_count(value: object) -> object:
     if value in ("gpu", "cpu", "auto") or (type(value) is int and value >= 1):
         return value
-    if isinstance(value, str) and value in plugin_names("zeusrun.devices"):
+    if isinstance(value, str) and value in device_kinds():
         return value
     raise ValueError("must be a whole number from 1, or gpu, cpu or auto")
 
