@@ -12,6 +12,7 @@ from zeusrun.jobfile.plugged import PartSection
 class Ceiling(PartSection):
     """Stops a run whose metric is too high."""
 
+    key: ClassVar[str] = "ceiling"
     summary: ClassVar[str] = "Stops a run whose metric is too high."
 
     above: float = Field(description="The highest value that is allowed.")
