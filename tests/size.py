@@ -67,11 +67,11 @@ PARTS: Mapping[str, tuple[str, ...]] = {
 """The parts of the package, by how the paths of their modules begin; the longest that fits wins."""
 
 BUDGETS: Mapping[str, int] = {
-    "adapt": 623,
-    "analysis": 1_000,
-    "backends": 421,
-    "commands": 2_653,
-    "elastic": 1_657,
+    "adapt": 638,
+    "analysis": 999,
+    "backends": 691,
+    "commands": 2_650,
+    "elastic": 1_688,
     "export": 298,
     "gpu and energy": 2_245,
     "history": 1_069,

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.runs import wait_for
 from zeusrun.history.registry import remember_choice
 
 LEFT_OVER = ("trial.reserve", "live.json.tmp", "stop.ending")
@@ -72,6 +73,8 @@ def leave():
         environment = {**os.environ, "ZEUSRUN_RUN_DIR": str(run_dir)}
         command = argv or ("sleep", "600")
         left.append(subprocess.Popen(command, env=environment, start_new_session=True))
+        shown = Path(f"/proc/{left[-1].pid}/environ")
+        wait_for(lambda: b"ZEUSRUN_RUN_DIR" in shown.read_bytes())  # empty while it begins
         return left[-1]
 
     yield start
@@ -180,7 +183,7 @@ def test_gc_says_what_would_go_and_removes_it(zeusrun, cli):
         zeusrun.submit(job)
     before = zeusrun.history()
     runs = zeusrun.home / "runs" / "job"
-    assert "nothing to remove without a limit" in cli("gc")[1]
+    assert "nothing to remove; without --last, the limit is" in cli("gc")[1]
     assert "would go: this was a dry run" in cli("gc", "job", "--last", "1", "--dry-run")[1]
     assert len(list(runs.iterdir())) == 3
     gone = json.loads(cli("gc", "--last", "1", "--json")[1])

@@ -92,13 +92,9 @@ def prune(
     home, store = options.open_home(job)
     job = None if job is None else options.job_name(job)
     now = read_clock()
-    bounded = last is not None
 
     def clear(name: str) -> list[OldRun]:
-        nonlocal bounded
-        count = last or _own_last(store, home, name)
-        bounded = bounded or count is not None
-        old = collect(store, home, name, count, now)
+        old = collect(store, home, name, last or _own_last(store, home, name), now)
         return old if dry_run else [run for run in old if remove(run)]
 
     names = store.jobs() if job is None else [options.known_job(store, job)]
@@ -106,10 +102,9 @@ def prune(
     found = [run for old in by_job.values() for run in old]
     if as_json:
         print_json([run.to_json() for run in found])
-    elif not bounded and damage is None:
+    elif not found and last is None and damage is None:
         typer.echo(
-            "nothing to remove without a limit: give --last, or add 'keep: {last: 30}' to the job "
-            "file"
+            "nothing to remove; without --last, the limit is 'keep: {last: 30}' of the job file"
         )
     elif found or damage is None:
         options.console().print(old_runs_sheet(found, dry_run=dry_run))
