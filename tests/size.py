@@ -86,7 +86,7 @@ BUDGETS: Mapping[str, int] = {
     "policies": 3_245,
     "report": 1_321,
     "schedule": 1_055,
-    "server": 3_380,
+    "server": 3_364,
     "shared histories": 1_817,
     "simulate": 640,
     "slurm": 482,
