@@ -72,22 +72,22 @@ BUDGETS: Mapping[str, int] = {
     "backends": 691,
     "commands": 2_650,
     "elastic": 1_688,
-    "export": 298,
-    "gpu and energy": 2_245,
-    "history": 1_069,
-    "hooks": 1_472,
-    "hosts": 1_599,
-    "jobfile": 3_095,
-    "kubernetes": 790,
-    "launcher": 5_801,
-    "maintenance": 862,
-    "metrics": 2_084,
+    "export": 310,
+    "gpu and energy": 2_293,
+    "history": 1_063,
+    "hooks": 1_489,
+    "hosts": 1_612,
+    "jobfile": 3_181,
+    "kubernetes": 918,
+    "launcher": 5_941,
+    "maintenance": 1_062,
+    "metrics": 2_087,
     "other files": 330,
     "policies": 3_235,
     "report": 1_321,
-    "schedule": 1_011,
-    "server": 3_379,
-    "shared histories": 1_817,
+    "schedule": 1_055,
+    "server": 3_364,
+    "shared histories": 1_802,
     "simulate": 640,
     "slurm": 690,
     "sync": 1_015,
@@ -129,8 +129,8 @@ class Loaded(NamedTuple):
     lines: int
 
 
-WALK_BUDGET = Walk(files=89, stops=329, returns=240)
-LOADED_BUDGET = Loaded(modules=155, lines=18_568)
+WALK_BUDGET = Walk(files=103, stops=366, returns=263)
+LOADED_BUDGET = Loaded(modules=169, lines=19_129)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

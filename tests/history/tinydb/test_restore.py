@@ -181,7 +181,7 @@ def test_a_volume_that_the_disk_refuses_is_no_damage_and_nothing_is_restored(
         return open_for_reading(file)
 
     with monkeypatch.context() as patches:
-        patches.setattr(storage, "open_for_reading", refuse)
+        patches.setattr(storage.private, "open_for_reading", refuse)
         with pytest.raises(HistoryError, match=r"000002\.json"):
             TinyDBHistory(path.parent, volume_trials=1).restore("digits", [])
     assert path.read_bytes() == before
@@ -406,5 +406,5 @@ def test_a_history_that_comes_just_now_is_no_damage(tmp_path, monkeypatch):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
         return open_for_reading(name)
 
-    monkeypatch.setattr(storage, "open_for_reading", come_late)
+    monkeypatch.setattr(storage.private, "open_for_reading", come_late)
     assert storage.read_bytes(path) == b"{}"

@@ -14,16 +14,9 @@ from zeusrun import __version__
 from zeusrun.clock import timestamp
 from zeusrun.history import rules
 from zeusrun.history.base import LEASE_S, UnreadableTrialError
+from zeusrun.history.sql import schema
 from zeusrun.history.sql.engine import insert_missing, now_s
-from zeusrun.history.sql.schema import (
-    HOST_NAME,
-    HOSTS,
-    JOBS,
-    LEASES,
-    TRIALS,
-    column_values,
-    read_incarnation,
-)
+from zeusrun.history.sql.schema import HOSTS, JOBS, LEASES, TRIALS
 from zeusrun.history.turns import Turns
 from zeusrun.job_name import check_job_name
 from zeusrun.reasons import ReasonCode
@@ -95,7 +88,7 @@ class LockedJob:
 
     def is_stale(self, after: str) -> bool:
         """Whether a choice from the snapshot with this version is stale."""
-        since = parse_version(after, read_incarnation(self._connection))
+        since = parse_version(after, schema.read_incarnation(self._connection))
         return since is None or not self._stale <= since <= self._changes
 
     def read_turns(self) -> Turns:
@@ -124,7 +117,7 @@ class LockedJob:
         if rules.makes_stale(trial, None if known is None else known.trial):
             self._stale = self._changes
         self._recurrences = max(self._recurrences, trial.recurrence)
-        values = column_values(trial) | {
+        values = schema.column_values(trial) | {
             "changed": self._changes,
             "trained": trial.time_s is not None or bool(trial.whole_steps),
             "record": json.dumps(record),
@@ -295,8 +288,9 @@ def is_listed() -> sa.ColumnElement[bool]:
 
 def check_host(host: str) -> None:
     """Raise ``ValueError`` if no machine can have this name."""
-    if not 0 < len(host) <= HOST_NAME or not host.isprintable() or " " in host:
+    most = schema.HOST_NAME
+    if not 0 < len(host) <= most or not host.isprintable() or " " in host:
         raise ValueError(
-            f"{host[:HOST_NAME]!r} is no name of a machine: up to {HOST_NAME} printable characters "
-            "without spaces"
+            f"{host[:most]!r} is no name of a machine: up to {most} printable characters without "
+            "spaces"
         )

@@ -12,19 +12,10 @@ import sqlalchemy as sa
 
 from zeusrun.history import rules
 from zeusrun.history.base import LEASE_S, Changes, Shared, UnreadableTrialError
-from zeusrun.history.sql import rows
+from zeusrun.history.sql import rows, schema
 from zeusrun.history.sql.engine import insert_missing, now_s, open_engine, parse_url, reading, write
 from zeusrun.history.sql.rows import LockedJob, decode_trial, encode_json
-from zeusrun.history.sql.schema import (
-    HOSTS,
-    JOBS,
-    LEASES,
-    NEWEST_FIRST,
-    TRIALS,
-    check_tables,
-    read_incarnation,
-    start_incarnation,
-)
+from zeusrun.history.sql.schema import HOSTS, JOBS, LEASES, NEWEST_FIRST, TRIALS
 from zeusrun.history.turns import Turns
 from zeusrun.job_name import check_job_name
 
@@ -82,7 +73,7 @@ class SqlHistory(Shared):
         self._checked = False
         with self._reading() as connection:
             now = connection.scalar(sa.select(now_s()))
-            return read_incarnation(connection), float(now or 0)
+            return schema.read_incarnation(connection), float(now or 0)
 
     def jobs(self) -> list[str]:
         """See ``History.jobs``."""
@@ -129,7 +120,7 @@ class SqlHistory(Shared):
         until = now_s() + LEASE_S
 
         def work(connection: Connection) -> None:
-            start_incarnation(connection)
+            schema.start_incarnation(connection)
             sooner = sa.update(LEASES).where(LEASES.c.expires_at < until)
             connection.execute(sooner.values(expires_at=until))
 
@@ -343,7 +334,7 @@ class SqlHistory(Shared):
 
     def _check(self) -> None:
         if not self._checked:
-            check_tables(self.engine)
+            schema.check_tables(self.engine)
             self._checked = True
 
 
@@ -364,7 +355,7 @@ def _read_changes(
     """
     values: dict[str, Any] = {"own_name": job}
     changes, total = connection.execute(_HEAD, values).one_or_none() or (0, 0)
-    incarnation = read_incarnation(connection)
+    incarnation = schema.read_incarnation(connection)
     version = f"{incarnation}:{changes}"
     since = rows.parse_version(after, incarnation)
     if since == changes:

@@ -23,14 +23,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias, TypeGuard
 
 from zeusrun.errors import HistoryError, home_advice
+from zeusrun.files import private
 from zeusrun.files.lock import SafeLock
-from zeusrun.files.private import (
-    check_version,
-    make_folder,
-    open_for_reading,
-    replace_file,
-    sync_directory,
-)
 from zeusrun.trial import Trial, TrialStatus
 
 if TYPE_CHECKING:
@@ -193,7 +187,7 @@ def read_bytes(path: Path) -> bytes | None:
     with explained("read", path):
         while True:
             try:
-                with open(open_for_reading(os.path.realpath(path)), "rb") as file:  # noqa: PTH123 - a descriptor
+                with open(private.open_for_reading(os.path.realpath(path)), "rb") as file:  # noqa: PTH123 - a descriptor
                     return file.read()
             except FileNotFoundError:  # also for what is no regular file
                 if not os.path.lexists(path) or is_dangling(path):
@@ -292,7 +286,7 @@ def read_tables(path: Path, data: bytes | None, changed: Changed | None = None) 
     headers = [each for each in _records(tables, "meta") if "version" in each]
     try:
         for header in headers or [{}]:
-            check_version(header, VERSION, path)
+            private.check_version(header, VERSION, path)
     except ValueError as error:
         raise DamagedError("its header names no version") from error
     _records(tables, "trials")
@@ -367,15 +361,15 @@ def write_main(path: Path, tables: Tables, volume_trials: int, *, kept: Path | N
     with explained("write", path):
         for number, volume in volumes.items():  # on disk before the main file without their trials
             write_volume(path, number, volume)
-        replace_file(Path(os.path.realpath(path)), content, kept=kept)
+        private.replace_file(Path(os.path.realpath(path)), content, kept=kept)
 
 
 def write_volume(path: Path, number: int, content: bytes) -> None:
     """Write a volume of a main file."""
     volume = volume_path(path, number)
-    make_folder(volume.parent)
-    sync_directory(path.parent)
-    replace_file(volume, content)
+    private.make_folder(volume.parent)
+    private.sync_directory(path.parent)
+    private.replace_file(volume, content)
 
 
 def _header(tables: Tables) -> dict[str, Any]:

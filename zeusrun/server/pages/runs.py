@@ -16,20 +16,10 @@ from zeusrun.trial import TrialStatus
 from zeusrun.view import units
 from zeusrun.view.columns import CARBON, COST, ENERGY, HOST, PRICE, TIME, Column
 from zeusrun.view.console import STATUS_STYLES
+from zeusrun.view.report import markup
 from zeusrun.view.report.facts import JobReport, build_facts, build_power
 from zeusrun.view.report.headline import goal
-from zeusrun.view.report.markup import (
-    Html,
-    details,
-    figure,
-    join,
-    moment,
-    page_head,
-    pairs,
-    section,
-    table,
-    tag,
-)
+from zeusrun.view.report.markup import Html, join, table, tag
 from zeusrun.view.report.sections import Frame, power_traces
 from zeusrun.view.sheets import trial_rows
 
@@ -73,8 +63,8 @@ def _done(run: Live) -> str:
 def _last_heartbeat(run: Live) -> str:
     """Return when the launcher was last heard of."""
     if run.alive:
-        return moment(run.updated_at, "%H:%M:%S")
-    since = moment(run.updated_at or run.trial.started_at, "%H:%M")
+        return markup.moment(run.updated_at, "%H:%M:%S")
+    since = markup.moment(run.updated_at or run.trial.started_at, "%H:%M")
     return tag("span", "no heartbeat since ", since, class_="bad")
 
 
@@ -129,7 +119,7 @@ def runs_list(
     trials, total = survey.list_runs(visit.engine, jobs, listing.wanted(), RUNS_SHOWN)
     columns = [
         Column("run", lambda trial: visit.links.link_run(trial.trial)),
-        Column("when", lambda trial: moment(trial.started_at), left=True),
+        Column("when", lambda trial: markup.moment(trial.started_at), left=True),
         Column("status", status_text, left=True),
         Column("batch size", size_label),
         Column(way, lambda trial: units.count(amount_in(trial, way))),
@@ -156,7 +146,7 @@ def runs_page(visit: Visit) -> document.Page:
     sorts = ["when", *(each for each in survey.SORTS if each not in {"run", "when"})]
     listed, total = runs_list(visit, "runs", jobs, sorts=sorts)
     place = tag("section", listed, id="runs")
-    content = page_head("All jobs", units.plural(total, "run"), place)
+    content = markup.page_head("All jobs", units.plural(total, "run"), place)
     return document.Page("Runs", content, "Runs")
 
 
@@ -187,7 +177,7 @@ def run_page(visit: Visit, trial: str) -> document.Page:
         live = read_live(running)
         found, address = live.trial, visit.links.run(live.trial.trial)
         cancel = _cancelling(running, address, may_cancel=visit.access.can_write)
-        now = section(
+        now = markup.section(
             "Runs now", running_table([live], visit.links), _log(running), cancel, id="now"
         )
     trace = read_trace(visit.store.trace(trial))
@@ -197,7 +187,7 @@ def run_page(visit: Visit, trial: str) -> document.Page:
         ("curve", "Learning curve", _curve(found, _unit_of(found), frame)),
         ("power", "Power", power_traces(report, frame)),
     ]
-    sections = (section(title, body, id=place) for place, title, body in parts if body)
+    sections = (markup.section(title, body, id=place) for place, title, body in parts if body)
     body = join((_head(found, visit.links), now, *sections, _commands(found)))
     return document.Page(found.trial, body)
 
@@ -212,7 +202,7 @@ def _log(running: RunningTrial) -> Html:
         "masked."
     )
     shown = tag("pre", *(f"{line}\n" for line in lines), tabindex=0)
-    return section("Log", tag("p", caption, class_="note"), shown, id="log")
+    return markup.section("Log", tag("p", caption, class_="note"), shown, id="log")
 
 
 def _cancelling(running: RunningTrial, address: str, *, may_cancel: bool) -> Html:
@@ -226,7 +216,7 @@ def _cancelling(running: RunningTrial, address: str, *, may_cancel: bool) -> Htm
     button = tag("button", f"Cancel {running.trial.trial}", type="submit")
     form = tag("form", button, method="post", action=f"{address}/cancel", class_="find")
     effect = tag("p", units.sentence(within), class_="note")
-    return details("Cancel this run", effect, form)
+    return markup.details("Cancel this run", effect, form)
 
 
 def _report(trial: Trial, trace: PowerTrace | None) -> JobReport:
@@ -247,7 +237,7 @@ def _head(trial: Trial, links: document.Links) -> Html:
     warnings = [tag("p", text, class_="caution") for text in trial.warnings]
     why = tag("p", tag("strong", "Why this batch size: "), trial.why, class_="why")
     drawn = [] if document.can_draw() else [tag("p", document.NO_FIGURES, class_="note")]
-    return page_head(join(where), trial.trial, status, why, *warnings, _facts(trial), *drawn)
+    return markup.page_head(join(where), trial.trial, status, why, *warnings, _facts(trial), *drawn)
 
 
 def _curve(trial: Trial, unit: CurveUnit, frame: Frame) -> Html:
@@ -264,8 +254,8 @@ def _curve(trial: Trial, unit: CurveUnit, frame: Frame) -> Html:
     what = "epochs" if unit == "epochs" else "reports"
     title = f"{what.capitalize()}: {which}"
     listed = table(title, columns, rows, lambda point: str(point.epoch))
-    folded = details(f"Table of the {what}", listed)
-    return figure(frame.picture("curves"), "Dashed: the target.", folded)
+    folded = markup.details(f"Table of the {what}", listed)
+    return markup.figure(frame.picture("curves"), "Dashed: the target.", folded)
 
 
 def _facts(trial: Trial) -> Html:
@@ -277,10 +267,10 @@ def _facts(trial: Trial) -> Html:
         elif text and not name:
             found[-1] = (found[-1][0], f"{found[-1][1]}; {text}")
     moments = [("started", trial.started_at), ("ended", trial.finished_at)]
-    found += [(name, moment(at)) for name, at in moments]
+    found += [(name, markup.moment(at)) for name, at in moments]
     names = {"cause": trial.cause, "host": trial.host, "directory": trial.run_dir}
     found += [(name, text or units.UNKNOWN) for name, text in names.items()]
-    return pairs([(name, _small_bars(text)) for name, text in found], class_="key")
+    return markup.pairs([(name, _small_bars(text)) for name, text in found], class_="key")
 
 
 def _small_bars(text: str) -> Html:

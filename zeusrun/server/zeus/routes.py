@@ -19,15 +19,7 @@ from zeusrun.history.sql.zeus_jobs import ZeusJob, ZeusJobs
 from zeusrun.reasons import ReasonCode
 from zeusrun.server.auth import Access, access_of, arrived_t
 from zeusrun.server.refusals import Refusal, overloaded
-from zeusrun.server.zeus.job import (
-    ReportedTraining,
-    begin_trial,
-    choose,
-    first_lease_s,
-    job_names,
-    pose_problem,
-    run_directory,
-)
+from zeusrun.server.zeus import job as zeus
 from zeusrun.server.zeus.messages import Report, ReportResponse, TrialId, ZeusSettings, is_id
 from zeusrun.trial import TrialStatus
 
@@ -140,7 +132,7 @@ class _Routes:
         training = before.with_report(result)
         if training is before:
             return _goes_on("the report is older than the last one")
-        problem = pose_problem(known.settings, stored.recurrence)
+        problem = zeus.pose_problem(known.settings, stored.recurrence)
         outcome = training.judge(problem, self._policy, result, timestamp())
         if outcome is None:
             if not self._keep(stored, training):
@@ -165,7 +157,7 @@ class _Routes:
             raise _unknown_job(job_id, 404)
         access.log("delete zeus job", known.job)
         for trial in self._history.unfinished(known.job):
-            if trial.run_dir.startswith(run_directory(job_id)):
+            if trial.run_dir.startswith(zeus.run_directory(job_id)):
                 ended_as = self._training(trial).trial.ended_as(
                     TrialStatus.CANCELLED, ReasonCode.JOB_DELETED, _DELETED, timestamp()
                 )
@@ -183,7 +175,7 @@ class _Routes:
     def _allowed(self, job_id: str, access: Access) -> Registered | None:
         """Return a job that a request may change; ``None`` if it is not registered."""
         found = self._find(job_id)
-        access.check_write(next(job_names(job_id)) if found is None else found.job)
+        access.check_write(next(zeus.job_names(job_id)) if found is None else found.job)
         return found
 
     def _registered(self, job_id: str, access: Access, status: int) -> Registered:
@@ -195,9 +187,9 @@ class _Routes:
     def _add(self, settings: ZeusSettings, access: Access) -> bool:
         """Register a job under the first name that no other job has."""
         job_id = settings.job_id or ""
-        for name in job_names(job_id):
+        for name in zeus.job_names(job_id):
             newest = self._history.trials(name, NEWEST)
-            of_others = newest and not newest[-1].run_dir.startswith(run_directory(job_id))
+            of_others = newest and not newest[-1].run_dir.startswith(zeus.run_directory(job_id))
             if of_others or self._jobs.find(job=name) is not None:
                 continue
             access.check_write(name)  # it may be another name than that of the request
@@ -223,8 +215,8 @@ class _Routes:
         snapshot = self._history.snapshot(known.job, NEWEST)
         recurrence = max((trial.recurrence for trial in snapshot.trials), default=0) + 1
         trials = [trial for trial in snapshot.trials if trial.recurrence >= known.since]
-        decision = choose(known.settings, self._policy, trials, recurrence)
-        drafted = begin_trial(
+        decision = zeus.choose(known.settings, self._policy, trials, recurrence)
+        drafted = zeus.begin_trial(
             known.settings,
             known.job,
             recurrence,
@@ -233,7 +225,9 @@ class _Routes:
             uuid=uuid.uuid4().hex,
             host=access.client,
         )
-        training = ReportedTraining(drafted, decision.bound, first_lease_s(trials[-_RECENT:]))
+        training = zeus.ReportedTraining(
+            drafted, decision.bound, zeus.first_lease_s(trials[-_RECENT:])
+        )
         trial = self._history.begin(
             drafted,
             after=snapshot.version,
@@ -249,7 +243,7 @@ class _Routes:
         trial = self._history.find(f"{known.job}-{named.trial_number}-1")
         if (
             trial is None
-            or trial.run_dir != run_directory(named.job_id, named.trial_number)
+            or trial.run_dir != zeus.run_directory(named.job_id, named.trial_number)
             or trial.global_batch_size != named.batch_size
         ):
             raise Refusal(
@@ -260,10 +254,10 @@ class _Routes:
             )
         return trial
 
-    def _training(self, stored: Trial) -> ReportedTraining:
-        return ReportedTraining.from_json(stored, self._history.live(stored.trial))
+    def _training(self, stored: Trial) -> zeus.ReportedTraining:
+        return zeus.ReportedTraining.from_json(stored, self._history.live(stored.trial))
 
-    def _keep(self, stored: Trial, training: ReportedTraining) -> bool:
+    def _keep(self, stored: Trial, training: zeus.ReportedTraining) -> bool:
         """Store a training that goes on, and renew its lease; return whether it is cancelled."""
         if stored.status is TrialStatus.LOST:
             at = stored.finished_at or timestamp()
