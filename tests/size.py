@@ -78,7 +78,7 @@ BUDGETS: Mapping[str, int] = {
     "hooks": 1_472,
     "hosts": 1_599,
     "jobfile": 3_181,
-    "kubernetes": 790,
+    "kubernetes": 784,
     "launcher": 5_939,
     "maintenance": 1_096,
     "metrics": 2_087,
