@@ -423,5 +423,5 @@ def test_the_variables_of_a_pod_are_known_to_the_job_file_as_its_own(build):
     manifest, _ = build()
     own = set(values_of(manifest["spec"]["template"]["spec"])) - {"ZEUSRUN_HISTORY"}
     for name in own:
-        with pytest.raises(JobFileError, match="is set by zeusrun itself"):
+        with pytest.raises(JobFileError, match="a variable that zeusrun does not set"):
             build({"secrets": {name: "a/b"}})

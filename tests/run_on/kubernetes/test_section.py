@@ -108,6 +108,7 @@ def test_an_error_names_its_line(tmp_path):
 PATH = "must be an absolute path such as /data, without a / at its end"
 CLAIM = "must be the name of a PersistentVolumeClaim, such as zeusrun-home"
 VOLUME = "must be the name of a PersistentVolumeClaim, such as imagenet or imagenet:ro"
+VARIABLE = "must be a variable that zeusrun does not set, such as HF_TOKEN"
 FORM = "{cpu: 4, memory: 16Gi}"
 
 
@@ -171,10 +172,10 @@ def test_what_a_key_cannot_be_is_refused(tmp_path, key, value, sentence):
         ("secrets", "A", "hf:token", "must be SECRET/KEY, such as hf/token, not 'hf:token'"),
         ("secrets", "A", "a/b/c", "must be SECRET/KEY, such as hf/token, not 'a/b/c'"),
         ("secrets", "A", {"secret_file": "x"}, "must be text, not a section"),
-        ("secrets", "A-B", "hf/token", "is no name of a variable, such as HF_TOKEN"),
-        ("secrets", "1A", "hf/token", "is no name of a variable, such as HF_TOKEN"),
-        ("secrets", "ZEUSRUN_JOB", "hf/token", "is set by zeusrun itself; remove it"),
-        ("secrets", "HOME", "hf/token", "is set by zeusrun itself; remove it"),
+        ("secrets", "A-B", "hf/token", f"{VARIABLE}, not 'A-B'"),
+        ("secrets", "1A", "hf/token", f"{VARIABLE}, not '1A'"),
+        ("secrets", "ZEUSRUN_JOB", "hf/token", f"{VARIABLE}, not 'ZEUSRUN_JOB'"),
+        ("secrets", "HOME", "hf/token", f"{VARIABLE}, not 'HOME'"),
         ("volumes", "data", "imagenet", f"{PATH}, not 'data'"),
         ("volumes", "/", "imagenet", f"{PATH}, not '/'"),
         ("volumes", "/data/", "imagenet", f"{PATH}, not '/data/'"),

@@ -24,8 +24,7 @@ _POD = (  # https://pkg.go.dev/github.com/kubeflow/trainer/v2/pkg/apis/trainer/v
     *("affinity", "imagePullSecrets", "nodeSelector", "schedulingGates", "serviceAccountName"),
     *("tolerations", *_ONE_POD),
 )
-_OWN = re.compile("HOME|USER|ZEUSRUN_(ALLOCATION|HOME|JOB|NAME|NAMESPACE|REQUEST)")
-_VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_OWN = "HOME|USER|ZEUSRUN_(ALLOCATION|HOME|JOB|NAME|NAMESPACE|REQUEST)"
 
 
 def _matches(form: str, wanted: str) -> AfterValidator:
@@ -35,14 +34,6 @@ def _matches(form: str, wanted: str) -> AfterValidator:
         return text
 
     return AfterValidator(check)
-
-
-def _check_variable(name: str) -> str:
-    if _OWN.fullmatch(name):
-        raise ValueError("is set by zeusrun itself; remove it")
-    if not _VARIABLE.fullmatch(name):
-        raise ValueError("is no name of a variable, such as HF_TOKEN")
-    return name
 
 
 def _check_limits(limits: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -72,7 +63,8 @@ _CLAIM_FORM = "[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?"
 _CLAIM = "the name of a PersistentVolumeClaim, such as "
 _Image = Annotated[str, _matches(r"[^\s]+", "an image such as registry.example/train:1")]
 _Quantity = Annotated[Any, WithJsonSchema({"type": ["string", "number"]})]
-_Variable = Annotated[str, AfterValidator(_check_variable)]
+_OTHER = "a variable that zeusrun does not set, such as HF_TOKEN"
+_Variable = Annotated[str, _matches(rf"(?!({_OWN})$)[A-Za-z_]\w*", _OTHER)]
 _Reference = Annotated[str, _matches(r"[a-z0-9.-]+/[\w.-]+", "SECRET/KEY, such as hf/token")]
 _Path = Annotated[str, _PATH]
 _Claim = Annotated[str, _matches(_CLAIM_FORM, f"{_CLAIM}zeusrun-home")]
