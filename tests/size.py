@@ -67,26 +67,26 @@ PARTS: Mapping[str, tuple[str, ...]] = {
 """The parts of the package, by how the paths of their modules begin; the longest that fits wins."""
 
 BUDGETS: Mapping[str, int] = {
-    "adapt": 638,
-    "analysis": 999,
-    "backends": 691,
-    "commands": 2_650,
-    "elastic": 1_688,
-    "export": 310,
-    "gpu and energy": 2_293,
+    "adapt": 623,
+    "analysis": 1_000,
+    "backends": 421,
+    "commands": 2_648,
+    "elastic": 1_657,
+    "export": 298,
+    "gpu and energy": 2_245,
     "history": 1_063,
-    "hooks": 1_489,
-    "hosts": 1_612,
-    "jobfile": 3_181,
+    "hooks": 1_472,
+    "hosts": 1_599,
+    "jobfile": 3_095,
     "kubernetes": 784,
-    "launcher": 5_939,
-    "maintenance": 1_096,
-    "metrics": 2_087,
+    "launcher": 5_801,
+    "maintenance": 862,
+    "metrics": 2_084,
     "other files": 330,
     "policies": 3_235,
     "report": 1_321,
-    "schedule": 1_055,
-    "server": 3_364,
+    "schedule": 1_011,
+    "server": 3_363,
     "shared histories": 1_802,
     "simulate": 640,
     "slurm": 690,
@@ -129,8 +129,8 @@ class Loaded(NamedTuple):
     lines: int
 
 
-WALK_BUDGET = Walk(files=103, stops=366, returns=263)
-LOADED_BUDGET = Loaded(modules=169, lines=19_129)
+WALK_BUDGET = Walk(files=89, stops=329, returns=240)
+LOADED_BUDGET = Loaded(modules=155, lines=18_562)
 
 
 def count_code(text: str, tree: ast.Module) -> int:
