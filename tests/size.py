@@ -77,7 +77,7 @@ BUDGETS: Mapping[str, int] = {
     "history": 1_063,
     "hooks": 1_472,
     "hosts": 1_599,
-    "jobfile": 3_095,
+    "jobfile": 3_096,
     "kubernetes": 784,
     "launcher": 5_801,
     "maintenance": 862,
@@ -130,7 +130,7 @@ class Loaded(NamedTuple):
 
 
 WALK_BUDGET = Walk(files=89, stops=329, returns=240)
-LOADED_BUDGET = Loaded(modules=155, lines=18_562)
+LOADED_BUDGET = Loaded(modules=154, lines=18_377)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

@@ -10,7 +10,6 @@ import ast
 import itertools
 import math
 import re
-import warnings
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -78,16 +77,6 @@ def match_option(word: str, options: Iterable[Option]) -> tuple[Option, str, str
     return None if attached is None or attached.switch else (attached, word[:2], word[2:] or None)
 
 
-def parse(text: str) -> ast.Module:
-    """Return the tree of a script; an empty one if it is not of this Python."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # they are about the script's own text
-            return ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two: too deep
-        return ast.Module([], [])
-
-
 def read_options(tree: ast.Module, text: str) -> tuple[Option, ...]:
     """Return the options of a script; if two have the same flag, the last one is valid.
 
@@ -138,15 +127,6 @@ def _of_call(call: ast.Call, constants: Mapping[str, float], *, zeusrun: bool) -
         longest = next((flag for flag in flags if flag.startswith("--")), flags[0])
         dest = keys.get("dest") or (own[0] if own else longest.lstrip("-").replace("-", "_"))
         yield Option(flags, str(dest), default, name == "add_argument", switch)
-
-
-def dotted(node: ast.AST) -> str:
-    """Return a name with its attributes, such as ``mp.spawn``; empty for anything else."""
-    names = []
-    while isinstance(node, ast.Attribute):
-        names.append(node.attr)
-        node = node.value
-    return ".".join([node.id, *reversed(names)]) if isinstance(node, ast.Name) else ""
 
 
 def _find_constants(tree: ast.Module, *, once: bool) -> dict[str, float]:

@@ -9,11 +9,10 @@ import ast
 import contextlib
 import functools
 import re
+import warnings
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
-
-from zeusrun.jobfile.guess.options import dotted, match_option, parse, read_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -70,6 +69,8 @@ class Script:
     @cached_property
     def options(self) -> tuple[Option, ...]:
         """The options that it declares."""
+        from zeusrun.jobfile.guess.options import read_options  # noqa: PLC0415 - few submits need it
+
         return read_options(self._tree, self.text)
 
     @property
@@ -141,6 +142,25 @@ class Script:
         return parse(self.text)
 
 
+def parse(text: str) -> ast.Module:
+    """Return the tree of a script; an empty one if it is not of this Python."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # they are about the script's own text
+            return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two: too deep
+        return ast.Module([], [])
+
+
+def dotted(node: ast.AST) -> str:
+    """Return a name with its attributes, such as ``mp.spawn``; empty for anything else."""
+    names = []
+    while isinstance(node, ast.Attribute):
+        names.append(node.attr)
+        node = node.value
+    return ".".join([node.id, *reversed(names)]) if isinstance(node, ast.Name) else ""
+
+
 def find_monitors(tree: ast.Module) -> Iterator[tuple[str, str | None]]:
     """Yield the metrics that callbacks and trainers get, with ``min`` or ``max``.
 
@@ -203,6 +223,8 @@ def find_late_save(
 
     ``options`` are those that the script declares, ``words`` its arguments.
     """
+    from zeusrun.jobfile.guess.options import match_option  # noqa: PLC0415 - few submits need it
+
     try:
         stored = {
             node.attr
