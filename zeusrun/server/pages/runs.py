@@ -1,4 +1,4 @@
-"""Runs on the pages: cards of those that run now, rows of a table, and the page of one run."""
+"""Runs on the pages: the table of those that run now, a list of all, and the page of one run."""
 
 from __future__ import annotations
 
