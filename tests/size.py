@@ -70,7 +70,7 @@ BUDGETS: Mapping[str, int] = {
     "adapt": 623,
     "analysis": 1_000,
     "backends": 421,
-    "commands": 2_648,
+    "commands": 2_649,
     "elastic": 1_657,
     "export": 298,
     "gpu and energy": 2_245,
@@ -130,7 +130,7 @@ class Loaded(NamedTuple):
 
 
 WALK_BUDGET = Walk(files=89, stops=329, returns=240)
-LOADED_BUDGET = Loaded(modules=154, lines=18_377)
+LOADED_BUDGET = Loaded(modules=151, lines=17_971)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

@@ -30,7 +30,6 @@ from zeusrun.maintenance.recover import clean_up
 from zeusrun.view.console import lasting_console
 from zeusrun.view.export import print_json, result_json
 from zeusrun.view.live import SubmitView
-from zeusrun.view.tables import savings_block
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -126,8 +125,11 @@ def run_recurrence(
             messages.show()
         _remove_old_runs(spec, history, home, view, signals.received)
     savings = find_savings(trials)
-    for block in [] if request.quiet else savings_block(savings):
-        shown.print(block, soft_wrap=not shown.is_terminal)  # as SubmitView prints
+    if savings.explored and not request.quiet:
+        from zeusrun.view.tables import savings_block  # noqa: PLC0415 - nothing is saved before
+
+        for block in savings_block(savings):
+            shown.print(block, soft_wrap=not shown.is_terminal)  # as SubmitView prints
     record = result_json(spec.name, result, savings)
     if as_json:
         print_json(record)

@@ -27,7 +27,6 @@ from zeusrun.launcher.queue.admission import Request
 from zeusrun.launcher.rundir.ownership import files_of
 from zeusrun.run_on.registry import BACKENDS
 from zeusrun.view.export import print_json
-from zeusrun.view.tables import plan_sheet
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -180,5 +179,7 @@ def _show_plan(submission: Submission, *, as_json: bool) -> None:
     if as_json:
         print_json({"trial": trial.to_json(), "argv": list(command.argv), "env": env})
     else:
+        from zeusrun.view.tables import plan_sheet  # noqa: PLC0415 - a run prints no sheet
+
         sheet = plan_sheet(trial, shlex.join(command.argv), env, remarks)
         options.console().print(sheet, soft_wrap=True)
