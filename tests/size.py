@@ -68,16 +68,16 @@ PARTS: Mapping[str, tuple[str, ...]] = {
 
 BUDGETS: Mapping[str, int] = {
     "adapt": 623,
-    "analysis": 1_000,
+    "analysis": 1_014,
     "backends": 421,
-    "commands": 2_649,
-    "elastic": 1_657,
+    "commands": 2_653,
+    "elastic": 1_661,
     "export": 298,
     "gpu and energy": 2_245,
     "history": 1_063,
     "hooks": 1_472,
-    "hosts": 1_599,
-    "jobfile": 3_096,
+    "hosts": 1_609,
+    "jobfile": 3_100,
     "kubernetes": 784,
     "launcher": 5_801,
     "maintenance": 862,
@@ -88,11 +88,11 @@ BUDGETS: Mapping[str, int] = {
     "schedule": 1_011,
     "server": 3_363,
     "shared histories": 1_802,
-    "simulate": 640,
+    "simulate": 646,
     "slurm": 690,
-    "sync": 1_015,
+    "sync": 1_025,
     "values": 1_642,
-    "view": 2_029,
+    "view": 2_038,
     "watch": 931,
     "worker": 1_540,
 }
@@ -130,7 +130,7 @@ class Loaded(NamedTuple):
 
 
 WALK_BUDGET = Walk(files=89, stops=329, returns=240)
-LOADED_BUDGET = Loaded(modules=151, lines=17_971)
+LOADED_BUDGET = Loaded(modules=151, lines=17_973)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

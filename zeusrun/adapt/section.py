@@ -170,17 +170,17 @@ class Adapt(PartSection):
 
     def tell(self, chosen: Chosen) -> dict[str, Mapping[str, Any]]:
         """Return how the ranks change the batch size, and which gradients they measure for it."""
-        own, (least, largest) = self.batch_size, self.limits(chosen.sizes)
+        size, (least, largest) = self.batch_size, self.limits(chosen.sizes)
         largest = largest if chosen.fitting is None else min(largest, chosen.fitting)
-        interval, unit = own.interval
+        interval, unit = size.interval
         asked = {
-            "policies": own.classes or [own.policy],
+            "policies": size.classes or [size.policy],
             "interval": interval,
             "unit": unit,
             "minimum": least,
             "maximum": largest,
-            "growth": own.growth,
-            "schedule": list(own.planned.items()),
+            "growth": size.growth,
+            "schedule": list(size.planned.items()),
             "per_device_max": chosen.sizes.per_device_max,
             "learning_rate": self.learning_rate,
         }

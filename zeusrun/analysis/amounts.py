@@ -39,17 +39,19 @@ def _over_known(
     return amount if math.isfinite(amount) else None  # else it comes from damaged records
 
 
-def sum_attempts(own: Iterable[Trial], value: Callable[[Trial], float | None]) -> float | None:
+def sum_attempts(trials: Iterable[Trial], value: Callable[[Trial], float | None]) -> float | None:
     """Return the sum over attempts; ``None`` if that of one that has trained is unknown."""
     found = [
-        amount for trial in own if (amount := value(trial)) is not None or not never_trained(trial)
+        amount
+        for trial in trials
+        if (amount := value(trial)) is not None or not never_trained(trial)
     ]
     return None if None in found else sum_known(found)
 
 
-def find_currency(own: Sequence[Trial]) -> str | None:
+def find_currency(trials: Sequence[Trial]) -> str | None:
     """Return the currency of the prices of attempts; ``None`` without one, or with several."""
-    currencies = {trial.currency for trial in own if trial.price is not None}
+    currencies = {trial.currency for trial in trials if trial.price is not None}
     return currencies.pop() if len(currencies) == 1 else None
 
 
@@ -72,7 +74,7 @@ def size_label(trial: Trial) -> str:
     return size if trial.variant is None else f"{size} {trial.variant}"
 
 
-def lost_j(own: Sequence[Trial], proven: Collection[int], *, by_energy: bool) -> float | None:
+def lost_j(trials: Sequence[Trial], proven: Collection[int], *, by_energy: bool) -> float | None:
     """Return what attempts took that ended without a model, and the default would not have taken.
 
     A batch size of ``proven`` has reached the target before: that it crashes or is cancelled is not
@@ -81,7 +83,7 @@ def lost_j(own: Sequence[Trial], proven: Collection[int], *, by_energy: bool) ->
     """
     lost = [
         as_undisturbed(trial)
-        for trial in own
+        for trial in trials
         if (is_other(trial) or (trial.default_batch_size and trial.status is TrialStatus.STOPPED))
         and trial.status is not TrialStatus.REACHED
         and not (_ended_by_chance(trial) and trial.global_batch_size in proven)
@@ -97,14 +99,14 @@ def _ended_by_chance(trial: Trial) -> bool:
     return trial.status in by_chance and trial.stage is not Stage.SPEED_CHECK
 
 
-def rate_of(own: Sequence[Trial], amounts: Sequence[float | None]) -> float | None:
+def rate_of(trials: Sequence[Trial], amounts: Sequence[float | None]) -> float | None:
     """Return the amount for a joule, by the attempts of a recurrence with energy.
 
     ``amounts`` are those of the attempts; ``None`` if one with energy has none.
     """
     pairs = [
         (trial.energy_j, _known(amount))
-        for trial, amount in zip(own, amounts, strict=True)
+        for trial, amount in zip(trials, amounts, strict=True)
         if trial.energy_j
     ]
     total_j = sum(energy_j for energy_j, _ in pairs)
@@ -148,14 +150,14 @@ class Total:
 def find_totals(trials: Iterable[Trial], group: Group) -> list[Total]:
     """Return the totals of trials that have ended; months oldest first, jobs and GPUs by name."""
     groups = group_by(trials, lambda trial: _name(trial, group))
-    return [add_up(name, own) for name, own in sorted(groups.items())]
+    return [add_up(name, same) for name, same in sorted(groups.items())]
 
 
 def add_up(name: str, trials: Sequence[Trial]) -> Total:
     """Return the total of some runs."""
     priced = [trial for trial in trials if trial.price is not None]
     by_currency = group_by(priced, lambda trial: trial.currency or "")
-    prices = {name: sum_known(trial.price for trial in own) for name, own in by_currency.items()}
+    prices = {name: sum_known(trial.price for trial in same) for name, same in by_currency.items()}
     trained = [trial for trial in trials if trial.time_s is not None or trial.whole_steps]
     estimated = [trial for trial in trials if trial.energy_source is EnergySource.ESTIMATED]
     return Total(

@@ -112,10 +112,10 @@ class Comparison:
         def share(drawn: Mapping[int, RunCosts]) -> Array | None:
             if against not in drawn:
                 return None
-            own = usual_j = drawn[against].expected
+            cost_j = usual_j = drawn[against].expected
             if arm is not None and arm in drawn and arm != against:
-                own = drawn[arm].expected if lost_j is None else drawn[arm].reached
-            return np.asarray(1 - (own + (lost_j or 0.0)) / usual_j)
+                cost_j = drawn[arm].expected if lost_j is None else drawn[arm].reached
+            return np.asarray(1 - (cost_j + (lost_j or 0.0)) / usual_j)
 
         return _over_looks([share(drawn) for drawn in self.looks])
 
@@ -151,23 +151,25 @@ def build_comparison(
         for back in range(LOOKS)
     ]
     compared, proven = [], set[int]()
-    for own in ended:
-        last, lost = own[-1], amounts.lost_j(own, proven, by_energy=by_energy)
+    for attempts in ended:
+        last, lost = attempts[-1], amounts.lost_j(attempts, proven, by_energy=by_energy)
         arm = last.global_batch_size if last.status is TrialStatus.REACHED else None
         if arm is not None:
             known = (last.recurrence, arm) in reached and arm in looks[0]
         else:  # nobody chose the default: that it failed is no loss
             known = (
                 last.recurrence >= since
-                and any(map(is_other, own))
-                and all(same_learning(problem, each) and each.trial in of_today for each in own)
+                and any(map(is_other, attempts))
+                and all(
+                    same_learning(problem, each) and each.trial in of_today for each in attempts
+                )
             )
-        odd = own[0].attempt != 1 or any(
-            prove(each).learning in _ODD or is_resized(each) for each in own
+        odd = attempts[0].attempt != 1 or any(
+            prove(each).learning in _ODD or is_resized(each) for each in attempts
         )
         alike = _job(last) == _job(newest)
-        if known and alike and lost is not None and not odd and not is_forced(own):
-            compared.append(Compared(own, arm, lost))
+        if known and alike and lost is not None and not odd and not is_forced(attempts):
+            compared.append(Compared(attempts, arm, lost))
         if arm is not None and last.teaches and not last.forgotten:
             proven.add(arm)
     return Comparison(problem, newest, trials, read, era, looks, compared)
@@ -240,7 +242,9 @@ def compare(trials: Sequence[Trial], ended: Sequence[Sequence[Trial]]) -> Saving
     return Savings(
         ended=len(ended),
         explored=True,
-        by_trial={each.last.trial: saved[own] for each, own in zip(compared, counted, strict=True)},
+        by_trial={
+            each.last.trial: saved[count] for each, count in zip(compared, counted, strict=True)
+        },
         shares={
             each.last.trial: found.estimate_share(each.arm, default, each.lost_j)
             for each in compared
@@ -267,20 +271,20 @@ def sum_energy(trials: Sequence[Trial], savings: Savings) -> NetAmounts:
     energy: list[Counted] = []
     carbon: list[Counted] = []
     money: defaultdict[str, list[Counted]] = defaultdict(list)
-    for own, arm, lost in found.compared:
-        if own[-1].trial not in savings.by_trial:
+    for attempts, arm, lost in found.compared:
+        if attempts[-1].trial not in savings.by_trial:
             continue
         energy.append((arm, lost, 1.0))
-        gram = amounts.rate_of(own, [trial.carbon_g for trial in own])
+        gram = amounts.rate_of(attempts, [trial.carbon_g for trial in attempts])
         if gram is not None:
             carbon.append((arm, lost, gram))
-        price = amounts.rate_of(own, [trial.price for trial in own])
-        if price is not None and (currency := amounts.find_currency(own)) is not None:
+        price = amounts.rate_of(attempts, [trial.price for trial in attempts])
+        if price is not None and (currency := amounts.find_currency(attempts)) is not None:
             money[currency].append((arm, lost, price))
     return NetAmounts(
         energy_j=found.estimate_saved(energy) if energy else None,
         energy_runs=len(energy),
-        money={currency: found.estimate_saved(own) for currency, own in money.items()},
+        money={currency: found.estimate_saved(attempts) for currency, attempts in money.items()},
         money_runs=sum(map(len, money.values())),
         carbon_g=found.estimate_saved(carbon) if carbon else None,
         carbon_runs=len(carbon),
@@ -302,8 +306,8 @@ def _over_looks(looks: Sequence[Array | None]) -> Estimate:
 
 def _find_in_use(compared: Sequence[Compared]) -> int | None:
     """Return the batch size that was exploited last, else the one that reached the target last."""
-    own = [each for each in compared if each.last.stage is not Stage.CONTROL]
-    reached = [each for each in own if each.arm is not None]
+    chosen = [each for each in compared if each.last.stage is not Stage.CONTROL]
+    reached = [each for each in chosen if each.arm is not None]
     exploited = [each for each in reached if each.last.stage is Stage.EXPLOIT]
     return (exploited or reached)[-1].arm if reached else None
 
@@ -314,17 +318,17 @@ def _why_nothing(found: Comparison) -> str:
     size = f"batch size {default}, the default,"
     pairs = zip(found.trials, found.read, strict=True)
     costly = [(trial, run) for trial, run in pairs if has_cost(trial)]
-    own = [at for at, (trial, _) in enumerate(costly) if trial.global_batch_size == default]
+    of_default = [at for at, (trial, _) in enumerate(costly) if trial.global_batch_size == default]
     alike = [
         trial
         for trial in found.trials
         if trial.global_batch_size == default
         and _job(replace(trial, world_sizes=())) == _job(newest)
     ]
-    if not own:
+    if not of_default:
         return f"{size} has never shown what it costs{_because(alike)}"
-    then, run = costly[own[-1]]
-    later = [trial for trial, _ in costly[own[-1] + 1 :]]
+    then, run = costly[of_default[-1]]
+    later = [trial for trial, _ in costly[of_default[-1] + 1 :]]
     settings = zip(SETTING, setting(then), setting(newest), strict=True)
     changed = [what for what, was, now in settings if was != now]
     if then.variant != newest.variant:

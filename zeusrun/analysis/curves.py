@@ -26,11 +26,11 @@ def curve_unit(trials: Sequence[Trial]) -> CurveUnit:
 
     If no run may be compared, it is samples if all runs have a curve by samples.
     """
-    own = [trial for trial in trials if trial.curve and trial.metric == trials[-1].metric]
-    if not own:
+    drawn = [trial for trial in trials if trial.curve and trial.metric == trials[-1].metric]
+    if not drawn:
         return "epochs"
-    compared = find_unit(own[-1].metric, own[-1].mode, own) is not None
-    return "samples" if compared or all(trial.by_samples for trial in own) else "epochs"
+    compared = find_unit(drawn[-1].metric, drawn[-1].mode, drawn) is not None
+    return "samples" if compared or all(trial.by_samples for trial in drawn) else "epochs"
 
 
 def curve_in(trial: Trial, unit: CurveUnit) -> Sequence[CurvePoint]:
@@ -99,9 +99,11 @@ def newest_curves(trials: Sequence[Trial], most: int) -> list[Trial]:
 
     Those of another metric than that of the newest run are left out.
     """
-    own = [trial for trial in trials if trial.curve and trial.metric == trials[-1].metric]
-    chosen = {trial.trial for same in group_by(own, size_label).values() for trial in same[-most:]}
-    return [trial for trial in own if trial.trial in chosen]
+    drawn = [trial for trial in trials if trial.curve and trial.metric == trials[-1].metric]
+    chosen = {
+        trial.trial for same in group_by(drawn, size_label).values() for trial in same[-most:]
+    }
+    return [trial for trial in drawn if trial.trial in chosen]
 
 
 def build_curves(

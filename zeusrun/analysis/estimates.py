@@ -35,12 +35,12 @@ def group_by(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> dict[_Key,
 def find_ended(trials: Sequence[Trial]) -> list[list[Trial]]:
     """Return the attempts of each recurrence that has ended."""
     groups = group_by(trials, lambda trial: trial.recurrence)
-    return [own for own in groups.values() if all(each.status.final for each in own)]
+    return [attempts for attempts in groups.values() if all(each.status.final for each in attempts)]
 
 
-def is_forced(own: Sequence[Trial]) -> bool:
+def is_forced(attempts: Sequence[Trial]) -> bool:
     """Whether the user chose a batch size of a recurrence."""
-    return any(trial.stage is Stage.FORCED for trial in own)
+    return any(trial.stage is Stage.FORCED for trial in attempts)
 
 
 def is_other(trial: Trial) -> bool:

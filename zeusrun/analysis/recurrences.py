@@ -53,8 +53,8 @@ def build_sizes(trials: Sequence[Trial]) -> tuple[list[SizeFacts], Counter[str]]
     alike = {t.trial for t in trials if t.teaches and usual in {None, setting(t)}}
     ordered = sorted(trials, key=lambda each: (each.global_batch_size, each.variant or ""))
     sizes = [
-        _size_facts(label, own, [each for each in own if each.trial in alike], len(trials))
-        for label, own in group_by(ordered, amounts.size_label).items()
+        _size_facts(label, of_size, [each for each in of_size if each.trial in alike], len(trials))
+        for label, of_size in group_by(ordered, amounts.size_label).items()
     ]
     return sizes, Counter(why for t in trials if (why := _why_left_out(t, alike)) is not None)
 
@@ -81,8 +81,10 @@ def _cost_j(trial: Trial) -> float | None:
     return as_undisturbed(trial).cost_j if known else None
 
 
-def _size_facts(label: str, own: Sequence[Trial], alike: Sequence[Trial], runs: int) -> SizeFacts:
-    newest = own[-1]
+def _size_facts(
+    label: str, of_size: Sequence[Trial], alike: Sequence[Trial], runs: int
+) -> SizeFacts:
+    newest = of_size[-1]
     done = [as_undisturbed(trial) for trial in alike if proves_cost(trial)]
     failed = [as_undisturbed(trial).cost_j for trial in alike if trial.status in OUTDONE]
     costs = tuple(trial.cost_j for trial in done if trial.cost_j)
@@ -91,9 +93,9 @@ def _size_facts(label: str, own: Sequence[Trial], alike: Sequence[Trial], runs: 
         batch_size=newest.global_batch_size,
         variant=newest.variant,
         default=newest.variant is None and newest.global_batch_size == newest.default_batch_size,
-        runs=len(own),
-        share=len(own) / runs,
-        reached=sum(trial.status is TrialStatus.REACHED for trial in own),
+        runs=len(of_size),
+        share=len(of_size) / runs,
+        reached=sum(trial.status is TrialStatus.REACHED for trial in of_size),
         costs_j=costs,
         failed_j=tuple(filter(None, failed)),
         cost_j=amounts.median_known(costs),
@@ -135,31 +137,31 @@ class RecurrenceFacts:
 
 def build_recurrences(trials: Sequence[Trial], savings: Savings) -> list[RecurrenceFacts]:
     """Return the recurrences that have ended, oldest first."""
-    return [_facts(own, savings) for own in find_ended(trials)]
+    return [_facts(attempts, savings) for attempts in find_ended(trials)]
 
 
-def _facts(own: Sequence[Trial], savings: Savings) -> RecurrenceFacts:
-    last = own[-1]
+def _facts(attempts: Sequence[Trial], savings: Savings) -> RecurrenceFacts:
+    last = attempts[-1]
     saved = savings.by_trial.get(last.trial)
-    currency = amounts.find_currency(own)
+    currency = amounts.find_currency(attempts)
     return RecurrenceFacts(
         recurrence=last.recurrence,
         trial=last.trial,
-        started_at=own[0].started_at,
+        started_at=attempts[0].started_at,
         size=amounts.size_label(last),
         is_default=last.default_batch_size in {None, last.global_batch_size},
-        attempts=len(own),
+        attempts=len(attempts),
         status="forgotten" if last.forgotten else last.status.value,
         reached=last.status is TrialStatus.REACHED,
-        cost_j=amounts.sum_attempts(own, lambda trial: trial.cost_j),
-        energy_j=amounts.sum_attempts(own, lambda trial: trial.energy_j),
-        time_s=amounts.sum_attempts(own, lambda trial: trial.time_s),
+        cost_j=amounts.sum_attempts(attempts, lambda trial: trial.cost_j),
+        energy_j=amounts.sum_attempts(attempts, lambda trial: trial.energy_j),
+        time_s=amounts.sum_attempts(attempts, lambda trial: trial.time_s),
         epochs=last.epochs,
         samples=amount_in(last, "samples"),
         saved=saved,
         saved_share=savings.shown_share(last.trial),
         default_j=None if saved is None else savings.default_j,
-        price=amounts.sum_attempts(own, lambda trial: trial.price) if currency else None,
+        price=amounts.sum_attempts(attempts, lambda trial: trial.price) if currency else None,
         currency=currency,
-        carbon_g=amounts.sum_attempts(own, lambda trial: trial.carbon_g),
+        carbon_g=amounts.sum_attempts(attempts, lambda trial: trial.carbon_g),
     )

@@ -51,19 +51,21 @@ def draw_run_costs(problem: Problem, runs: Runs) -> dict[int, RunCosts]:
     """
     evidence = gather(problem, runs)
     # A speed that only shared runs show is the least that it may be.
-    timed = {arm for arm, own in evidence.timed.items() if any(not run.disturbed for run in own)}
+    timed = {
+        arm for arm, of_arm in evidence.timed.items() if any(not run.disturbed for run in of_arm)
+    }
     arms = sorted(arm for arm in evidence.reached if arm in timed)
     if problem.default not in arms:
         return {}
     epochs = draw_log_epochs(problem.default, arms, evidence)
     wider = student(SDS90, evidence.speed_freedom) / GAUSSIAN90
     drawn = {}
-    for arm, own in zip(arms, epochs.T, strict=True):
+    for arm, of_arm in zip(arms, epochs.T, strict=True):
         speeds = _find_speeds(problem.default, arm, evidence)
         sd = wider * evidence.speed_sd / math.sqrt(len(speeds))
-        log = math.log(average_speed(speeds)) + own + sd * _luck(1, arm)
+        log = math.log(average_speed(speeds)) + of_arm + sd * _luck(1, arm)
         reached = np.exp(np.clip(log, -_MAX_LOG, _MAX_LOG))
-        misses = log_misses(problem, evidence, arm, float(own.mean()))
+        misses = log_misses(problem, evidence, arm, float(of_arm.mean()))
         drawn[arm] = RunCosts(reached, reached * math.exp(misses))
     return drawn
 
@@ -89,12 +91,14 @@ def _find_speeds(default: int, arm: int, evidence: Evidence) -> Sequence[float]:
     A machine that has become slower since is no loss by the batch size. After an edit, the speeds
     of all arms are those of today.
     """
-    own, others = evidence.timed[arm], evidence.timed[default]
+    of_arm, others = evidence.timed[arm], evidence.timed[default]
     newest = evidence.speeds[arm]
-    if arm == default or any(run.differs is not None for run in (*own, *others)):
+    if arm == default or any(run.differs is not None for run in (*of_arm, *others)):
         return newest
     last = others[-1].recurrence
-    near = sorted(own, key=lambda run: abs(run.recurrence - last))[: max(SPEED_RUNS, len(newest))]
+    near = sorted(of_arm, key=lambda run: abs(run.recurrence - last))[
+        : max(SPEED_RUNS, len(newest))
+    ]
     near.sort(key=lambda run: run.recurrence)
     return newest_speeds(near, evidence.speed_sd**2)
 

@@ -30,7 +30,7 @@ def find_savings(trials: Sequence[Trial]) -> Savings:
     """
     trials = trials[-NEWEST:]
     ended = find_ended(trials)
-    if not any(any(map(is_other, own)) and not is_forced(own) for own in ended):
+    if not any(any(map(is_other, attempts)) and not is_forced(attempts) for attempts in ended):
         return Savings(len(ended), explored=False)
     from zeusrun.analysis.comparison import compare  # noqa: PLC0415 - numpy, and few jobs need it
 

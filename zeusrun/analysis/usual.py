@@ -108,11 +108,11 @@ def find_baseline(earlier: Sequence[Trial], trial: Trial) -> CostBaseline | None
     Only runs under the same ``conditions`` count. The spread of few runs is combined with the usual
     spread of runs.
     """
-    own = conditions(trial)
+    wanted = conditions(trial)
     same = [
         math.log(cost_j)
         for each in earlier
-        if conditions(each) == own and (cost_j := run_cost_j(each)) is not None
+        if conditions(each) == wanted and (cost_j := run_cost_j(each)) is not None
     ][-NEWEST_RUNS:]
     if len(same) < KNOWN:
         return None
@@ -153,12 +153,12 @@ def usual_cost_j(earlier: Sequence[Trial], trial: Trial) -> float | None:
     """
     from zeusrun.analysis.curves import amount_in, curve_unit  # noqa: PLC0415 - few runs need it
 
-    own, unit = conditions(trial), curve_unit([trial])
+    wanted, unit = conditions(trial), curve_unit([trial])
     known = [
         cost_j / amount
         for each in earlier
         if (amount := amount_in(each, unit))
-        and conditions(each) == own
+        and conditions(each) == wanted
         and each.fingerprint == trial.fingerprint
         and (cost_j := run_cost_j(each)) is not None
     ]

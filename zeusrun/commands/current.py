@@ -53,7 +53,7 @@ def status(job: options.AnyJob = None, *, as_json: options.AsJson = False) -> No
     job = None if job is None else options.known_job(store, options.job_name(job))
     names = store.jobs() if job is None else [job]
     by_job, damage = options.read_each(names, lambda name: read_running(store, home, [name]))
-    found = [running for own in by_job.values() for running in own]
+    found = [running for of_job in by_job.values() for running in of_job]
     waiting = read_waiting(home, job, (running.trial for running in found))
     deferred = _deferred(home, job)
     if as_json:

@@ -166,9 +166,9 @@ def _create(path: Path, text: str, mode: int) -> None:
 
 def _warn(path: Path, guess: Guess, command: list[str]) -> None:
     warnings, name = list(guess.warnings), job_name(path)
-    if own := _OWN_OPTION.search(shlex.join(command)):
+    if found := _OWN_OPTION.search(shlex.join(command)):
         warnings.append(
-            f"the script gets {own[0].strip()}; options of init come before the command: zeusrun "
+            f"the script gets {found[0].strip()}; options of init come before the command: zeusrun "
             "init -o JOB.yaml --try -- COMMAND"
         )
     with contextlib.suppress(ZeusrunError):  # the guess does not depend on it

@@ -56,8 +56,8 @@ def open_home(*given: str | None) -> tuple[Path, History]:
     """
     home = trusted_home(os.environ)
     specs = [load_job(Path(each)) for each in given if each is not None and is_job_file(each)]
-    own = {spec.name: spec.history.url for spec in specs if spec.history.url is not None}
-    return home, open_history(home, os.environ, own=own, show=tell)
+    chosen = {spec.name: spec.history.url for spec in specs if spec.history.url is not None}
+    return home, open_history(home, os.environ, own=chosen, show=tell)
 
 
 def open_own(
@@ -68,13 +68,13 @@ def open_own(
 ) -> tuple[Path, History]:
     """Return the home and the history of a job; with ``pause``, with its patience for a submit."""
     home = trusted_home(os.environ)
-    own, show = spec.history, show or tell
-    name, source = (own.url, "") if own.url else find_default(home, os.environ)
+    section, show = spec.history, show or tell
+    name, source = (section.url, "") if section.url else find_default(home, os.environ)
     named = partial(open_named, home, os.environ, name, source=source, show=show)
     if pause is None:
         return home, named()
-    remember_choice(home, spec.name, own.url)
-    return home, named(wait_s=own.wait_s, offline=own.offline, pause=pause)
+    remember_choice(home, spec.name, section.url)
+    return home, named(wait_s=section.wait_s, offline=section.offline, pause=pause)
 
 
 def tell(text: str) -> None:
@@ -125,7 +125,9 @@ def find_trial(name: str, store: History) -> Trial:
 def find_allocated(allocation: str, store: History) -> Trial | None:
     """Return the last trial that ran in a job of a scheduler; ``None`` if there is none."""
     trials, _ = read_each(store.jobs(), lambda job: store.trials(job, NEWEST))
-    found = (t for own in trials.values() for t in reversed(own) if t.allocation == allocation)
+    found = (
+        t for of_job in trials.values() for t in reversed(of_job) if t.allocation == allocation
+    )
     return next(found, None)
 
 

@@ -139,8 +139,8 @@ def run_recurrence(
 def prepare(submission: Submission, emit: Emit) -> Submission:
     """Clean up after dead launchers, and warn of the job and its script; restore its secrets."""
     spec = restore_secrets(submission.spec, submission.environment)
-    own = None if submission.allocation is None else submission.allocation.name
-    clean_up(submission.history, submission.home, spec.name, own, emit)
+    inside = None if submission.allocation is None else submission.allocation.name
+    clean_up(submission.history, submission.home, spec.name, inside, emit)
     remarks = [] if submission.cluster is None else submission.cluster.remarks
     exposed = find_exposed(spec.secrets, spec.source)
     for text in [*exposed, *find_script_warnings(spec), *remarks]:

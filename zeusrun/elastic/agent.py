@@ -111,20 +111,24 @@ class Agent:
 
     def _start(self, slot: int, rank: int, size: int, since: int) -> None:
         errors = self._run_dir / FOLDER / f"error{slot}.{self._restart}.json"
-        own: dict[str, object] = {"ZEUSRUN_SLOT": slot, "ZEUSRUN_SINCE": since, "GROUP_RANK": 0}
+        variables: dict[str, object] = {
+            "ZEUSRUN_SLOT": slot,
+            "ZEUSRUN_SINCE": since,
+            "GROUP_RANK": 0,
+        }
         # A newcomer gets the first free one, because it may be the number of a GPU.
         used = {self._local_ranks[each] for each in (*self._members, *self._waiting) if since}
         self._local_ranks[slot] = min(set(range(MAX_SLOTS)) - used) if since else rank
-        own |= {"RANK": rank, "ROLE_RANK": rank, "LOCAL_RANK": self._local_ranks[slot]}
-        own |= dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"), size)
-        own |= {"GROUP_WORLD_SIZE": 1, "ROLE_NAME": "default"}
-        own |= {"MASTER_ADDR": "localhost", "MASTER_PORT": self._port}
+        variables |= {"RANK": rank, "ROLE_RANK": rank, "LOCAL_RANK": self._local_ranks[slot]}
+        variables |= dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"), size)
+        variables |= {"GROUP_WORLD_SIZE": 1, "ROLE_NAME": "default"}
+        variables |= {"MASTER_ADDR": "localhost", "MASTER_PORT": self._port}
         elastic = {"RUN_ID": self._plan.run_id, "ERROR_FILE": errors, "USE_AGENT_STORE": False}
         elastic |= {"RESTART_COUNT": self._restart, "MAX_RESTARTS": self._plan.max_restarts}
-        own |= {f"TORCHELASTIC_{name}": each for name, each in elastic.items()}
+        variables |= {f"TORCHELASTIC_{name}": each for name, each in elastic.items()}
         process = subprocess.Popen(  # noqa: S603 - an argument vector, never a shell
             self._command,
-            env={**os.environ, **{name: str(each) for name, each in own.items()}},
+            env={**os.environ, **{name: str(each) for name, each in variables.items()}},
             start_new_session=True,
             preexec_fn=self._restore_mask,  # noqa: PLW1509 - the agent has no threads
         )

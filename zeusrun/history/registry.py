@@ -121,8 +121,8 @@ def open_named(
     ``source`` is what messages add to the address of a server, such as who has named it.
     """
     if name in BUILT_IN["zeusrun.histories"]:
-        own: History = load_built_in("zeusrun.histories", name)(home)
-        return own
+        made: History = load_built_in("zeusrun.histories", name)(home)
+        return made
     if name.startswith(("http://", "https://")) or _DATABASE.match(name):
         return open_shared(home, environment, name, source=source, **options)
     history: History | None = create_plugin("zeusrun.histories", name, History, home)

@@ -56,8 +56,8 @@ def take_fingerprint(spec: JobSpec) -> Fingerprint:
     script = str(spec.module) if spec.script is None else Path(spec.script).name
     if hashed is None:
         return Fingerprint(parts, script)
-    own = " (or a module that it imports)" if hashed.modules > 1 else ""
-    return Fingerprint({"script": hashed.digest, **parts}, f"{script}{own}")
+    imported = " (or a module that it imports)" if hashed.modules > 1 else ""
+    return Fingerprint({"script": hashed.digest, **parts}, f"{script}{imported}")
 
 
 def _learning_keys(spec: JobSpec) -> dict[str, Any]:
@@ -169,8 +169,8 @@ def hash_script(mains: Iterable[str], read: Read) -> _Hashed | None:
         for name in sorted(filter(None, names)):
             if len(digests) < _MAX_FILES and (found := _load(name, read)):
                 content, is_package = found
-                own = name if is_package else name.rpartition(".")[0]
-                digests[name], imports = _hash_module(content, own)
+                parent = name if is_package else name.rpartition(".")[0]
+                digests[name], imports = _hash_module(content, parent)
                 following.update(imports)
         names = following
     return _Hashed(_hash(digests), len(digests))

@@ -71,10 +71,10 @@ class SchedulerSection(Section):
     @classmethod
     def of(cls, run_on: Machines | None) -> Self:
         """Return this section of ``run_on``; raise ``JobFileError`` if the job does not have it."""
-        own = None if run_on is None else run_on.scheduled
-        if not isinstance(own, cls):
+        section = None if run_on is None else run_on.scheduled
+        if not isinstance(section, cls):
             raise JobFileError(f"'run_on' does not name {cls.__name__} any more; submit it again")
-        return own
+        return section
 
     @property
     def python_words(self) -> list[str]:
@@ -216,4 +216,7 @@ else:  # with a key for each scheduler
 def list_words() -> list[str]:
     """Return the short forms of ``run_on``: ``local``, and schedulers of which nothing is asked."""
     fields = {name: _find_section(name).model_fields.values() for name in BACKENDS}
-    return [LOCAL, *(name for name, own in fields.items() if not any(f.is_required() for f in own))]
+    return [
+        LOCAL,
+        *(name for name, values in fields.items() if not any(f.is_required() for f in values)),
+    ]

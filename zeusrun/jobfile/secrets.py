@@ -283,9 +283,9 @@ def mask_texts(texts: Mapping[Place, str], secrets: Mapping[Place, Secret]) -> d
     ]
     names = [f"${{{name}}}" for name in PLACEHOLDERS]  # placeholders are not masked
     pieces = [p for p in mask_values(parts).pieces if not any(p in name for name in names)]
-    own = {place: secrets[place].parts if place in secrets else () for place in texts}
+    known = {place: secrets[place].parts if place in secrets else () for place in texts}
     return {
-        place: Mask(tuple(sorted({*pieces, *own[place]}, key=len, reverse=True))).text(text)
+        place: Mask(tuple(sorted({*pieces, *known[place]}, key=len, reverse=True))).text(text)
         for place, text in texts.items()
     }
 

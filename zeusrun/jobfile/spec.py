@@ -392,9 +392,9 @@ _NO_SCRIPT = (".yaml", ".yml", ".json", ".sh", ".ipynb")
 def _check_shares(sizes: BatchSizes, texts: Sequence[str], ranks: int) -> None:
     """Raise ``ValueError`` if a divided placeholder is no whole number for a candidate."""
     for name, share in (each for text in texts for each in find_shares(text)):
-        own = ranks if name == "local_batch_size" else 1
-        if uneven := [str(size) for size in sizes.candidates if size % (share * own)]:
+        count = ranks if name == "local_batch_size" else 1
+        if uneven := [str(size) for size in sizes.candidates if size % (share * count)]:
             raise ValueError(
                 f"has candidates for which ${{{name}/{share}}} is no whole number: "
-                f"{', '.join(uneven)}; use multiples of {share * own}"
+                f"{', '.join(uneven)}; use multiples of {share * count}"
             )

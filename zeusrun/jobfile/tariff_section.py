@@ -118,13 +118,13 @@ class _TariffSection(Section):
         week: list[float | None] = [None] * (7 * 24 if self.table else 0)
         for number, row in enumerate(self.table, 1):
             days, hours = read_days(row.days), read_hours(row.hours)
-            own = [24 * day + hour for day in days for hour in hours]
-            if None not in [week[place] for place in own]:
+            places = [24 * day + hour for day in days for hour in hours]
+            if None not in [week[place] for place in places]:
                 raise ValueError(
                     f"has a table whose row {number} never counts, because the rows above it have "
                     "all of its hours; put the special hours first"
                 )
-            for place in own:
+            for place in places:
                 week[place] = self._rate(row) if week[place] is None else week[place]
         if None in week:
             day, hour = divmod(week.index(None), 24)

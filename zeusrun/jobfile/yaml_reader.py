@@ -78,7 +78,7 @@ class JobDocument:
         given = {path: origin for path, origin in self.origins.items() if _is_override(origin)}
         for path, origin in self.origins.items():
             if not _is_override(origin):
-                near = [own for other, own in given.items() if other[:1] == path[:1]]
+                near = [text for other, text in given.items() if other[:1] == path[:1]]
                 self.origins[path] = " ".join(dict.fromkeys(near or given.values())) or origin
 
     def find_origin(self, path: KeyPath) -> tuple[int, str]:

@@ -125,8 +125,8 @@ class Hosts(Protocol):
     def places(self) -> list[Place]:
         """Return where the torchrun of each host is, that of this one first."""
 
-    def join_limits(self, own: LimitHolder | None, mode: str) -> HeldLimits:
-        """Return the power limits of all hosts as one; ``own`` are those of this one."""
+    def join_limits(self, local: LimitHolder | None, mode: str) -> HeldLimits:
+        """Return the power limits of all hosts as one; ``local`` are those of this one."""
 
     def close(self) -> None:
         """End the launchers there."""

@@ -45,10 +45,10 @@ _STRANGE = "its run directory is not where zeusrun keeps its runs; nothing there
 _CANCELLED = "cancelled by 'zeusrun cancel' after it was preempted"
 
 
-def clean_up(history: History, home: Path, job: str, own: str | None, emit: Emit) -> None:
+def clean_up(history: History, home: Path, job: str, inside: str | None, emit: Emit) -> None:
     """Repair what dead launchers have left: power limits, orphan processes, lost trials.
 
-    ``own`` is the allocation of this submit, if it is in one.
+    ``inside`` is the allocation of this submit, if it is in one.
     """
     if limits_directory(home).is_dir():
         _restore_limits(home, emit)
@@ -58,7 +58,7 @@ def clean_up(history: History, home: Path, job: str, own: str | None, emit: Emit
             emit(Warned(orphans.problem))
     recovered: list[Trial] = []
     with contextlib.suppress(UnavailableError):  # the choice of a trial waits for the history
-        recovered = recover_lost(history, job, timestamp(), home, own)
+        recovered = recover_lost(history, job, timestamp(), home, inside)
     for lost in recovered:
         emit(Noted(f"{lost.trial} is recorded as {lost.status.value}: {lost.reason}"))
         for warning in lost.warnings:
@@ -79,7 +79,7 @@ def _restore_limits(home: Path, emit: Emit) -> None:
 
 
 def recover_lost(
-    history: History, job: str, finished_at: str, home: Path, own: str | None = None
+    history: History, job: str, finished_at: str, home: Path, inside: str | None = None
 ) -> list[Trial]:
     """Finish the dispatched trials whose launcher is dead, and end their processes.
 
@@ -89,12 +89,12 @@ def recover_lost(
     With a shared history, these are the trials whose files are in ``home``, also if they are
     ``LOST`` because no heartbeat came. The lease decides about the trials of other machines.
 
-    A trial whose job of a scheduler runs again is left to that. If that is the ``own`` allocation,
-    the trial is preempted, and this submit continues it.
+    A trial whose job of a scheduler runs again is left to that. If this runs ``inside`` that very
+    allocation, the trial is preempted, and this submit continues it.
     """
     recovered = []
     trials = [*history.unfinished(job), *find_expired(history, job)]
-    waiting = find_waiting(trials, own)
+    waiting = find_waiting(trials, inside)
     for trial in trials:
         if trial.allocation in waiting:
             continue
@@ -113,16 +113,16 @@ def recover_lost(
             # Read again under the lease: it may have ended or continued.
             found = history.find(trial.trial)
             if found is not None and (not found.status.finished or has_expired(found)):
-                recovered += _recover(history, found, paths, finished_at, own)
+                recovered += _recover(history, found, paths, finished_at, inside)
     return recovered
 
 
 def _recover(
-    history: History, trial: Trial, paths: RunPaths, finished_at: str, own: str | None
+    history: History, trial: Trial, paths: RunPaths, finished_at: str, inside: str | None
 ) -> list[Trial]:
     end_run(str(paths.run_dir))
     end_group(paths)
-    outcome = read_outcome(paths) or _lost(trial, paths, finished_at, own)
+    outcome = read_outcome(paths) or _lost(trial, paths, finished_at, inside)
     write_record(paths, trial.finish(outcome))
     for path in paths.leftovers:
         with contextlib.suppress(OSError):
@@ -140,7 +140,7 @@ def _finished(history: History, trial: Trial, outcome: Outcome) -> list[Trial]:
         return []  # another submit was faster
 
 
-def _lost(trial: Trial, paths: RunPaths, finished_at: str, own: str | None) -> Outcome:
+def _lost(trial: Trial, paths: RunPaths, finished_at: str, inside: str | None) -> Outcome:
     """Return the outcome of a trial whose launcher died.
 
     If the launcher was preempting it, the trial is preempted: Slurm and Kubernetes kill a launcher
@@ -150,8 +150,8 @@ def _lost(trial: Trial, paths: RunPaths, finished_at: str, own: str | None) -> O
     status, reason = TrialStatus.LOST, "its launcher died"
     if live is not None and live.preempted and live.is_of(trial):
         status, reason = TrialStatus.PREEMPTED, "its launcher died while it was preempted"
-    if trial.allocation is not None and trial.allocation == own:
-        status, reason = TrialStatus.PREEMPTED, f"{own} was started again"
+    if trial.allocation is not None and trial.allocation == inside:
+        status, reason = TrialStatus.PREEMPTED, f"{inside} was started again"
     elif trial.allocation is not None:
         saved = has_checkpoint(paths.run_dir)
         if (found := explain_end(trial.allocation, saved=saved)) is not None:

@@ -81,8 +81,8 @@ def build_notices(trials: Sequence[Trial], result: SubmitResult) -> list[Notice]
     cost = "" if last.cost_j is None else f", cost {energy_text(last.cost_j)}"
     text = f"{last.trial} reached its target: {last.reason}{cost}"
     notices = [_notice("reached", last, text, code)]
-    own = {trial.trial for trial in result.trials}
-    earlier = [trial for trial in trials if trial.trial not in own]
+    names = {trial.trial for trial in result.trials}
+    earlier = [trial for trial in trials if trial.trial not in names]
     before = [trial for trial in earlier if trial.status not in _NOT_AN_ENDING][-1:]
     if before and before[0].status is not TrialStatus.REACHED:
         after = f"{before[0].trial} ({before[0].status.value})"

@@ -163,8 +163,8 @@ def read_jobs(names: Iterable[str]) -> dict[str, SchedulerJob]:
     asked = set(filter(is_job, names))
     found: dict[str, SchedulerJob] = {}
     for backend in {backend_of(name) for name in asked}:
-        own = [name for name in asked if backend_of(name) == backend]
-        found |= _client(own[0]).read_jobs(own)
+        of_backend = [name for name in asked if backend_of(name) == backend]
+        found |= _client(of_backend[0]).read_jobs(of_backend)
     return found
 
 

@@ -144,8 +144,8 @@ def decide_start(
     rules = schedule.rules
     try:
         spec = load_spec(Path(schedule.job_file))
-        own = {} if spec.history.url is None else {spec.name: spec.history.url}
-        trials = open_history(home, environment, own=own).trials(spec.name, NEWEST)
+        chosen = {} if spec.history.url is None else {spec.name: spec.history.url}
+        trials = open_history(home, environment, own=chosen).trials(spec.name, NEWEST)
         durations_s = recurrence_durations_s(trials)
         outlook = replace(load_outlook(spec, rules), durations_s=durations_s)
     except (ZeusrunError, OSError) as error:

@@ -204,8 +204,8 @@ class _Simulation:
         self._measured: dict[float, PowerPoint] = {}  # in this trial
         self._known: dict[float | None, PowerPoint] = {}  # in all trials of the batch size
         if decision.lever is not None:
-            own = [run for run in setting.runs if run.arm == self._arm]
-            self._known = {point.power_limit_w: point for point in merged_profile(own)}
+            of_arm = [run for run in setting.runs if run.arm == self._arm]
+            self._known = {point.power_limit_w: point for point in merged_profile(of_arm)}
         self._hold(decision.lever)
         self._in_speed_check = self._probing and decision.stage is Stage.SPEED_CHECK
 

@@ -99,7 +99,7 @@ def learn(job: str, problem: Problem, trials: Sequence[Trial]) -> JobModel:
             "it more often first"
         )
     rates = learn_rates(problem, trials)
-    energy_known = any(rate.power_w for own in rates.values() for rate in own.values())
+    energy_known = any(rate.power_w for by_limit in rates.values() for rate in by_limit.values())
     if not rates:
         raise UsageError(f"no run of {job} shows its speed on the devices of this machine")
     if problem.eta_knob > 0 and not energy_known:
@@ -237,18 +237,24 @@ def learn_rates(problem: Problem, trials: Sequence[Trial]) -> dict[int, dict[flo
         run = read_trial(problem, trial) if trial.variant == problem.variant else None
         if run is not None and run.local:
             local.setdefault(trial.global_batch_size, []).append((trial, run))
-    rates = {size: _rates_of(problem, size, own[-20:]) for size, own in sorted(local.items())}
-    return _fill_power({size: own for size, own in rates.items() if own})
+    rates = {
+        size: _rates_of(problem, size, of_size[-20:]) for size, of_size in sorted(local.items())
+    }
+    return _fill_power({size: of_size for size, of_size in rates.items() if of_size})
 
 
 def _fill_power(rates: Mapping[int, dict[float, Rate]]) -> dict[int, dict[float, Rate]]:
     """Return rates in which an unknown power, 0, is that of the nearest known batch size."""
-    known = {size: max(rate.power_w for rate in own.values()) for size, own in rates.items()}
+    known = {
+        size: max(rate.power_w for rate in by_limit.values()) for size, by_limit in rates.items()
+    }
     sizes = [size for size, power_w in known.items() if power_w] or list(rates)
     filled = {}
-    for size, own in rates.items():
+    for size, by_limit in rates.items():
         power_w = known[min(sizes, key=lambda other: abs(math.log(other / size)))]
-        filled[size] = {w: Rate(rate.epoch_s, rate.power_w or power_w) for w, rate in own.items()}
+        filled[size] = {
+            w: Rate(rate.epoch_s, rate.power_w or power_w) for w, rate in by_limit.items()
+        }
     return filled
 
 

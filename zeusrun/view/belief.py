@@ -164,19 +164,19 @@ def lead(
     uses = "adapts its batch size, from" if adapts else "uses batch size"
     headline = f"the next run {uses} {decision.global_batch_size}"
     by_arm = {belief.global_batch_size: belief for belief in beliefs}
-    own, why = by_arm.get(decision.global_batch_size), decision.why
-    if own is None:  # a plugin need not describe every candidate
+    chosen, why = by_arm.get(decision.global_batch_size), decision.why
+    if chosen is None:  # a plugin need not describe every candidate
         return [headline, units.sentence(why)]
     control = decision.stage is Stage.CONTROL
-    if own.chance < _CERTAIN and not control:
-        chance = units.percent(own.chance)
+    if chosen.chance < _CERTAIN and not control:
+        chance = units.percent(chosen.chance)
         why += f" (the policy draws at random; the probability of this was {chance})"
-    others = [belief for belief in beliefs if belief is not own]
-    cost = _cost(decision, own, by_arm.get(problem.default), problem)
+    others = [belief for belief in beliefs if belief is not chosen]
+    cost = _cost(decision, chosen, by_arm.get(problem.default), problem)
     then = "no attempt follows" if retry is None else f"{retry.global_batch_size} follows at once"
     last = f"If the next run misses the target, {then}"
     if not control:
-        last = f"{_change(policy, decision, own, others, ignored=problem.ignored)}. {last}"
+        last = f"{_change(policy, decision, chosen, others, ignored=problem.ignored)}. {last}"
     return [headline, *map(units.sentence, (why, cost, last))]
 
 
@@ -204,18 +204,20 @@ def fold(beliefs: Sequence[ArmBelief]) -> tuple[list[ArmBelief], str | None]:
     return [each for each in beliefs if each not in folded], text
 
 
-def _cost(decision: Decision, own: ArmBelief, default: ArmBelief | None, problem: Problem) -> str:
-    if own.cost_j is None:
+def _cost(
+    decision: Decision, chosen: ArmBelief, default: ArmBelief | None, problem: Problem
+) -> str:
+    if chosen.cost_j is None:
         return "what it costs is not known yet"
-    text, stops = f"it is expected to cost {energy_text(own.cost_j)}", decision.bound
-    if stops is not None and decision.stage in _TRIES and own.cost_j > stops.cost_j:
-        text = f"it is expected to need {energy_text(own.cost_j)} to the target"
+    text, stops = f"it is expected to cost {energy_text(chosen.cost_j)}", decision.bound
+    if stops is not None and decision.stage in _TRIES and chosen.cost_j > stops.cost_j:
+        text = f"it is expected to need {energy_text(chosen.cost_j)} to the target"
         return f"{text}, but is stopped at about {energy_text(stops.cost_j)}"
-    if own.cost_range_j is not None and own.cost_range_j[0] < own.cost_range_j[1]:
-        known = is_known(own.cost_range_j)
-        often = f"{units.energy_range(own.cost_range_j)} in nine runs of ten"
+    if chosen.cost_range_j is not None and chosen.cost_range_j[0] < chosen.cost_range_j[1]:
+        known = is_known(chosen.cost_range_j)
+        often = f"{units.energy_range(chosen.cost_range_j)} in nine runs of ten"
         text += f" ({often if known else 'but little is known'})"
-    if default is own:
+    if default is chosen:
         text += ", and is the default"
     elif default is not None and default.cost_j:
         size, cost = default.global_batch_size, energy_text(default.cost_j)
@@ -230,18 +232,23 @@ def _cost(decision: Decision, own: ArmBelief, default: ArmBelief | None, problem
 
 
 def _change(
-    policy: str, decision: Decision, own: ArmBelief, others: Sequence[ArmBelief], *, ignored: bool
+    policy: str,
+    decision: Decision,
+    chosen: ArmBelief,
+    others: Sequence[ArmBelief],
+    *,
+    ignored: bool,
 ) -> str:
     """Say which result would change the choice."""
     never = policy == "fixed" or not others
-    if never or own.chance < _CERTAIN:
+    if never or chosen.chance < _CERTAIN:
         fixed = "policy fixed never uses another batch size; set policy.name to auto to try others"
         alone = "it is the only candidate; add others to batch_size.candidates to try them"
         if ignored:
             alone = "no other candidate is tried before the script trains with a chosen batch size"
         return (fixed if others else alone) if never else "every result changes the probabilities"
     known = [(each.cost_j, each.global_batch_size) for each in others if each.reached]
-    if not known and not own.reached:
+    if not known and not chosen.reached:
         return "once a run has reached the target, batch sizes that may be cheaper are tried"
     costs = [(cost_j, arm) for cost_j, arm in known if cost_j is not None]
     if not costs:
@@ -250,9 +257,11 @@ def _change(
         return "no other batch size has reached the target yet, so what they cost is a guess"
     cost_j, other = min(costs)
     if decision.stage is Stage.EXPLOIT:
-        runs = f"if {own.global_batch_size} is expected to cost more than {other}"
+        runs = f"if {chosen.global_batch_size} is expected to cost more than {other}"
         return f"{runs} ({energy_text(cost_j)}), {other} is used"
-    reaches = f"once {own.global_batch_size} has reached the target at a lower expected cost than"
+    reaches = (
+        f"once {chosen.global_batch_size} has reached the target at a lower expected cost than"
+    )
     return f"{reaches} {other} ({energy_text(cost_j)}), it replaces {other} as the cheapest so far"
 
 

@@ -86,8 +86,8 @@ def column_table(
     ]
 
     def room(column: Column) -> int:
-        own = [str(text)[: column.folds] for text in texts[column.name]]
-        return max(map(cell_len, "\n".join([column.name, *own]).split("\n"))) + 2
+        cells = [str(text)[: column.folds] for text in texts[column.name]]
+        return max(map(cell_len, "\n".join([column.name, *cells]).split("\n"))) + 2
 
     for column in sorted(shown, key=lambda each: each.leaves):
         # Two spaces follow each column, and one the last.

@@ -146,7 +146,7 @@ def _comparison(cases: Sequence[Case], width: int) -> Table:
 
     names = ["", *("today", "changed")[: len(cases)], *(["saved"] if len(cases) > 1 else [])]
     whole, broken = list(rows(" to ")), list(rows(" to\n"))  # a line breaks only after "to"
-    texts = ("\n".join(map(str, own)) for own in zip(*whole, strict=True))
+    texts = ("\n".join(map(str, cells)) for cells in zip(*whole, strict=True))
     room = sum(max(map(len, text.split("\n"))) + 2 for text in texts)
     return column_table(tuple_columns(names), whole if room <= width else broken, width)
 

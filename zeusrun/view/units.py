@@ -227,8 +227,8 @@ def batch_size(trial: Trial) -> str:
     chosen, observed = trial.global_batch_size, trial.observed_batch_size
     if trial.last_batch_size != chosen:
         return f"{chosen}→{trial.last_batch_size}"
-    own = observed or ("its own" if trial.unapplied else chosen)
-    return f"{chosen}≠{own}" if own != chosen else str(chosen)
+    used = observed or ("its own" if trial.unapplied else chosen)
+    return f"{chosen}≠{used}" if used != chosen else str(chosen)
 
 
 def ranks(trial: Trial) -> str:

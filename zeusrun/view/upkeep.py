@@ -104,8 +104,8 @@ def token_json(token: Token) -> dict[str, Any]:
         name: None if (at := getattr(token, name)) is None else timestamp(at)
         for name in ("created_at", "expires_at", "revoked_at", "used_at")
     }
-    own = {"token": token.id, "jobs": token.jobs, "may": token.may, "state": token.state}
-    return {**own, **times, "note": token.note}
+    facts = {"token": token.id, "jobs": token.jobs, "may": token.may, "state": token.state}
+    return {**facts, **times, "note": token.note}
 
 
 def _moment(at: float | None) -> str:

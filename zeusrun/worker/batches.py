@@ -95,15 +95,15 @@ class Batches(Sampler[list[int]]):
             chunk = self._order[position : position + samples]
             if samples < self.num_replicas:  # ranks have joined; no rank may get an empty batch
                 chunk = chunk.repeat(math.ceil(self.num_replicas / samples))[: self.num_replicas]
-            own = chunk[self.rank :: self.num_replicas].tolist()
+            share = chunk[self.rank :: self.num_replicas].tolist()
             sizes = self._cut(samples)
             position += samples
             for number, size in enumerate(sizes, 1):
                 start = sum(sizes[: number - 1])
                 is_first, is_last = number == 1, number == len(sizes)
-                weight = size / len(own)
+                weight = size / len(share)
                 self.planned.append(MicroBatch(position, samples, weight, is_first, is_last))
-                yield own[start : start + size]
+                yield share[start : start + size]
 
     def __len__(self) -> int:
         """Return the number of micro-batches of an epoch at the present batch size."""

@@ -176,9 +176,9 @@ def _take_down() -> None:
     """
     for name in ("last_type", "last_value", "last_traceback", "last_exc"):
         setattr(sys, name, None)
-    own = [name for name in [*sys.modules] if _is_of_script(name, sys.modules[name])]
-    places = {id(vars(sys.modules[name])): n for n, name in enumerate(own)}
-    for name in own:
+    of_script = [name for name in [*sys.modules] if _is_of_script(name, sys.modules[name])]
+    places = {id(vars(sys.modules[name])): n for n, name in enumerate(of_script)}
+    for name in of_script:
         sys.modules[name] = None  # type: ignore[assignment] # as Python does
     files = [each for each in gc.get_objects() if type(each) in _BUFFERED]
     gc.collect()

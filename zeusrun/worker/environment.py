@@ -307,8 +307,8 @@ def _on_own_device() -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         nccl_only = "nccl" in (backend := distributed.get_backend()) and "gloo" not in backend
         if nccl_only and torch.cuda.current_device() == 0:
-            own = int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count()
-            stack.enter_context(torch.cuda.device(own))
+            number = int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count()
+            stack.enter_context(torch.cuda.device(number))
         yield
 
 

@@ -177,9 +177,9 @@ class PolicyRunner:
 
     def __init__(self, names: Sequence[str], warn: Callable[[str], None]) -> None:
         self._name, self._warn = names[0], warn
-        own = [] if self._name in POLICIES else names
+        classes = [] if self._name in POLICIES else names
         self._policies = [
-            (name, create_policy("adapt.batch_size.policy", name, _METHODS)) for name in own
+            (name, create_policy("adapt.batch_size.policy", name, _METHODS)) for name in classes
         ]
         self._wished: BatchSizeProposal | None = None  # by a class, or at the decision before
         self._unknown = 0  # decisions in a row without a noise scale

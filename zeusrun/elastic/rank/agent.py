@@ -196,13 +196,13 @@ class Epochs:
         passes = self._passes[number] = self._passes.get(number, 0) + 1
         self._places.add(self._place)
         self._member.begin_epoch(number, max(passes, sampler.epoch + 1), is_training=is_training)
-        own = sampler.rank, sampler.num_replicas
-        if own not in self._places or self._member.is_alone:
+        place = sampler.rank, sampler.num_replicas
+        if place not in self._places or self._member.is_alone:
             return False
         if loader not in self._wholes:
-            self._wholes[loader] = self._find_whole(number, batches.batch_size, own[1])
+            self._wholes[loader] = self._find_whole(number, batches.batch_size, place[1])
         each = max(1, self._member.scale.apply(self._wholes[loader]) // self._place[1])
-        if (own, batches.batch_size) == (self._place, each):
+        if (place, batches.batch_size) == (self._place, each):
             return False
         batches.batch_size = each
         self._divide(sampler)

@@ -57,13 +57,13 @@ class _Echo(distributed.ProcessGroup):  # type: ignore[misc]
         return _done(tensors)
 
     def allgather(self, outputs: Any, inputs: Any, *_: Any) -> Any:
-        for each, own in zip(outputs, inputs, strict=True):
+        for each, value in zip(outputs, inputs, strict=True):
             for output in each:
-                output.copy_(own)
+                output.copy_(value)
         return _done(outputs)
 
-    def _allgather_base(self, output: Tensor, own: Tensor, *_: Any) -> Any:
-        output.view(self.size(), -1).copy_(own.reshape(1, -1).expand(self.size(), -1))
+    def _allgather_base(self, output: Tensor, value: Tensor, *_: Any) -> Any:
+        output.view(self.size(), -1).copy_(value.reshape(1, -1).expand(self.size(), -1))
         return _done([output])
 
     all_gather_single = _allgather_base  # since torch 2.13
@@ -84,7 +84,7 @@ def open_echo(rank: int, size: int) -> None:
     """Make the default process group of a newcomer that will have a rank among others."""
     if not hasattr(distributed.Backend, _ECHO.upper()):
         distributed.Backend.register_backend(
-            _ECHO, lambda _, own, all_, __: _Echo(own, all_), devices=["cpu", "cuda"]
+            _ECHO, lambda _, shape, all_, __: _Echo(shape, all_), devices=["cpu", "cuda"]
         )
     store = distributed.HashStore()
     distributed.init_process_group(_ECHO, store=store, rank=rank, world_size=size)

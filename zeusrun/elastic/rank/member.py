@@ -362,9 +362,9 @@ class Member:
 
         own_random = state.random_states()
         steps = self._place.steps if self._is_whole else -1
-        own = torch.tensor([steps, self._made, state.digest(own_random)])
-        all_ = [torch.empty_like(own) for _ in range(size)]
-        distributed.all_gather(all_, own)
+        mine = torch.tensor([steps, self._made, state.digest(own_random)])
+        all_ = [torch.empty_like(mine) for _ in range(size)]
+        distributed.all_gather(all_, mine)
         rows = [each.tolist() for each in all_]
         furthest = max(row[:2] for row in rows)
         if furthest[0] < 0:

@@ -33,8 +33,8 @@ def send_state(tracked: Tracked, more: object, behind: Sequence[int]) -> None:
     packed = torch.frombuffer(content.getbuffer(), dtype=torch.uint8)
     size = torch.tensor([len(packed)])
     for tensor in (size, packed, *packer.tensors, *tracked.tensors()):
-        own = _as_bytes(tensor.detach().resolve_conj().resolve_neg().cpu().contiguous())
-        for work in [distributed.isend(own, rank) for rank in behind]:
+        host_tensor = _as_bytes(tensor.detach().resolve_conj().resolve_neg().cpu().contiguous())
+        for work in [distributed.isend(host_tensor, rank) for rank in behind]:
             work.wait(COLLECTIVE)
 
 
@@ -64,11 +64,11 @@ def receive_state(tracked: Tracked, source: int) -> tuple[list[Any], Any]:
     for tensor in unpacker.tensors.values():
         _receive(tensor, source)
     for tensor in tracked.tensors():
-        own = tensor.detach()
-        dense = own.cpu().contiguous()  # gloo neither sends nor receives on a GPU
+        target = tensor.detach()
+        dense = target.cpu().contiguous()  # gloo neither sends nor receives on a GPU
         _receive(dense, source)
-        if dense is not own:
-            own.copy_(dense)
+        if dense is not target:
+            target.copy_(dense)
     return states, more
 
 

@@ -91,8 +91,8 @@ def read_record(directory: Path, uuid: str) -> LimitRecord | None:
         content = json.loads(path.read_text(encoding="utf-8"))
         check_version(content, _VERSION, path, DeviceError)
         original_w, set_w = _watts(content["original_w"]), tuple(map(_watts, content["set_w"]))
-        own = {"uuid": uuid, "original_w": original_w, "set_w": set_w}
-        return build_known(LimitRecord, content, **own)
+        checked = {"uuid": uuid, "original_w": original_w, "set_w": set_w}
+        return build_known(LimitRecord, content, **checked)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, LookupError, TypeError, AttributeError, *_TOO_LARGE) as error:

@@ -36,14 +36,14 @@ def find_layers(model: torch.nn.Module) -> list[Any]:
     Other classes called …RMSNorm, such as those of transformers, have no common base. What they
     compute is checked against the gradient of their weight.
     """
-    own = {torch.nn.LayerNorm.forward, torch.nn.RMSNorm.forward}
+    known = {torch.nn.LayerNorm.forward, torch.nn.RMSNorm.forward}
     return [
         layer
         for layer in model.modules()
         if isinstance(weight := getattr(layer, "weight", None), torch.nn.Parameter)
         and weight.requires_grad
         and (
-            type(layer).forward in own
+            type(layer).forward in known
             or (type(layer).__name__.endswith("RMSNorm") and _epsilon(layer) is not None)
         )
     ]
@@ -119,9 +119,9 @@ class Examples(OneRankMeter):
         self._failures = 0
         error = norm = total.new_zeros((), dtype=torch.float64)
         if not self._is_checked:
-            own = torch.cat([self._weights[layer] for layer in self._order])
+            measured = torch.cat([self._weights[layer] for layer in self._order])
             expected = torch.cat([self._autograd[layer] for layer in self._order])
-            error, norm = squared_norm(own - expected), squared_norm(expected)
+            error, norm = squared_norm(measured - expected), squared_norm(expected)
         scale = as_number(self._loss_scale, total)
         numbers = [self._squares, squared_norm(total), scale, error, norm]
         self._deferred.add(torch.stack(numbers), self._examples)

@@ -173,8 +173,8 @@ class HttpHistory(base.Shared):
         """See ``History.add``; many trials are sent in several requests, each all or none."""
         stored: list[Trial] = []
         encoded = [rules.encode_trial(trial) for trial in trials]
-        for job, own in groupby(encoded, key=lambda record: record["job"]):
-            records = list(own)
+        for job, of_job in groupby(encoded, key=lambda record: record["job"]):
+            records = list(of_job)
             for at in range(0, len(records), _MAX_ADDED):
                 body = {"trials": records[at : at + _MAX_ADDED]}
                 stored += self._ask("POST", f"/jobs/{job}/imports", _read_trials, body, _LIMIT_S)

@@ -108,9 +108,9 @@ def open_engine(url: URL) -> Engine:
         UsageError: If the driver is not installed.
     """
     backend = url.get_backend_name()
-    own = _OPTIONS[backend]
+    defaults = _OPTIONS[backend]
     options: dict[str, Any] = {
-        "connect_args": {name: value for name, value in own.items() if name not in url.query},
+        "connect_args": {name: value for name, value in defaults.items() if name not in url.query},
         "hide_parameters": True,
         "pool_size": 8,
         "max_overflow": 8,

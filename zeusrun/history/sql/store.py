@@ -298,12 +298,12 @@ class SqlHistory(Shared):
         check_job_name(job)
         text = encode_json(settings, f"the job file of {job}")
 
-        own = JOBS.c.name == job
+        of_job = JOBS.c.name == job
 
         def work(connection: Connection) -> None:
-            if connection.scalar(sa.select(JOBS.c.settings).where(own)) != text:
+            if connection.scalar(sa.select(JOBS.c.settings).where(of_job)) != text:
                 rows.insert_job(connection, job)
-                connection.execute(sa.update(JOBS).where(own).values(settings=text))
+                connection.execute(sa.update(JOBS).where(of_job).values(settings=text))
 
         self._write(work)
 

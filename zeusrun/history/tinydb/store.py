@@ -143,9 +143,9 @@ class TinyDBHistory(History):
             rules.check_numbers(trial, trial.job)
             rules.encode_trial(trial)
         added = []
-        for job, own in groupby(trials, key=lambda trial: trial.job):
+        for job, of_job in groupby(trials, key=lambda trial: trial.job):
             with self._locked(job), self._read(job) as stored:
-                pairs = [(trial, stored.find(trial.trial)) for trial in own]
+                pairs = [(trial, stored.find(trial.trial)) for trial in of_job]
                 new = [pair for pair in pairs if rules.is_superseded(pair[1], pair[0])]
                 stored.store(new, self._volume_trials)
                 written = {trial.trial: trial for trial, _ in new}

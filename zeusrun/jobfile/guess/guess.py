@@ -166,10 +166,10 @@ def _guess_batch(arguments: Arguments, script: Script, ranks: int) -> Batch | No
         # The micro-batches keep their size; the steps follow the batch size.
         arguments.put(found, "micro_batch_size")
         arguments.put(steps, "total_accumulation_steps" if divided else "accumulation_steps")
-        own = max(1, int(steps.value) // ranks) if divided else int(steps.value)
+        accumulated = max(1, int(steps.value) // ranks) if divided else int(steps.value)
         over = " divided by the processes" if divided and ranks > 1 else ""
-        why = f"{found.origin} x {own} accumulated{each}; {steps.origin}{over}"
-        return Batch(value * own * ranks, why, value)
+        why = f"{found.origin} x {accumulated} accumulated{each}; {steps.origin}{over}"
+        return Batch(value * accumulated * ranks, why, value)
     arguments.put(found, "local_batch_size")
     why = ": assumed to be for each process, because nothing says otherwise" if each else ""
     if found.name in _PER_DEVICE:
@@ -257,8 +257,8 @@ def _find_hidden(launched: Launched) -> tuple[Hidden, ...]:
         number = place - len(assignments)  # below 0: a variable
         before = masked[place - 1] if number > 0 else ""
         of_option = before.startswith("-") and "=" not in before
-        own = re.match(r"[-+]*([A-Za-z_][\w.-]*)=", shown)
-        name = before if of_option else own[0][:-1] if own else f"argument {number + 1}"
+        option = re.match(r"[-+]*([A-Za-z_][\w.-]*)=", shown)
+        name = before if of_option else option[0][:-1] if option else f"argument {number + 1}"
         taken = sum(each.file.startswith(_file(stem, name)) for each in hidden)
         hidden.append(
             Hidden(

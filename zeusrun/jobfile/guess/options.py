@@ -123,9 +123,13 @@ def _of_call(call: ast.Call, constants: Mapping[str, float], *, zeusrun: bool) -
             keys.get("is_flag") or keys.get("count")
         )
         default = keys.get("default", True if action == "store_false" else None)
-        own = [text for text in texts if text not in flags]  # click: the name of the parameter
+        parameters = [
+            text for text in texts if text not in flags
+        ]  # click: the name of the parameter
         longest = next((flag for flag in flags if flag.startswith("--")), flags[0])
-        dest = keys.get("dest") or (own[0] if own else longest.lstrip("-").replace("-", "_"))
+        dest = keys.get("dest") or (
+            parameters[0] if parameters else longest.lstrip("-").replace("-", "_")
+        )
         yield Option(flags, str(dest), default, name == "add_argument", switch)
 
 
@@ -190,14 +194,14 @@ class Arguments:
         for place, word in enumerate(self.words):
             if place == taken or (known := self._read_word(word)) is None:
                 continue
-            own, written, text, takes = known
+            names_known, written, text, takes = known
             following = "".join(self.words[place + 1 : place + 2])
             if takes and following[:1] not in {"", "-"}:
                 taken = place + 1  # its value names no option
-            name = next((name for name in names if name in own), None)
+            name = next((name for name in names if name in names_known), None)
             if name is None or (text is None and word[0] not in "-+"):
                 continue  # of no number, or a plain word
-            given |= own
+            given |= names_known
             where = place
             if text is None and word.startswith("-") and place + 1 < len(self.words):
                 text, where = self.words[place + 1], place + 1

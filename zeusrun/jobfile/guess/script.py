@@ -253,7 +253,7 @@ class _Flow(NamedTuple):
 
     def then(self, later: _Flow) -> _Flow:
         late = self.late or (later.save if self.loops else None) or later.late
-        either = (own or other for own, other in zip(self, later, strict=True))
+        either = (now or other for now, other in zip(self, later, strict=True))
         return _Flow._make(either)._replace(late=late)
 
 

@@ -38,7 +38,7 @@ _SIGNALS_CAUGHT = re.compile(r"^SigCgt:\s*([0-9a-f]+)$", re.MULTILINE)
 
 
 class RunningRanks:
-    """The ranks of one run: ``own`` are those of torchrun on this host, others are of ``nodes``.
+    """The ranks of one run: ``members`` are torchrun's on this host, others are of ``nodes``.
 
     The processes of this host are known from their events, and are checked before every signal.
     The files of all ranks are in this run directory.

@@ -47,8 +47,8 @@ class ChannelError(LaunchError):
 class Authenticator:
     """The HMACs of one socket. Both ends draw a nonce, so no two connections have the same key."""
 
-    def __init__(self, token: str, own: bytes, other: bytes, *, head: bool) -> None:
-        nonces = own + other if head else other + own
+    def __init__(self, token: str, nonce: bytes, other: bytes, *, head: bool) -> None:
+        nonces = nonce + other if head else other + nonce
         self._key = hmac.digest(token.encode(), nonces, "sha256")
         self._directions = (b"h", b"n") if head else (b"n", b"h")
         self._sent = self._received = 0
@@ -233,13 +233,13 @@ def authenticate(
     descriptor: int, token: str, *, head: bool, timeout_s: float = math.inf
 ) -> Authenticator:
     """Exchange nonces over a new socket; raises ``ChannelError`` if no zeusrun answers."""
-    own = secrets.token_bytes(_NONCE_BYTES)
-    write_all(descriptor, PREAMBLE + own)
+    nonce = secrets.token_bytes(_NONCE_BYTES)
+    write_all(descriptor, PREAMBLE + nonce)
     size, until_t = len(PREAMBLE) + _NONCE_BYTES, time.monotonic() + timeout_s
     received = _read_exactly(descriptor, size, until_t=until_t) or b""
     if not received.startswith(PREAMBLE):
         raise ChannelError("the other end is not zeusrun")
-    return Authenticator(token, own, received[len(PREAMBLE) :], head=head)
+    return Authenticator(token, nonce, received[len(PREAMBLE) :], head=head)
 
 
 def receive_all(channel: Channel, take: Callable[[Message], None]) -> str | None:

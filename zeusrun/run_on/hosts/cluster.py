@@ -71,9 +71,9 @@ class Cluster:
                     )
                 node.ping()
 
-    def join_limits(self, own: LimitHolder | None, mode: str) -> JoinedLimits:
-        """Return the power limits of all hosts as one; ``own`` are those of this one."""
-        return JoinedLimits(own, [node.limits for node in self.nodes], mode)
+    def join_limits(self, local: LimitHolder | None, mode: str) -> JoinedLimits:
+        """Return the power limits of all hosts as one; ``local`` are those of this one."""
+        return JoinedLimits(local, [node.limits for node in self.nodes], mode)
 
     def close(self) -> None:
         """End the node launchers, and wait for them."""
@@ -90,8 +90,8 @@ class Cluster:
             port = sock.getsockname()[1]
         endpoint = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
         return [
-            Place(ranks, number, len(self.parts), endpoint, own.nic, own.address)
-            for number, (ranks, own) in enumerate(self.parts)
+            Place(ranks, number, len(self.parts), endpoint, endpoint_of.nic, endpoint_of.address)
+            for number, (ranks, endpoint_of) in enumerate(self.parts)
         ]
 
 
@@ -128,9 +128,9 @@ def open_cluster(
             f"this host, {socket.gethostname()}, is not one of the job's hosts: "
             f"{', '.join(host.name for host in hosts)}. Submit on one of them, or add it to run_on"
         )
-    (own,) = mine
-    others = [host for host in hosts if host is not own]
-    joins = run_on.fan_out_command(own) is None
+    (this,) = mine
+    others = [host for host in hosts if host is not this]
+    joins = run_on.fan_out_command(this) is None
     if joins and any(section == "args" for section, _ in spec.secrets):
         raise UsageError(
             f"{spec.source}: args contain a secret, and fan_out: join has no encryption. Put the "
@@ -154,7 +154,7 @@ def open_cluster(
     except BaseException:
         cluster.close()
         raise
-    return cluster, slots[own.address]
+    return cluster, slots[this.address]
 
 
 def prepare(
@@ -165,7 +165,7 @@ def prepare(
     Raises ``ZeusrunError`` with the name of the host that cannot take part.
     """
     run_on, nodes = cluster.run_on, cluster.nodes
-    own = find_endpoint(socket.gethostname(), run_on.nic, nodes[0].name)
+    head = find_endpoint(socket.gethostname(), run_on.nic, nodes[0].name)
     env = {name: os.environ[name] for name in _FORWARDED if name in os.environ}
     private = {name for section, name in spec.secrets if section == "env"}
     env |= {name: text for name, text in spec.env.items() if name not in private}
@@ -174,7 +174,7 @@ def prepare(
             "prepare",
             host=node.name,
             nic=run_on.nic,
-            head=own.address,
+            head=head.address,
             heartbeat_s=run_on.heartbeat_s,
             home=str(home),
             env=env,
@@ -182,7 +182,7 @@ def prepare(
         )
         for node in nodes
     ]
-    parts, first = [(own_ranks, own)], own_ranks
+    parts, first = [(own_ranks, head)], own_ranks
     for node, call in zip(nodes, calls, strict=True):
         answer = node.wait_for(call)
         node.prepare(answer, first)
@@ -219,10 +219,11 @@ def _check_hello(node: RemoteNode, job: str, signals: Sequence[int]) -> None:
         )
     if (text := hello.get("error")) is not None:
         raise LaunchError(f"host {node.name}: {text}")
-    for name, own in versions().items():
-        if (other := hello["versions"].get(name)) != own:
+    for name, ours in versions().items():
+        if (other := hello["versions"].get(name)) != ours:
             raise LaunchError(
-                f"host {node.name} has {name} {other}, and this host {own}; install the same on all"
+                f"host {node.name} has {name} {other}, and this host {ours}; "
+                "install the same on all"
             )
 
 

@@ -155,12 +155,14 @@ class RemoteLimits:
 class JoinedLimits:
     """The power limits of all hosts as one ``LimitHolder``: a limit is held on each or on none.
 
-    ``own`` is that of this host, ``None`` without a GPU to limit. The node launchers restore the
+    ``local`` is that of this host, ``None`` without a GPU to limit. The node launchers restore the
     limits of their hosts when the submit ends, also if the head or a node dies.
     """
 
-    def __init__(self, own: LimitHolder | None, remote: Sequence[RemoteLimits], mode: str) -> None:
-        self._own, self._remote, self._mode = own, remote, mode
+    def __init__(
+        self, local: LimitHolder | None, remote: Sequence[RemoteLimits], mode: str
+    ) -> None:
+        self._own, self._remote, self._mode = local, remote, mode
         self._unrestored: str | None = None
 
     def __enter__(self) -> Self:

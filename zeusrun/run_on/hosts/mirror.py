@@ -28,17 +28,17 @@ _NAME = re.compile(r"metrics\.jsonl|error\.json|logs/(torchrun\.log|rank[0-9]{1,
 
 def create_node_folders(paths: RunPaths, number: int) -> None:
     """Create the folders of a node's part of a run, empty; raises ``OSError``."""
-    own = paths.of_node(number)
-    shutil.rmtree(own.run_dir, ignore_errors=True)
-    for folder in (paths.checkpoints, own.logs, own.clocks):
+    files = paths.of_node(number)
+    shutil.rmtree(files.run_dir, ignore_errors=True)
+    for folder in (paths.checkpoints, files.logs, files.clocks):
         make_folder(folder)
 
 
 def remove_node_folders(paths: RunPaths, number: int) -> None:
     """Remove a node's part of a run that the head has copied, and folders that are empty then."""
-    own = paths.of_node(number).run_dir
-    shutil.rmtree(own, ignore_errors=True)
-    folders = [own.parent]
+    run_folder = paths.of_node(number).run_dir
+    shutil.rmtree(run_folder, ignore_errors=True)
+    folders = [run_folder.parent]
     if not paths.trial.exists():  # else they are the head's
         folders += [paths.checkpoints, paths.run_dir, paths.run_dir.parent]
     with contextlib.suppress(OSError):  # one is not empty

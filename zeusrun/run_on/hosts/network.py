@@ -27,10 +27,10 @@ def list_interfaces() -> dict[str, list[str]]:
     """Return the addresses of each interface of this host, IPv4 first."""
     found: dict[str, list[str]] = {}
     for name, addresses in psutil.net_if_addrs().items():
-        own = [each for each in addresses if each.family in _INTERNET]
-        own.sort(key=lambda each: each.family != socket.AF_INET)
-        if own:
-            found[name] = [each.address for each in own]
+        internet = [each for each in addresses if each.family in _INTERNET]
+        internet.sort(key=lambda each: each.family != socket.AF_INET)
+        if internet:
+            found[name] = [each.address for each in internet]
     return found
 
 
@@ -56,10 +56,10 @@ def find_endpoint(host: str, nic: str | None, peer: str) -> Endpoint:
             raise LaunchError(f"run_on.nic: {nic} of host {host} does not lead to {peer}")
         return Endpoint(nic, interfaces[nic][0])
     address = _address_towards(host, peer)
-    own = next((name for name, found in interfaces.items() if address in found), None)
-    if own is None:
+    interface = next((name for name, found in interfaces.items() if address in found), None)
+    if interface is None:
         raise LaunchError(f"host {host}: no interface has its address {address}; set run_on.nic")
-    return Endpoint(own, address)
+    return Endpoint(interface, address)
 
 
 def _resolve(name: str) -> str | None:
@@ -75,11 +75,11 @@ def _is_loopback(address: str) -> bool:
 def is_own_name(name: str) -> bool:
     """Whether a name or an address is of this host."""
     own_name = socket.gethostname()
-    own = {address for each in list_interfaces().values() for address in each}
-    if name in {"localhost", own_name, own_name.partition(".")[0], *own}:
+    local = {address for each in list_interfaces().values() for address in each}
+    if name in {"localhost", own_name, own_name.partition(".")[0], *local}:
         return True
     address = _resolve(name)
-    return address is not None and (address in own or _is_loopback(address))
+    return address is not None and (address in local or _is_loopback(address))
 
 
 def _address_towards(host: str, peer: str) -> str:

@@ -250,10 +250,10 @@ class _NodeRun:
         self._paths = RunPaths(Path(message["run_dir"]))
         self._level = StopLevel.NONE
         first, count = message["ranks"]
-        own = self._paths.of_node(channel.node)
-        self.ranks = RunningRanks(own, range(first, first + count))
-        self._own, self._files = own, FileReader(own, self.ranks.world)
-        self._events = SidecarReader(own.sidecar)
+        files = self._paths.of_node(channel.node)
+        self.ranks = RunningRanks(files, range(first, first + count))
+        self._own, self._files = files, FileReader(files, self.ranks.world)
+        self._events = SidecarReader(files.sidecar)
         self._on_cpu = not any(device.is_gpu for device in sampler.devices)
         self._neighbours = Neighbours(home, on_cpu=self._on_cpu, submit_pid=message["pid"])
         self._stack = contextlib.ExitStack()
@@ -271,13 +271,17 @@ class _NodeRun:
                 f"{error.filename} cannot be created there: {error.strerror}. Set ZEUSRUN_HOME to "
                 "a folder that can be written on every host"
             ) from error
-        own = os.environ
+        inherited = os.environ
         env = {
-            **without_own_variables(own),
+            **without_own_variables(inherited),
             **{name: environment[name] for name in message["own_env"]},
             **message["env"],
             # Unless the job sets them; those of the message have no placeholders.
-            **{each: own[each] for each in DEFAULTS if own.get(each) == environment.get(each, "")},
+            **{
+                each: inherited[each]
+                for each in DEFAULTS
+                if inherited.get(each) == environment.get(each, "")
+            },
         }
         own_worker = {message["worker"]: str(WORKER)}
         argv = [own_worker.get(word, word) for word in message["argv"]]

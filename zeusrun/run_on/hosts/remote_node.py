@@ -107,8 +107,8 @@ class RemoteNode:
             raise LaunchError(self.lost or f"host {self.name} has not answered for {_ANSWER_S:g} s")
         if (text := answer.get("error")) is not None:
             kind: type[ZeusrunError] = getattr(errors, answer["type"], LaunchError)
-            own = text.startswith(f"host {self.name}")
-            raise kind(text if own else f"host {self.name}: {text}")
+            names_host = text.startswith(f"host {self.name}")
+            raise kind(text if names_host else f"host {self.name}: {text}")
         return answer
 
     def wait_for_hello(self, timeout_s: float) -> Message | None:

@@ -233,9 +233,9 @@ def _conditions(found: Mapping[str, Any], status: str) -> dict[str, Any]:
 
 
 def _find_pod(name: str, kind: str) -> Pod | None:
-    api, (namespace, own) = _api(), _place(name)
+    api, (namespace, job) = _api(), _place(name)
     options = {"_preload_content": False, "_request_timeout": _READ_S}
-    label = f"{_LABELS[kind]}={own}"
+    label = f"{_LABELS[kind]}={job}"
     answer = api.call(api.core.list_namespaced_pod, namespace, label_selector=label, **options)
     heads = [each for each in json.loads(answer.data)["items"] if _is_head(each)]
     newest = max(heads, key=lambda each: each["metadata"]["creationTimestamp"], default=None)
@@ -249,8 +249,8 @@ def _is_head(pod: Mapping[str, Any]) -> bool:
 
 def _read_pod(found: Mapping[str, Any]) -> Pod:
     containers = (found.get("status") or {}).get("containerStatuses") or ()
-    own: dict[str, Any] = next((each for each in containers if each["name"] == CONTAINER), {})
-    state = own.get("state") or {}
+    container: dict[str, Any] = next((each for each in containers if each["name"] == CONTAINER), {})
+    state = container.get("state") or {}
     ended = state.get("terminated") or {}
     waits = state.get("waiting") or _conditions(found, "False").get("PodScheduled", {})
     texts = [waits[key] for key in ("reason", "message") if waits.get(key)]

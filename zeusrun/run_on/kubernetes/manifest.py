@@ -89,11 +89,11 @@ def build_manifest(spec: JobSpec, request: Request, name: str) -> dict[str, Any]
 def _build_job(spec: JobSpec, section: Kubernetes, request: Request, name: str) -> dict[str, Any]:
     job: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("job.yaml").read_bytes())
     label = spec.name[:63].rstrip("._-")
-    own = {"app.kubernetes.io/managed-by": "zeusrun", "zeusrun.io/job": label}
+    labels = {"app.kubernetes.io/managed-by": "zeusrun", "zeusrun.io/job": label}
     where = {} if section.namespace is None else {"namespace": section.namespace}
-    job["metadata"] = {"name": name, **where, "labels": {**section.labels, **own}}
+    job["metadata"] = {"name": name, **where, "labels": {**section.labels, **labels}}
     template = job["spec"]["template"]
-    template["metadata"] = {"labels": {**section.labels, **own}}
+    template["metadata"] = {"labels": {**section.labels, **labels}}
     pod = template["spec"] = {**template["spec"], **section.pod}
     grace_s = math.ceil(spec.launch.grace_period_s) + _RECORD_S
     pod["terminationGracePeriodSeconds"] = grace_s

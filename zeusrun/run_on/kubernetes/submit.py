@@ -258,10 +258,10 @@ def _read_job(environment: Mapping[str, str]) -> tuple[JobSpec, Request]:
 
 def _list_pods(name: str, nodes: int) -> tuple[str, ...]:
     """Return the hosts of a job, its head first, as the headless service of JobSet names them."""
-    own = name.rpartition("/")[2]
+    job = name.rpartition("/")[2]
     if nodes == 1:
         return (socket.gethostname(),)
-    return tuple(f"{own}-{CONTAINER}-0-{number}.{own}" for number in range(nodes))
+    return tuple(f"{job}-{CONTAINER}-0-{number}.{job}" for number in range(nodes))
 
 
 def _wait_for_names(job: str, hosts: Sequence[str], signals: Sequence[int]) -> None:

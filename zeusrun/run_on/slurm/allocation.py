@@ -155,13 +155,13 @@ def open_allocation(environment: Mapping[str, str], grace_period_s: float) -> Sl
     job_id, nodes = environment.get("SLURM_JOB_ID"), environment.get("SLURM_JOB_NODELIST")
     if not job_id or not nodes:
         raise UsageError("this command is for the batch step of a Slurm job: `zeusrun submit`")
-    name, own = name_of(job_id), environment.get("SLURMD_NODENAME", "")
+    name, here = name_of(job_id), environment.get("SLURMD_NODENAME", "")
     job = read_jobs([name]).get(name)
     start_at, end_at = (None, None) if job is None else (job.start_at, job.end_at)
     limit_s = None if start_at is None or end_at is None else end_at - start_at
     return SlurmAllocation(
         name,
-        tuple(sorted(list_hosts(nodes), key=lambda host: host != own)),
+        tuple(sorted(list_hosts(nodes), key=lambda host: host != here)),
         int(environment.get("SLURM_RESTART_COUNT") or 0),
         end_at,
         lead_s(grace_period_s, limit_s),

@@ -219,8 +219,8 @@ class SlurmSubmitter(Submitter["_QueuedSource"]):
         home = trusted_home(os.environ)
         files = QueuedFiles(home / self.backend / name)
         request = files.read_request()
-        own = f"{self.backend}:{os.environ.get(self.id_variable, '')}"
-        if request.allocation not in {"", own}:
+        this = f"{self.backend}:{os.environ.get(self.id_variable, '')}"
+        if request.allocation not in {"", this}:
             raise UsageError(f"this command is for the batch step that runs {request.allocation}")
         files.remove_result()  # from before a restart of the job
         try:

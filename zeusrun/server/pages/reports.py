@@ -84,13 +84,13 @@ class Visit:
     ) -> tuple[list[Live], Counter[str]]:
         """Return the newest runs of some or all jobs that go on, and how many each job has."""
         found = [
-            (number, own)
-            for number, own in survey.list_running(self.engine)
-            if (jobs is None or own in jobs) and self.access.covers(own)
+            (number, job)
+            for number, job in survey.list_running(self.engine)
+            if (jobs is None or job in jobs) and self.access.covers(job)
         ]
         chosen = [number for number, _ in found[::-1][:limit]]
         running = survey.read_running(self.engine, chosen)
-        return [read_live(each) for each in running[::-1]], Counter(own for _, own in found)
+        return [read_live(each) for each in running[::-1]], Counter(job for _, job in found)
 
     def hosts(self) -> list[HostFacts]:
         """Return the machines, with those schedules that the request may see."""

@@ -86,7 +86,7 @@ def find_dead(settings: ZeusSettings, trials: Sequence[Trial]) -> dict[int, int]
     """
     dead = {}
     for size in settings.batch_sizes:
-        own = [
+        of_size = [
             trial
             for trial in reversed(trials)
             if trial.global_batch_size == size
@@ -94,8 +94,8 @@ def find_dead(settings: ZeusSettings, trials: Sequence[Trial]) -> dict[int, int]
             and not trial.forgotten
             and trial.hardware == _hardware(settings)
         ]
-        deaths = sum(1 for _ in takewhile(_has_died, own))
-        proven = any(trial.status is TrialStatus.REACHED for trial in own)
+        deaths = sum(1 for _ in takewhile(_has_died, of_size))
+        proven = any(trial.status is TrialStatus.REACHED for trial in of_size)
         if deaths >= (DEATHS_OF_PROVEN if proven else DEATHS):
             dead[size] = deaths
     return dead if len(dead) < len(settings.batch_sizes) else {}
@@ -215,11 +215,11 @@ class ReportedTraining:
         """Return what is stored while it runs: what ``status --json`` shows, and the bound."""
         trial, bound = self.trial, self.bound
         power_w = trial.energy_j / trial.time_s if trial.energy_j and trial.time_s else math.inf
-        own: dict[str, Any] = {"alive": True, "pid": None, "updated_at": updated_at}
-        own["power_w"] = power_w if math.isfinite(power_w) else None
-        own["last_metric"] = trial.curve[-1].value if trial.curve else None
+        more: dict[str, Any] = {"alive": True, "pid": None, "updated_at": updated_at}
+        more["power_w"] = power_w if math.isfinite(power_w) else None
+        more["last_metric"] = trial.curve[-1].value if trial.curve else None
         kept = None if bound is None else asdict(bound)
-        return {**trial.to_json(), **own, "bound": kept, "lease_s": self.lease_s}
+        return {**trial.to_json(), **more, "bound": kept, "lease_s": self.lease_s}
 
     @classmethod
     def from_json(cls, stored: Trial, live: dict[str, Any] | None) -> ReportedTraining:

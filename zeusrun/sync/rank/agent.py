@@ -279,10 +279,10 @@ class SyncedModels(RankAgent):
 
         They are not where one rank reads all data, or takes another loader for that of its steps.
         """
-        own = self._observer.training
-        size = (0, 0, 0) if own is None else (own.length, own.data, own.nominal)
+        feed = self._observer.training
+        size = (0, 0, 0) if feed is None else (feed.length, feed.data, feed.nominal)
         rows = gather([float(each or 0) for each in size])
-        self._loader = own if rows[0][0] and all(row == rows[0] for row in rows) else None
+        self._loader = feed if rows[0][0] and all(row == rows[0] for row in rows) else None
 
     def begin_pass(self, part: Pass, loader: Any) -> None:
         """See ``RankAgent.begin_pass``."""

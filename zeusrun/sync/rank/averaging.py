@@ -73,9 +73,9 @@ class Parameters:
             other = towards[at : at + each.numel()].view_as(each)
             at += each.numel()
             if part < 1:
-                own = each.to(other)
+                ours = each.to(other)
                 # The half of two infinities is no number.
-                other = torch.where(own == other, own, own.lerp(other, part))
+                other = torch.where(ours == other, ours, ours.lerp(other, part))
             each.copy_(other)
 
     def average(self, group: Any, part: float = 1.0) -> None:
@@ -94,16 +94,21 @@ def share_states(optimizers: Iterable[Any], trained: Sequence[Tensor], group: An
     ranks have different ones, because one has taken no step yet, all are cleared: returns
     ``False``.
     """
-    owners = [(each.state, own) for each in optimizers for own in trained if own in each.state]
+    owners = [
+        (each.state, parameter)
+        for each in optimizers
+        for parameter in trained
+        if parameter in each.state
+    ]
     states = [
-        [each for _, each in sorted(state[own].items()) if torch.is_tensor(each)]
-        for state, own in owners
+        [each for _, each in sorted(state[parameter].items()) if torch.is_tensor(each)]
+        for state, parameter in owners
     ]
     shapes = [[(str(each.dtype), tuple(each.shape)) for each in state] for state in states]
     of_all = gather_objects(shapes, group, trained[0].device)
     if any(other != shapes for other in of_all):
-        for state, own in owners:
-            del state[own]
+        for state, parameter in owners:
+            del state[parameter]
         return False
     device, first = trained[0].device, distributed.get_global_rank(group, 0)
     for state in states:
@@ -125,12 +130,12 @@ def share_scale(scaler: Any, group: Any) -> None:
         distributed.all_reduce(number, distributed.ReduceOp.MIN, group=group)
 
 
-def gather_objects(own: Any, group: Any, device: torch.device) -> list[Any]:
+def gather_objects(mine: Any, group: Any, device: torch.device) -> list[Any]:
     """Return the object of each rank; NCCL would use the current GPU, which may be 0 on all."""
     found: list[Any] = [None] * group.size()
     on_gpu = torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
     with on_gpu:
-        distributed.all_gather_object(found, own, group=group)
+        distributed.all_gather_object(found, mine, group=group)
     return found
 
 
@@ -164,8 +169,8 @@ class Pairs:
         size, rank = group.size(), group.rank()
         self._rank = rank
         address, self._listener = _listen(size)
-        own = address, self._listener.getsockname()[1], secrets.token_bytes(16)
-        known = gather_objects(own, group, parameters.trained[0].device)
+        reachable = address, self._listener.getsockname()[1], secrets.token_bytes(16)
+        known = gather_objects(reachable, group, parameters.trained[0].device)
         self._token: bytes = known[0][2]
         self._others = [each[:2] for number, each in enumerate(known) if number != rank]
         self._order = random.Random(rank)  # noqa: S311 - no secret
@@ -179,9 +184,9 @@ class Pairs:
         if other.numel():
             self._parameters.move(other.to(self._parameters.trained[0].device), 0.5)
             self.averages += 1
-        own = self._parameters.read().cpu()
+        values = self._parameters.read().cpu()
         with self._lock:
-            self._own = own
+            self._own = values
         if not self._steps:
             self._begun_t = time.monotonic()
             for run in (self._serve, self._fetch):
@@ -228,8 +233,8 @@ class Pairs:
         if not hmac.compare_digest(token, self._token):
             return
         with self._lock:
-            own = self._own
-        content = _as_bytes(own)
+            values = self._own
+        content = _as_bytes(values)
         while content:  # ``sendall`` would have to send all in time
             content = content[peer.send(content) :]
 
@@ -286,7 +291,7 @@ def _name_for_others() -> str:
     for family, kind, *_, at in socket.getaddrinfo(master, 1, type=socket.SOCK_DGRAM):
         with contextlib.suppress(OSError), socket.socket(family, kind) as probe:
             probe.connect(at)  # sends nothing
-            own, peer = probe.getsockname()[0], probe.getpeername()[0]
-            is_master = own == peer or ipaddress.ip_address(own).is_loopback
-            return master if is_master else str(own)
+            address, peer = probe.getsockname()[0], probe.getpeername()[0]
+            is_master = address == peer or ipaddress.ip_address(address).is_loopback
+            return master if is_master else str(address)
     return master

@@ -35,10 +35,10 @@ class BucketSearch:
     """
 
     def __init__(
-        self, own: int, most: int, gather: Callable[[list[float]], list[list[float]]]
+        self, first: int, most: int, gather: Callable[[list[float]], list[list[float]]]
     ) -> None:
-        others = [size for size in _SIZES if size < min(own, most)]
-        self._sizes = [own, *others]
+        others = [size for size in _SIZES if size < min(first, most)]
+        self._sizes = [first, *others]
         turns = [self._sizes[:: -1 if turn % 2 else 1] for turn in range(_ROUNDS)] if others else []
         self._plan = [size for turn in turns for size in turn]
         self._typical_s: dict[int, list[float]] = {size: [] for size in self._sizes}
@@ -64,8 +64,10 @@ class BucketSearch:
         return None if after == before else after
 
     def _choose(self) -> int:
-        own = [statistics.fmean(self._typical_s[size]) for size in self._sizes]
-        means = [statistics.fmean(numbers) for numbers in zip(*self._gather(own), strict=True)]
+        typical_s = [statistics.fmean(self._typical_s[size]) for size in self._sizes]
+        means = [
+            statistics.fmean(numbers) for numbers in zip(*self._gather(typical_s), strict=True)
+        ]
         best = min(range(len(means)), key=means.__getitem__)
         best = best if means[best] < _BETTER * means[0] else 0
         faster = max(means) / means[best] - 1

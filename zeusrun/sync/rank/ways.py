@@ -126,9 +126,9 @@ class Ways:
     def gather(self, numbers: list[float]) -> list[list[float]]:
         """Return the numbers of each rank; a collective call."""
         device = self.parameters.trained[0].device
-        own = torch.tensor(numbers, dtype=torch.float64, device=device)
-        rows = [torch.empty_like(own) for _ in range(self.group.size())]
-        distributed.all_gather(rows, own, group=self.group)
+        mine = torch.tensor(numbers, dtype=torch.float64, device=device)
+        rows = [torch.empty_like(mine) for _ in range(self.group.size())]
+        distributed.all_gather(rows, mine, group=self.group)
         return torch.stack(rows).tolist()
 
     def _along(self, topology: str) -> Way:
@@ -262,7 +262,10 @@ class Along:
         pieces = buffer.tensor_split(len(self._parents))
         # All receives are posted first, so that no rank waits for one that waits for it.
         ups = [
-            [(own := torch.empty_like(piece), self._receive(own, rank, k)) for rank in children]
+            [
+                (received := torch.empty_like(piece), self._receive(received, rank, k))
+                for rank in children
+            ]
             for k, (piece, children) in enumerate(zip(pieces, self._children, strict=True))
         ]
         works, downs = [], {}
@@ -317,7 +320,7 @@ def along(name: str, group: Any) -> Along:
 def measure_latencies(group: Any) -> list[list[float]]:
     """Return the least seconds of a message and its answer between each two ranks; on all ranks."""
     size, rank = group.size(), group.rank()
-    own = torch.zeros(size, dtype=torch.float64)
+    mine = torch.zeros(size, dtype=torch.float64)
     byte = torch.zeros(1)
     for one in range(size):
         for other in range(one + 1, size):
@@ -330,8 +333,8 @@ def measure_latencies(group: Any) -> list[list[float]]:
                     move = group.send if sends else group.recv
                     move([byte], peer, _TAG).wait()
                 times.append(time.perf_counter() - begun_t)
-            own[peer] = min(times)
-    rows = [torch.empty_like(own) for _ in range(size)]
-    distributed.all_gather(rows, own, group=group)
+            mine[peer] = min(times)
+    rows = [torch.empty_like(mine) for _ in range(size)]
+    distributed.all_gather(rows, mine, group=group)
     measured = torch.stack(rows)
     return torch.maximum(measured, measured.T).tolist()

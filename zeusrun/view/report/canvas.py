@@ -197,11 +197,11 @@ def scatter(
     """Draw dots in the colours of their batch sizes; crosses did not reach the target."""
     for index in sorted({dot.size for dot in dots}):
         for reached, style in ((True, "o"), (False, "x")):
-            own = [dot for dot in dots if dot.size == index and dot.reached is reached]
-            if own:
+            alike = [dot for dot in dots if dot.size == index and dot.reached is reached]
+            if alike:
                 panel.plot(
-                    [dot.x for dot in own],
-                    [dot.y for dot in own],
+                    [dot.x for dot in alike],
+                    [dot.y for dot in alike],
                     style,
                     color=palette.size(index, sizes),
                     ms=size,

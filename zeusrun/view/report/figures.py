@@ -220,9 +220,9 @@ def _draw_arms(figure: Figure, report: JobReport, palette: Palette) -> None:
     canvas.set_title(bars, "share of runs", palette)
     widest = max(size.share for size in sizes)
     for at, size in enumerate(sizes):
-        own = [(cost, True) for cost in size.costs_j[-DRAWN_RUNS:]]
-        own += [(cost, False) for cost in size.failed_j[-DRAWN_RUNS:]]
-        known = [(cost / factor, reached) for cost, reached in own if cost < MOST]
+        drawn = [(cost, True) for cost in size.costs_j[-DRAWN_RUNS:]]
+        drawn += [(cost, False) for cost in size.failed_j[-DRAWN_RUNS:]]
+        known = [(cost / factor, reached) for cost, reached in drawn if cost < MOST]
         dots = [
             canvas.Dot(cost, at + canvas.shift(n, len(known)), at, reached)
             for n, (cost, reached) in enumerate(known)

@@ -282,10 +282,10 @@ def _rescale(optimizers: list[Any], now: float, rate: float) -> None:
     """
     for optimizer in optimizers:
         groups = optimizer.param_groups
-        own = [_is_rate(group.get("initial_lr", group.get("lr")), now) for group in groups]
-        for group in compress(groups, own):
+        chosen = [_is_rate(group.get("initial_lr", group.get("lr")), now) for group in groups]
+        for group in compress(groups, chosen):
             group["lr"] = rate if _is_rate(group["lr"], now) else group["lr"] * (rate / now)
-        for options in (optimizer.defaults, *compress(groups, own)):
+        for options in (optimizer.defaults, *compress(groups, chosen)):
             same = [name for name in ("lr", "initial_lr") if _is_rate(options.get(name), now)]
             options.update(dict.fromkeys(same, rate))
         for each in gc.get_referrers(optimizer):  # an object, or its attributes
@@ -293,7 +293,7 @@ def _rescale(optimizers: list[Any], now: float, rate: float) -> None:
             if type(known) is not dict or known.get("optimizer") is not optimizer:
                 continue
             for name in {"base_lrs", "base_values"} & known.keys():
-                bases = zip(known[name], own, strict=False)
+                bases = zip(known[name], chosen, strict=False)
                 known[name] = [rate if of and _is_rate(base, now) else base for base, of in bases]
             if "_last_lr" in known:
                 known["_last_lr"] = [group["lr"] for group in groups]

@@ -78,8 +78,8 @@ class Observer:
         feed = self.training
         if feed is None or feed.data is None or feed.replicas or self._alone:
             return None if feed is None else feed.data
-        ranks, own = self._environment.world_size, (feed.length or 0) * (feed.nominal or 0)
-        whole = abs(own - feed.data) < abs(own - feed.data / ranks)
+        ranks, samples = self._environment.world_size, (feed.length or 0) * (feed.nominal or 0)
+        whole = abs(samples - feed.data) < abs(samples - feed.data / ranks)
         return feed.data * ranks if whole else feed.data
 
     def samples(self) -> int:
@@ -231,11 +231,11 @@ class Observer:
 
         Where no loader shows the batches, one that steps twice takes the first one's place.
         """
-        others, own = self._uncounted, id(optimizer)
-        if fed is None and self._counted not in (None, own) and own not in others:
-            others.add(own)
+        others, this = self._uncounted, id(optimizer)
+        if fed is None and self._counted not in (None, this) and this not in others:
+            others.add(this)
             return False
-        self._counted = own
+        self._counted = this
         others.clear()
         return True
 

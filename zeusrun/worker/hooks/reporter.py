@@ -199,15 +199,15 @@ class Reporter(RankAgent):
             value = group.value
             epoch, written_t, written, samples = self._written.get(key, _NEVER)
             each_step = key in self._each_step
-            own = key[1] == self._environment.plan.metric and not each_step
+            is_target = key[1] == self._environment.plan.metric and not each_step
             stays = value == written
-            goes_on = own and group.samples is not None and group.samples > (samples or 0)
+            goes_on = is_target and group.samples is not None and group.samples > (samples or 0)
             if group.epoch == epoch and stays and not goes_on:
                 self._held.pop(key, None)
                 continue
             met = self._environment.plan.meets_target(key[1], value)
             result = not stays and (group.evaluates or met)
-            soon = now - written_t < (_OWN_INTERVAL_S if own and not stays else _INTERVAL_S)
+            soon = now - written_t < (_OWN_INTERVAL_S if is_target and not stays else _INTERVAL_S)
             if group.epoch == epoch and soon and (each_step or not result):
                 self._held[key] = group
                 continue
