@@ -71,7 +71,7 @@ BUDGETS: Mapping[str, int] = {
     "analysis": 1_014,
     "backends": 421,
     "commands": 2_653,
-    "elastic": 1_661,
+    "elastic": 1_657,
     "export": 298,
     "gpu and energy": 2_245,
     "history": 1_063,

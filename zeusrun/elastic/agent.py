@@ -111,17 +111,13 @@ class Agent:
 
     def _start(self, slot: int, rank: int, size: int, since: int) -> None:
         errors = self._run_dir / FOLDER / f"error{slot}.{self._restart}.json"
-        variables: dict[str, object] = {
-            "ZEUSRUN_SLOT": slot,
-            "ZEUSRUN_SINCE": since,
-            "GROUP_RANK": 0,
-        }
+        variables: dict[str, object] = {"ZEUSRUN_SLOT": slot, "ZEUSRUN_SINCE": since}
         # A newcomer gets the first free one, because it may be the number of a GPU.
         used = {self._local_ranks[each] for each in (*self._members, *self._waiting) if since}
         self._local_ranks[slot] = min(set(range(MAX_SLOTS)) - used) if since else rank
         variables |= {"RANK": rank, "ROLE_RANK": rank, "LOCAL_RANK": self._local_ranks[slot]}
         variables |= dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"), size)
-        variables |= {"GROUP_WORLD_SIZE": 1, "ROLE_NAME": "default"}
+        variables |= {"GROUP_RANK": 0, "GROUP_WORLD_SIZE": 1, "ROLE_NAME": "default"}
         variables |= {"MASTER_ADDR": "localhost", "MASTER_PORT": self._port}
         elastic = {"RUN_ID": self._plan.run_id, "ERROR_FILE": errors, "USE_AGENT_STORE": False}
         elastic |= {"RESTART_COUNT": self._restart, "MAX_RESTARTS": self._plan.max_restarts}
