@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import re
 import signal
@@ -239,8 +240,14 @@ class Interrupted(Recorder):
 def test_a_signal_during_a_speed_check_ends_the_submit_without_asking_the_policy_again(
     zeusrun, run, known, monkeypatch
 ):
-    monkeypatch.setattr(speed_check, "SPEED_CHECK_S", 0.2)  # seen enough while it ends
-    policy, recorder = Scripted(CHECK, CHECK), Interrupted(lambda _, progress: progress.steps)
+    monkeypatch.setattr(speed_check, "SPEED_CHECK_S", math.inf)
+
+    def trains(_recorder, progress):
+        if progress.steps:  # from now on enough is seen, while it ends
+            monkeypatch.setattr(speed_check, "SPEED_CHECK_S", 0.2)
+        return progress.steps
+
+    policy, recorder = Scripted(CHECK, CHECK), Interrupted(trains)
     result, _ = run(zeusrun.job("steps_slowly.py", args=["--endless", "16"]), policy, recorder)
     (cancelled,) = result.trials
     assert (result.exit_code, cancelled.status) == (75, TrialStatus.PREEMPTED)

@@ -17,5 +17,9 @@ class Ceiling(PartSection):
 
     above: float = Field(description="The highest value that is allowed.")
 
+    def tell(self, chosen):
+        del chosen
+        return {}  # it has nothing within the ranks
+
 
 SECTION = Ceiling
