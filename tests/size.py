@@ -79,7 +79,7 @@ BUDGETS: Mapping[str, int] = {
     "hosts": 1_599,
     "jobfile": 3_096,
     "kubernetes": 784,
-    "launcher": 5_801,
+    "launcher": 5_802,
     "maintenance": 862,
     "metrics": 2_084,
     "other files": 330,
@@ -90,7 +90,7 @@ BUDGETS: Mapping[str, int] = {
     "shared histories": 1_802,
     "simulate": 640,
     "slurm": 690,
-    "sync": 1_015,
+    "sync": 1_020,
     "values": 1_642,
     "view": 2_029,
     "watch": 931,
@@ -130,7 +130,7 @@ class Loaded(NamedTuple):
 
 
 WALK_BUDGET = Walk(files=89, stops=329, returns=240)
-LOADED_BUDGET = Loaded(modules=151, lines=17_971)
+LOADED_BUDGET = Loaded(modules=151, lines=17_972)
 
 
 def count_code(text: str, tree: ast.Module) -> int:
