@@ -78,8 +78,8 @@ BUDGETS: Mapping[str, int] = {
     "hooks": 1_472,
     "hosts": 1_609,
     "jobfile": 3_100,
-    "kubernetes": 784,
-    "launcher": 5_801,
+    "kubernetes": 783,
+    "launcher": 5_802,
     "maintenance": 862,
     "metrics": 2_084,
     "other files": 330,
@@ -90,7 +90,7 @@ BUDGETS: Mapping[str, int] = {
     "shared histories": 1_802,
     "simulate": 646,
     "slurm": 690,
-    "sync": 1_025,
+    "sync": 1_030,
     "values": 1_642,
     "view": 2_038,
     "watch": 931,
@@ -130,7 +130,7 @@ class Loaded(NamedTuple):
 
 
 WALK_BUDGET = Walk(files=89, stops=329, returns=240)
-LOADED_BUDGET = Loaded(modules=151, lines=17_973)
+LOADED_BUDGET = Loaded(modules=151, lines=17_974)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 
 from zeusrun.__main__ import main
 from zeusrun.history import base
-from zeusrun.launcher import attempt
+from zeusrun.launcher.attempts import recurrence
 
 
 def note(*words: object) -> None:
@@ -24,7 +24,7 @@ def count(self: base.Conflict, *args: object) -> None:
     note("conflict")
 
 
-begin = attempt.begin
+begin = recurrence.begin
 
 
 def timed(*args: Any) -> Any:  # noqa: ANN401 - as ``begin``
@@ -37,5 +37,5 @@ def timed(*args: Any) -> Any:  # noqa: ANN401 - as ``begin``
 
 
 base.Conflict.__init__ = count  # type: ignore[method-assign]
-attempt.begin = timed
+recurrence.begin = timed
 sys.exit(main())

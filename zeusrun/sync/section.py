@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping  # noqa: TC003 - pydantic needs it
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from zeusrun.jobfile.plugged import PartSection, count_ranks
+
+if TYPE_CHECKING:
+    from zeusrun.jobfile.plugged import Chosen
 
 Topology = Literal[
     "auto",
@@ -127,6 +130,11 @@ class Sync(PartSection):
             raise ValueError("needs launch.distributed: true, for ranks that train together")
         if count_ranks(data) == 1:
             raise ValueError("needs at least two ranks: set launch.nproc_per_node")
+
+    def tell(self, chosen: Chosen) -> dict[str, Mapping[str, Any]]:
+        """Return how the ranks agree; nothing for DDP's own all-reduce, which stays as it is."""
+        is_own = self.sync_variant is None and self.buckets == "keep"
+        return {} if is_own else super().tell(chosen)
 
 
 SECTION = Sync

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.machinery
 import importlib.metadata
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -212,6 +213,14 @@ def test_every_known_placeholder_has_a_value(spec):
 def test_numbers_are_passed_without_loss(spec):
     values = placeholder_values(spec(), trial(learning_rate=0.1 + 0.2), PATHS)
     assert float(values["learning_rate"]) == 0.1 + 0.2
+
+
+@pytest.mark.parametrize(
+    ("sync", "is_told"), [({}, False), ({"compress": "bf16"}, True), ({"buckets": "tune"}, True)]
+)
+def test_the_all_reduce_of_the_script_stays_as_it_is_if_sync_changes_nothing(spec, sync, is_told):
+    parts = build(spec(sync=sync)).env.get("ZEUSRUN_PARTS", "{}")
+    assert ("sync" in json.loads(parts)) is is_told
 
 
 def test_several_ranks_get_one_thread_each_as_from_torchrun_but_without_its_warning(spec):

@@ -306,6 +306,20 @@ def test_a_signal_while_a_checked_run_ends_leaves_no_batch_size_to_follow(tmp_pa
     assert stopping.order.cause is (ReasonCode.SIGNAL if checked else cause)
 
 
+def test_no_signal_is_lost_that_comes_while_they_are_read(tmp_path):
+    class Received(list):
+        def __getitem__(self, index):
+            found = super().__getitem__(index)
+            if not self:  # the handler runs between two instructions
+                self.append(signal.SIGINT)
+            return found
+
+    stopping = build_stopping(tmp_path)
+    stopping._signals.received = Received()
+    assert stopping.decide(TRAINING, None) is StopLevel.NONE
+    assert stopping.decide(TRAINING, None) is StopLevel.TERMINATE
+
+
 @pytest.mark.parametrize("first", ["file", "signal"])
 @pytest.mark.parametrize("now", [False, True])
 def test_a_request_and_its_signal_count_once_in_a_job_of_slurm(tmp_path, first, now):

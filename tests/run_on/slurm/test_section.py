@@ -21,7 +21,15 @@ WHOLE = {
     "cpus_per_task": 8,
     "time": "8h",
     "requeue": False,
-    "extra": ["--exclude=n7", "--comment=a b", "--exclusive", "--nodelist=n1", "--time-min=1"],
+    "extra": [
+        "--exclude=n7",
+        "--comment=a b",
+        "--exclusive",
+        "--nodelist=n1",
+        "--time-min=1",
+        "--x11",
+        "--my_site=1",
+    ],
     "setup": "module load cuda\nexport A='1: 2'\n",
     "python": "apptainer exec image.sif python3",
 }

@@ -290,8 +290,9 @@ class Stopping:
     def _read_signals(self) -> None:
         """Take the signals that have come; the request of another zeusrun counts as Ctrl-C."""
         received = self.received
-        received += self._signals.received[self._taken :]
-        self._taken = len(self._signals.received)
+        new = self._signals.received[self._taken :]
+        self._taken += len(new)  # one that comes now is taken the next time
+        received += new
         if (request := read_cancel(self._paths)) is None:
             return
         interrupts, code = request

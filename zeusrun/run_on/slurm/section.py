@@ -40,7 +40,7 @@ def _check_line(text: str) -> str:
 
 
 def _check_option(text: str) -> str:
-    match = re.fullmatch(r"--([a-z][a-z-]*)(=.*)?", text)
+    match = re.fullmatch(r"--([a-z][\w-]*)(=.*)?", text, re.ASCII)
     if match is None:
         raise ValueError(f"must be one option of sbatch, such as --exclude=n7, not {text!r}")
     for name, advice in _DECIDED.items():

@@ -222,10 +222,6 @@ class SyncedModels(RankAgent):
         self._environment, self._given, self._steps = environment, given, 0
         run_dir = environment.plan.run_dir
         self._state = Path(run_dir, SYNC_STATE) if run_dir else None
-        self._passes: dict[str, Any] = {}  # of each model, before this start and since
-        with contextlib.suppress(OSError, ValueError, TypeError):  # a script may write anything
-            if self._state is not None:
-                self._passes = dict(json.loads(read_file(self._state, 1 << 16)))
         self._observer, self._watched = observer, watched
         self._loader: Feed | None = None  # of ``compare_loaders``
         self._thread = self.backwards = 0
@@ -376,15 +372,21 @@ class SyncedModels(RankAgent):
 
     def restore(self, index: int) -> int:
         """Return the backward passes of a model before this start of the run; 0 if unknown."""
-        known = self._passes.get(str(index))
+        known = self._read().get(str(index))
         return known if type(known) is int and known > 0 else 0
 
     def save(self, index: int, passes: int) -> None:
         """Keep the backward passes of a model for a restart."""
-        self._passes[str(index)] = passes
         if self._state is not None:
             with contextlib.suppress(OSError):
-                replace_file(self._state, json.dumps(self._passes).encode())
+                replace_file(self._state, json.dumps({**self._read(), str(index): passes}).encode())
+
+    def _read(self) -> dict[str, Any]:
+        """Return what is kept; models of other ranks may be the first of their own groups."""
+        with contextlib.suppress(OSError, ValueError, TypeError):  # a script may write anything
+            if self._state is not None:
+                return dict(json.loads(read_file(self._state, 1 << 16)))
+        return {}
 
     def record(self, how: str, why: str, problem: str | None = None) -> None:
         """Record that the ranks agree in another way from now on."""
