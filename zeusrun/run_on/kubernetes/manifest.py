@@ -20,7 +20,6 @@ from zeusrun.errors import JobFileError, UsageError
 from zeusrun.files.home import trusted_home
 from zeusrun.history.registry import find_default
 from zeusrun.jobfile.secrets import load_secrets, looks_secret
-from zeusrun.launcher.queue.admission import Request
 from zeusrun.redaction import hide_password
 from zeusrun.run_on.kubernetes.client import CONTAINER
 from zeusrun.run_on.kubernetes.section import HISTORY, Kubernetes
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 _TRAINER = "trainer.kubeflow.org"
 _RUNTIME = "zeusrun"  # the TrainingRuntime in deploy/kubernetes/zeusrun.yaml
 _PATCHED = ("containers", "securityContext", "terminationGracePeriodSeconds", "volumes")
-_MAX_BASE = 40  # with what Job and JobSet append to it, at most 63
+_MAX_BASE = 37  # with what Job and JobSet append to it, at most 63
 _OF_JOB = {"ZEUSRUN_NAME", "ZEUSRUN_ALLOCATION"}  # variables that name a Job by a label of its pods
 _RECORD_S = 30  # after the grace period of the script
 
