@@ -207,6 +207,8 @@ def test_a_trial_is_forgotten_and_remembered(cli, record):
     [
         (["--forget", "job-9-1"], "job has no run 9-1"),
         (["--forget", "job"], "job is a job; name one of its runs"),
+        (["--forget", ""], "there is no run and no job called ''"),
+        (["--forget", "", "--unforget", "job-1-1"], "exclude each other"),
         (["--forget", "job-2-1"], "job-2-1 has not ended"),
         (["--unforget", "job-2-1"], "job-2-1 has not ended"),
         (

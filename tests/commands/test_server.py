@@ -381,6 +381,13 @@ def test_without_its_extra_it_says_what_to_install(cli, monkeypatch, verb):
     )
 
 
+def test_a_server_needs_what_writes_its_metrics(cli, monkeypatch):
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    code, _, err = cli("serve")
+    assert code == 2
+    assert "a server needs prometheus_client; install zeusrun with its extra 'server'" in err
+
+
 def test_the_database_comes_from_the_environment_too(cli, tmp_path, monkeypatch):
     monkeypatch.setenv("ZEUSRUN_DATABASE_URL", f"sqlite:///{tmp_path}/own.db")
     assert cli("db", "create")[0] == 0

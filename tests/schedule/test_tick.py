@@ -106,6 +106,20 @@ def test_what_is_due_is_started_once_and_kept(schedules, nightly):
     assert tick(schedules, AT + DAY_S).due[0][1] == AT + DAY_S
 
 
+def test_everything_is_started_before_anything_is_told(schedules, nightly):
+    nightly("a")
+    nightly("b")
+    (schedules.directory / "0.json").write_text("{}")  # is no schedule, which is told
+    started = []
+
+    def show(_text):
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left"):
+        start_due(schedules, AT, show, lambda _, schedule, *_due: started.append(schedule.job))
+    assert started == ["a", "b"]
+
+
 def test_an_occurrence_whose_process_never_came_up_is_started_by_the_next_tick(schedules, nightly):
     nightly()
     assert [occurrence for _, occurrence in tick(schedules, AT).due] == [AT]

@@ -27,8 +27,6 @@ from zeusrun.bandit.proof import (
 from zeusrun.cost import cost_j
 from zeusrun.target import worst_that_reaches
 from zeusrun.trial import (
-    CurvePoint,
-    Trial,
     TrialStatus,
     adapts,
     count_missing,

@@ -95,8 +95,8 @@ def history(
     if import_ or export:
         _transfer(home, store, job, to_shared=import_, as_json=as_json)
         return
-    if marked := forget or unforget:
-        _mark(store, marked, forgotten=forget is not None, as_json=as_json)
+    if (marked := forget if unforget is None else unforget) is not None:
+        _mark(store, marked, forgotten=unforget is None, as_json=as_json)
         return
     names = [options.known_job(store, options.job_name(job))] if job else store.jobs()
     programs = as_json or as_csv or total is not None
@@ -126,7 +126,7 @@ def history(
 
 def _check_beside(values: Mapping[str, object]) -> None:
     """Raise ``UsageError`` if options of ``history`` exclude each other."""
-    given = {name for name, value in values.items() if value}
+    given = {name for name, value in values.items() if value not in (None, False)}
     for name in sorted(given & _BESIDE.keys()):
         if others := sorted(given - _BESIDE[name] - {name}):
             raise UsageError(f"{name} and {others[0]} exclude each other; leave out one of them")

@@ -69,7 +69,7 @@ def serve(
     """Serve one history to many machines, with a page to look at it."""
     given = locals()
     typer.echo("zeusrun serve: starting", err=True)  # the imports below take a second
-    check_extra("a server", "server", "fastapi", "sqlalchemy", "uvicorn")
+    check_extra("a server", "server", "fastapi", "prometheus_client", "sqlalchemy", "uvicorn")
     from zeusrun.history.sql.engine import describe, parse_url  # noqa: PLC0415 - as above
     from zeusrun.server.settings import ServerSettings, find_database  # noqa: PLC0415 - as above
 

@@ -135,22 +135,25 @@ def start_due(
 ) -> list[tuple[Schedule, Detached]]:
     """Decide what is due at a Unix second, and start it; return the processes.
 
-    ``show`` gets sentences for the user: cron mails them; the next tick does not repeat them.
+    ``show`` gets sentences for the user: cron mails them; the next tick does not repeat them. It is
+    called when everything is started, because it may fail, such as on a full disk.
     """
     with contextlib.suppress(OSError):  # the folder is missing while nothing is scheduled
         write_file(schedules.heartbeat, b"")
     started: list[tuple[Schedule, Detached]] = []
+    told: list[str] = []
     for job in schedules.jobs():
         try:
-            started += _start_job(schedules, job, now, show, start)
+            started += _start_job(schedules, job, now, told, start)
         except ZeusrunError as error:  # the other jobs still run
-            for text in _once_a_day(schedules, str(error), now):
-                show(text)
+            told += _once_a_day(schedules, str(error), now)
+    for text in told:
+        show(text)
     return started
 
 
 def _start_job(
-    schedules: Schedules, job: str, now: float, show: Callable[[str], None], start: _Start
+    schedules: Schedules, job: str, now: float, told: list[str], start: _Start
 ) -> Iterator[tuple[Schedule, Detached]]:
     """Start the occurrence of a job that is due; the decision is on disk by then.
 
@@ -171,8 +174,7 @@ def _start_job(
                 schedule = _count_try(due, 1, schedule)
             if schedule != found:
                 schedules.write(schedule)
-        for text in _describe_endings(schedules, schedule, ended):
-            show(text)
+        told += _describe_endings(schedules, schedule, ended)
         if due is not None and lock is not None:
             try:
                 yield schedule, start(schedules, schedule, due, lock)

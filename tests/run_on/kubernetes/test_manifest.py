@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.factories import load_job
@@ -278,6 +278,7 @@ PATTERN = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?-[0-9a-f]{8}")
 
 
 @given(JOB_NAMES)
+@example("a" * 64)
 @settings(max_examples=50)
 def test_every_job_has_a_right_name_in_kubernetes(name):
     made = new_name(name)

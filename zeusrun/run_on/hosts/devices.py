@@ -15,7 +15,6 @@ from zeusrun.trial import EnergySource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from typing import Any
 
     from typing_extensions import Self
 

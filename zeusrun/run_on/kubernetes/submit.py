@@ -207,7 +207,7 @@ def _run_head(
 class PodAllocation:
     """A job of Kubernetes, seen by its head. See ``Allocation``."""
 
-    name: str  # in records: kubernetes:ml/digits-1a2b3
+    name: str  # in records: kubernetes:ml/digits-1a2b3c4d
     hosts: tuple[str, ...]  # this one first
     keeps_files: bool  # whether the home of its pods is a volume
 

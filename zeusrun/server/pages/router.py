@@ -34,8 +34,6 @@ from zeusrun.view.units import sentence
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from starlette.requests import Request
-
     from zeusrun.history.sql.store import SqlHistory
     from zeusrun.server.auth import Authentication
     from zeusrun.server.settings import ServerSettings

@@ -9,7 +9,6 @@ from zeusrun.analysis.amounts import size_label
 from zeusrun.analysis.curves import amount_in, curve_in, curve_unit
 from zeusrun.history.base import HEARTBEAT_S
 from zeusrun.history.sql import survey
-from zeusrun.launcher.rundir.layout import Live
 from zeusrun.server.pages import document
 from zeusrun.server.pages.reports import read_live, read_trace
 from zeusrun.trial import TrialStatus
