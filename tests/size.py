@@ -76,21 +76,21 @@ BUDGETS: Mapping[str, int] = {
     "gpu and energy": 2_245,
     "history": 1_063,
     "hooks": 1_472,
-    "hosts": 1_609,
+    "hosts": 1_608,
     "jobfile": 3_100,
     "kubernetes": 783,
     "launcher": 5_802,
     "maintenance": 862,
     "metrics": 2_084,
     "other files": 330,
-    "policies": 3_235,
+    "policies": 3_233,
     "report": 1_321,
-    "schedule": 1_011,
-    "server": 3_363,
+    "schedule": 1_012,
+    "server": 3_361,
     "shared histories": 1_802,
     "simulate": 646,
     "slurm": 690,
-    "sync": 1_030,
+    "sync": 1_029,
     "values": 1_642,
     "view": 2_038,
     "watch": 931,
@@ -130,7 +130,7 @@ class Loaded(NamedTuple):
 
 
 WALK_BUDGET = Walk(files=89, stops=329, returns=240)
-LOADED_BUDGET = Loaded(modules=151, lines=17_974)
+LOADED_BUDGET = Loaded(modules=151, lines=17_972)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

@@ -61,8 +61,7 @@ class SyncedModel:
 
     Attributes:
         ways: In which it can agree.
-        watch: Measures its gradients, and has the communication hook that is registered; else
-            ``None``.
+        watch: Measures its gradients, and has the registered hook; else ``None``.
 
     Raises:
         RuntimeError: If the model cannot agree so.
@@ -77,8 +76,8 @@ class SyncedModel:
         self.ways = ways = Ways(ddp, given, owner.warn_of_rank)
         self._planned = ways.planned()
         self._counts = len(self._planned) > 1  # whether a restart must go on counting
-        known = float(owner.restore(index)) if self._counts else 0.0
-        self._passes = round(ways.gather([known])[0][0])  # as the first rank knows it
+        known = [float(owner.restore(index)) if self._counts else 0.0]
+        self._passes = round(ways.gather(known)[0][0])  # as the first rank knows it
         self._way = self._first = self._due_way()
         if self._passes:
             owner.record(self._way.name, f"{self._passes} backward passes came before this start")
@@ -390,8 +389,7 @@ class SyncedModels(RankAgent):
 
     def record(self, how: str, why: str, problem: str | None = None) -> None:
         """Record that the ranks agree in another way from now on."""
-        event = Synced(time.monotonic(), self._steps, how, why, problem)
-        self._environment.record_on_0(event)
+        self._environment.record_on_0(Synced(time.monotonic(), self._steps, how, why, problem))
 
     def warn(self, problem: str) -> None:
         """Record a problem that all ranks have."""
