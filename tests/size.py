@@ -71,7 +71,7 @@ BUDGETS: Mapping[str, int] = {
     "analysis": 1_014,
     "backends": 421,
     "commands": 2_653,
-    "elastic": 1_657,
+    "elastic": 1_658,
     "export": 298,
     "gpu and energy": 2_245,
     "history": 1_063,
@@ -79,7 +79,7 @@ BUDGETS: Mapping[str, int] = {
     "hosts": 1_608,
     "jobfile": 3_100,
     "kubernetes": 783,
-    "launcher": 5_802,
+    "launcher": 5_803,
     "maintenance": 862,
     "metrics": 2_084,
     "other files": 330,
@@ -94,7 +94,7 @@ BUDGETS: Mapping[str, int] = {
     "values": 1_642,
     "view": 2_038,
     "watch": 931,
-    "worker": 1_540,
+    "worker": 1_552,
 }
 """Lines of code that a part may have; the whole is their sum."""
 _OTHERS = (".css", ".html", ".js", ".yaml")  # lines that are not empty

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import os
 import signal
+import subprocess
 import sys
 import types
 from pathlib import Path
@@ -195,3 +197,28 @@ def test_why_the_last_output_cannot_be_flushed_is_said(run):
     assert code == 120
     assert log.count("Exception ignored in: ") == 1
     assert log.endswith("AttributeError: 'Tee' object has no attribute 'flush'\n")
+
+
+_LATE = """
+import os
+from zeusrun.worker.ending import end_with_parent
+end_with_parent()
+print("ZEUSRUN_AGENT" in os.environ)
+"""
+
+
+@pytest.mark.parametrize("state", ["alive", "ended", "zombie"])
+def test_a_rank_that_begins_after_the_death_of_its_agent_ends_at_once(state):
+    """The kernel signals only the deaths that come after it was asked to."""
+    agent = subprocess.Popen(["sleep", "60"])
+    if state != "alive":
+        agent.kill()
+        os.waitid(os.P_PID, agent.pid, os.WEXITED | os.WNOWAIT)  # dead, and not reaped
+    if state == "ended":
+        agent.wait()
+    environment = {**os.environ, "ZEUSRUN_AGENT": str(agent.pid)}
+    command = [sys.executable, "-c", _LATE]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    agent.kill()
+    agent.wait()
+    assert (done.returncode, done.stdout) == ((0, "False\n") if state == "alive" else (1, ""))

@@ -30,7 +30,7 @@ from zeusrun.elastic.rank.board import (
 )
 from zeusrun.launcher.rundir.failure import describe_exit
 from zeusrun.sidecar.events import SIDECAR_NAME, Adapted, append_event
-from zeusrun.worker.ending import end_with_parent
+from zeusrun.worker.ending import announce_agent, end_with_parent
 from zeusrun.worker.failure import failed_in_restart
 
 _TICK_S = 0.02
@@ -392,6 +392,7 @@ def _log(text: str) -> None:
 def main() -> NoReturn:
     """Run the agent: ``argv`` is its plan, then the command of a rank."""
     end_with_parent()
+    announce_agent()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {*_SIGNALS, signal.SIGUSR1})
     agent = Agent(Plan(**json.loads(sys.argv[1])), sys.argv[2:], set(map(signal.Signals, mask)))
     sys.exit(agent.run())

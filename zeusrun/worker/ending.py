@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 SIGTERM_EXIT_CODE = 143  # 128 + SIGTERM: ended by one that zeusrun did not send
 _FLUSH_FAILED = 120  # the exit code of Python if the last output cannot be written
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_AGENT = "ZEUSRUN_AGENT"  # the pid of the process that starts a rank; the rank removes it
 _BUFFERED = {io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom}
 _INSTALLED = ("site-packages", "dist-packages")
 _SWITCH_S = 0.02  # every thread that does not wait for something has run by then
@@ -283,6 +284,23 @@ def _leave_forks_out(on_sigterm: Callable[..., None]) -> None:
 def end_with_parent() -> None:
     """Have the kernel kill this process when its parent dies (prctl(2)).
 
-    The setting survives ``execve`` and is not inherited by children.
+    The setting survives ``execve`` and is not inherited by children. A rank whose agent has died
+    before ends at once.
     """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    agent = os.environ.pop(_AGENT, None)
+    if agent is not None and _is_dead(agent):
+        os._exit(1)
+
+
+def announce_agent() -> None:
+    """Write the pid of this process, which starts ranks, into their environment."""
+    os.environ[_AGENT] = str(os.getpid())
+
+
+def _is_dead(pid: str) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - pathlib takes longer
+            return file.read().rpartition(b")")[2].split()[0] in {b"Z", b"X"}
+    except OSError:
+        return True

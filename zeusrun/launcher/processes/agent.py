@@ -14,12 +14,13 @@ import sys
 import traceback
 from typing import NoReturn
 
-from zeusrun.worker.ending import end_with_parent
+from zeusrun.worker.ending import announce_agent, end_with_parent
 
 
 def main() -> NoReturn:
     """Run torchrun on ``sys.argv``; never returns."""
     end_with_parent()
+    announce_agent()
     # Slurm may send SIGUSR1 to every process of a step; only the launcher acts on it.
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     code = 0
