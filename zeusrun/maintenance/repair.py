@@ -11,7 +11,8 @@ from zeusrun.errors import HistoryError
 from zeusrun.files.home import limits_directory, runs_directory
 from zeusrun.job_name import is_job_name
 from zeusrun.launcher.power.control import restore_limits
-from zeusrun.launcher.rundir.layout import RunPaths, read_outcome, read_record, run_names
+from zeusrun.launcher.rundir.layout import RunPaths, read_outcome, read_record
+from zeusrun.launcher.rundir.ownership import run_names
 from zeusrun.maintenance.recover import end_orphans, recover_lost
 
 if TYPE_CHECKING:

@@ -24,8 +24,8 @@ from zeusrun.launcher.processes.command import Command
 from zeusrun.launcher.processes.descendants import end_processes, processes_of_run
 from zeusrun.launcher.processes.guard import is_readable
 from zeusrun.launcher.processes.signals import CaughtSignals
-from zeusrun.launcher.processes.torchrun import StopLevel
-from zeusrun.launcher.rundir.layout import create_run
+from zeusrun.launcher.processes.torchrun import StopLevel, prepare_to_stop, write_stop
+from zeusrun.launcher.rundir.layout import RunPaths, create_run
 from zeusrun.sidecar.orders import ENDING
 
 
@@ -372,7 +372,7 @@ def test_under_nohup_a_hangup_does_not_stop_a_run(paths):
         from tests.runs import run_torchrun as run
         from zeusrun.launcher.processes.signals import CaughtSignals
         from zeusrun.launcher.supervision.stopping import StopRules, find_stop
-        from zeusrun.launcher.processes.torchrun import StopLevel
+        from zeusrun.launcher.processes.torchrun import StopLevel, prepare_to_stop, write_stop
         from zeusrun.metrics.progress import Progress
         paths = RunPaths(pathlib.Path(sys.argv[1]))
         with CaughtSignals() as signals:
@@ -400,3 +400,31 @@ def test_the_end_is_on_the_monotonic_clock(paths):
 def test_caught_signals_start_empty():
     with CaughtSignals() as signals:
         assert signals.received == []
+
+
+def test_on_a_disk_without_room_for_a_byte_a_script_is_told_all_the_same(tmp_path, monkeypatch):
+    def fill(path, content, **_):
+        path.touch()
+        if content:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+
+    paths, full = RunPaths(tmp_path / "a"), RunPaths(tmp_path / "b")
+    paths.run_dir.mkdir()
+    full.run_dir.mkdir()
+    prepare_to_stop(paths)
+    monkeypatch.setattr("zeusrun.launcher.processes.torchrun.write_file", fill)
+    monkeypatch.setattr("zeusrun.files.private._write", fill)
+    write_stop(paths, ending=False)
+    assert paths.stop.read_bytes() == b""
+    write_stop(paths, ending=True)
+    assert paths.stop.read_bytes() == ENDING
+    prepare_to_stop(full)  # there was no room from the start
+    with pytest.raises(OSError, match="No space left"):
+        write_stop(full, ending=True)
+    assert list(full.run_dir.iterdir()) == []
+
+
+def test_a_script_that_has_deleted_what_was_prepared_is_told_all_the_same(tmp_path):
+    write_stop(RunPaths(tmp_path), ending=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["stop"]
+    assert RunPaths(tmp_path).stop.read_bytes() == ENDING

@@ -23,12 +23,9 @@ from zeusrun.launcher.rundir.layout import (
     create_run,
     has_checkpoint,
     numbered_runs,
-    prepare_to_stop,
     reopen_run,
-    write_stop,
 )
 from zeusrun.launcher.rundir.ownership import RunLock, remove_unbegun
-from zeusrun.sidecar.orders import ENDING
 from zeusrun.trial import TrialStatus
 
 
@@ -84,34 +81,6 @@ def test_a_home_that_is_a_file_says_what_to_set(tmp_path):
     home.touch()
     with pytest.raises(HistoryError, match=f"^{home}.*be written: .*ZEUSRUN_HOME"):
         create_run(home, "job", "job-1-1")
-
-
-def test_on_a_disk_without_room_for_a_byte_a_script_is_told_all_the_same(tmp_path, monkeypatch):
-    def fill(path, content, **_):
-        path.touch()
-        if content:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
-
-    paths, full = RunPaths(tmp_path / "a"), RunPaths(tmp_path / "b")
-    paths.run_dir.mkdir()
-    full.run_dir.mkdir()
-    prepare_to_stop(paths)
-    monkeypatch.setattr("zeusrun.launcher.rundir.layout.write_file", fill)
-    monkeypatch.setattr("zeusrun.files.private._write", fill)
-    write_stop(paths, ending=False)
-    assert paths.stop.read_bytes() == b""
-    write_stop(paths, ending=True)
-    assert paths.stop.read_bytes() == ENDING
-    prepare_to_stop(full)  # there was no room from the start
-    with pytest.raises(OSError, match="No space left"):
-        write_stop(full, ending=True)
-    assert list(full.run_dir.iterdir()) == []
-
-
-def test_a_script_that_has_deleted_what_was_prepared_is_told_all_the_same(tmp_path):
-    write_stop(RunPaths(tmp_path), ending=True)
-    assert [path.name for path in tmp_path.iterdir()] == ["stop"]
-    assert RunPaths(tmp_path).stop.read_bytes() == ENDING
 
 
 def test_the_runs_of_a_job_are_told_from_all_else(tmp_path):

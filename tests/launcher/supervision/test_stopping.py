@@ -11,7 +11,7 @@ import pytest
 from tests.factories import load_job
 from tests.launcher.values import GOAL, after, report, started
 from zeusrun.launcher.events import Messages
-from zeusrun.launcher.processes.signals import CaughtSignals, how_at_once
+from zeusrun.launcher.processes.signals import CaughtSignals
 from zeusrun.launcher.processes.torchrun import StopLevel
 from zeusrun.launcher.rundir.layout import RunPaths, ask_to_cancel
 from zeusrun.launcher.supervision.stopping import (
@@ -20,6 +20,7 @@ from zeusrun.launcher.supervision.stopping import (
     StopRules,
     describe_signal,
     find_stop,
+    how_at_once,
 )
 from zeusrun.reasons import ReasonCode
 

@@ -17,15 +17,6 @@ PREEMPTING = (signal.SIGTERM, signal.SIGUSR1)
 ENDING = (signal.SIGINT, signal.SIGHUP, *PREEMPTING)
 
 
-def how_at_once(number: int, *, cancelled: str | None) -> str:
-    """Say how to end a training at once that a signal is ending, or ``cancel`` of a trial."""
-    if cancelled is not None:
-        return f"`zeusrun cancel --now {cancelled}` ends it at once"
-    if number == signal.SIGINT:
-        return "press Ctrl-C again to end it at once"
-    return f"send {signal.Signals(number).name} again to end it at once"
-
-
 class CaughtSignals:
     """A context manager that collects signals; those ignored before (``nohup``) stay ignored.
 

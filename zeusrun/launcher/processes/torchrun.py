@@ -26,6 +26,7 @@ from typing import IO, TYPE_CHECKING, cast
 import psutil
 
 from zeusrun.errors import SHORTAGES, LaunchError, advice_on
+from zeusrun.files.private import open_for_writing, replace_file, write_file
 from zeusrun.launcher.processes.descendants import (
     end_children,
     end_group,
@@ -33,10 +34,11 @@ from zeusrun.launcher.processes.descendants import (
     make_group,
     names_of,
 )
-from zeusrun.launcher.rundir.layout import open_torchrun_log, prepare_to_stop, write_stop
+from zeusrun.sidecar.orders import ENDING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from typing import BinaryIO
 
     from typing_extensions import Self
 
@@ -196,6 +198,36 @@ class TorchrunProcess:
     def _send(self, number: int) -> None:
         with contextlib.suppress(OSError):  # the watchdog was killed
             cast("IO[bytes]", self._watchdog.stdin).write(bytes([number]))
+
+
+def open_torchrun_log(paths: RunPaths) -> BinaryIO:
+    """Open torchrun's log to append to, before torchrun starts; raises ``OSError``."""
+    for folder in (paths.logs, paths.clocks):
+        folder.mkdir(mode=0o700, exist_ok=True)
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+    return open(open_for_writing(paths.torchrun_log, flags), "ab")  # noqa: PTH123 - a descriptor
+
+
+def prepare_to_stop(paths: RunPaths) -> None:
+    """Write the stop file under another name, so that a full disk cannot prevent it later."""
+    try:
+        write_file(paths.stop_ending, ENDING)
+    except OSError:
+        with contextlib.suppress(OSError):
+            paths.stop_ending.unlink()
+
+
+def write_stop(paths: RunPaths, *, ending: bool) -> None:
+    """Write the file that asks the script to stop; raises ``OSError``.
+
+    ``ending``: the ranks are also ended after a grace period. A rank whose script fails then exits
+    with 0 (see the worker): otherwise torchrun would end the others, which may still save.
+    """
+    if ending:
+        with contextlib.suppress(OSError):
+            paths.stop_ending.replace(paths.stop)
+            return
+    replace_file(paths.stop, ENDING if ending else b"", durable=False)
 
 
 @contextlib.contextmanager

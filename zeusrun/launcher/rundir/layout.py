@@ -22,12 +22,9 @@ from zeusrun.files.private import (
     temporary_path,
     write_file,
 )
-from zeusrun.history.rules import is_uuid, job_of, offline_name
-from zeusrun.job_name import is_job_name
 from zeusrun.metrics.progress import TrainingSummary
 from zeusrun.reasons import ReasonCode
 from zeusrun.sidecar.events import ADAPT_STATE, SIDECAR_NAME, SYNC_STATE
-from zeusrun.sidecar.orders import ENDING
 from zeusrun.trial import Outcome, Trial
 
 if TYPE_CHECKING:
@@ -112,36 +109,6 @@ def create_run(home: Path, job: str, trial: str) -> RunPaths:
     return paths
 
 
-def open_torchrun_log(paths: RunPaths) -> BinaryIO:
-    """Open torchrun's log to append to, before torchrun starts; raises ``OSError``."""
-    for folder in (paths.logs, paths.clocks):
-        folder.mkdir(mode=0o700, exist_ok=True)
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
-    return open(open_for_writing(paths.torchrun_log, flags), "ab")  # noqa: PTH123 - a descriptor
-
-
-def prepare_to_stop(paths: RunPaths) -> None:
-    """Write the stop file under another name, so that a full disk cannot prevent it later."""
-    try:
-        write_file(paths.stop_ending, ENDING)
-    except OSError:
-        with contextlib.suppress(OSError):
-            paths.stop_ending.unlink()
-
-
-def write_stop(paths: RunPaths, *, ending: bool) -> None:
-    """Write the file that asks the script to stop; raises ``OSError``.
-
-    ``ending``: the ranks are also ended after a grace period. A rank whose script fails then exits
-    with 0 (see the worker): otherwise torchrun would end the others, which may still save.
-    """
-    if ending:
-        with contextlib.suppress(OSError):
-            paths.stop_ending.replace(paths.stop)
-            return
-    replace_file(paths.stop, ENDING if ending else b"", durable=False)
-
-
 def ask_to_cancel(paths: RunPaths, *, at_once: bool = False, replaced: bool = False) -> None:
     """Ask the launcher of a trial to stop it, as Ctrl-C does: once, or twice for ``at_once``.
 
@@ -160,14 +127,6 @@ def read_cancel(paths: RunPaths) -> tuple[int, ReasonCode] | None:
         return None
     code = ReasonCode.REPLACED if content == _REPLACED else ReasonCode.CANCELLED
     return 2 if content == _NOW else 1, code
-
-
-def run_names(trial: Trial) -> set[str]:
-    """Return the names that the run directory of a trial may have: also that of its offline id."""
-    names = {trial.trial} if job_of(trial.trial) == trial.job else set()
-    if is_job_name(trial.job) and is_uuid(trial.uuid):
-        names.add(offline_name(trial.job, trial.uuid))
-    return names
 
 
 _PART = re.compile(r"part\d{1,9}")

@@ -13,14 +13,9 @@ from zeusrun.errors import UsageError
 from zeusrun.files.home import runs_directory
 from zeusrun.files.lock import FileLock, is_locked
 from zeusrun.history.base import NEWEST
-from zeusrun.history.rules import is_same, job_of, offline_job
-from zeusrun.launcher.rundir.layout import (
-    RunPaths,
-    has_begun,
-    numbered_runs,
-    read_record,
-    run_names,
-)
+from zeusrun.history.rules import is_same, is_uuid, job_of, offline_job, offline_name
+from zeusrun.job_name import is_job_name
+from zeusrun.launcher.rundir.layout import RunPaths, has_begun, numbered_runs, read_record
 from zeusrun.run_on.registry import is_remote
 
 if TYPE_CHECKING:
@@ -120,6 +115,14 @@ def find_own(home: Path, trial: Trial) -> RunPaths | None:
     # The record file is damaged or not written yet, so only the history says whose directory it is.
     # A missing directory may be on another machine with the same host name.
     return named if os.path.isdir(paths.run_dir) else None  # noqa: PTH112 - never raises
+
+
+def run_names(trial: Trial) -> set[str]:
+    """Return the names that the run directory of a trial may have: also that of its offline id."""
+    names = {trial.trial} if job_of(trial.trial) == trial.job else set()
+    if is_job_name(trial.job) and is_uuid(trial.uuid):
+        names.add(offline_name(trial.job, trial.uuid))
+    return names
 
 
 def _leads_to(run_dir: Path, named: Path) -> bool:

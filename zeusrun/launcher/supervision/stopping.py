@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from zeusrun.clock import MTIME_S
 from zeusrun.cost import energy_text
 from zeusrun.launcher.events import Warned
-from zeusrun.launcher.processes.signals import PREEMPTING, how_at_once
+from zeusrun.launcher.processes.signals import PREEMPTING
 from zeusrun.launcher.processes.torchrun import StopLevel
 from zeusrun.launcher.rundir.layout import read_cancel
 from zeusrun.metrics.seen import list_names
@@ -98,6 +98,15 @@ def describe_signal(
     # The last line of the run names the request; do not say it twice.
     why = order.reason if cancelled is None else _ASKED_TO_STOP
     return f"{why}: the training ends {how}"
+
+
+def how_at_once(number: int, *, cancelled: str | None) -> str:
+    """Say how to end a training at once that a signal is ending, or ``cancel`` of a trial."""
+    if cancelled is not None:
+        return f"`zeusrun cancel --now {cancelled}` ends it at once"
+    if number == signal.SIGINT:
+        return "press Ctrl-C again to end it at once"
+    return f"send {signal.Signals(number).name} again to end it at once"
 
 
 @dataclass(frozen=True)
