@@ -112,7 +112,7 @@ def page_of(reports):
 def test_the_page_is_well_formed_and_whatever_a_name_holds_is_text(report, count):
     text = page_of([report] * count)
     checker = check(text)
-    assert checker.tags.count("script") == 1
+    assert "script" not in checker.tags
     assert checker.tags.count("h1") == 1
     assert not re.search("[\x00\x1b\u202e]", text)
     text.encode()

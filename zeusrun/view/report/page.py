@@ -5,9 +5,7 @@ A page is one file that loads nothing, in a light and a dark theme.
 
 from __future__ import annotations
 
-import base64
 import dataclasses
-import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -90,19 +88,15 @@ def build_page(title: str, links: Sequence[tuple[str, str]], content: Html, made
         content: The sections.
         made_at: When, for people.
     """
-    script = (_HERE / "theme.js").read_text(encoding="utf-8")
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = (
         "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
-        f"form-action 'none'; script-src 'sha256-{digest}'"
+        "form-action 'none'"
     )
     head = (
         Html(f'<meta http-equiv="Content-Security-Policy" content="{policy}">'),
-        Html(f"<script>{script}</script>"),
         Html(f"<style>{style_sheet()}</style>"),
     )
-    toggle = tag("button", "Theme", id="theme", type="button", hidden="hidden")
-    header = tag("header", tag("span", "zeusrun report"), toggle, class_="top")
+    header = tag("header", tag("span", "zeusrun report"), class_="top")
     made = f"Made by zeusrun {__version__} on {made_at}. This page loads nothing."
     return build_shell(title, head, header, links, content, note=made)
 
@@ -158,8 +152,6 @@ def style_sheet() -> str:
     light, dark = _variables(canvas.LIGHT), _variables(canvas.DARK)
     return (
         f":root{{{light}}}\n@media (prefers-color-scheme: dark) {{ :root{{{dark}}} }}\n"
-        f":root[data-theme=light]{{color-scheme:light;{light}}}\n"
-        f":root[data-theme=dark]{{color-scheme:dark;{dark}}}\n"
         f"@media print {{ :root:root{{color-scheme:light;{light}}} }}\n{sheet}"
     )
 
