@@ -21,7 +21,7 @@ from zeusrun.history.sql.store import SqlHistory
 from zeusrun.history.sql.tokens import redeem_code
 from zeusrun.job_name import JOB_NAME
 from zeusrun.record_json import MAX_COUNT
-from zeusrun.server.auth import Access, Guesses, access_of, check_origin
+from zeusrun.server.auth import Access, access_of, check_origin
 from zeusrun.server.refusals import LOG, Json, Refusal, invalid, unreadable
 from zeusrun.trial import Outcome, Trial
 
@@ -175,11 +175,8 @@ async def redeem(request: Request, body: Redeemed, history: History) -> Response
     """Give another machine a token of its own for a code, which needs no token: it is one."""
     check_origin(request.headers)
     client = request.client.host if request.client else ""
-    guesses: Guesses = request.app.state.guesses
-    guesses.take(client, 0)
     made = await run_in_threadpool(redeem_code, history.engine, body.code, body.host)
     if made is None:
-        guesses.take(client)
         raise Refusal(
             400,
             "code",
