@@ -76,7 +76,7 @@ def draw_picture(report: JobReport, name: str, prefix: str = "") -> Html | None:
         if drawn is None:
             return None
         label = f"{_LABELS[name]}: {report.facts.job}. The table below has the numbers."
-        return Html(canvas.inline_svg(drawn, f"{prefix}{name}", label))
+        return canvas.inline_svg(drawn, f"{prefix}{name}", label)
 
 
 def build_page(title: str, links: Sequence[tuple[str, str]], content: Html, made_at: str) -> str:
