@@ -33,15 +33,6 @@ def claim_style(estimate: Estimate | None, *sums: Estimate | None) -> str:
     return {True: "green", False: "yellow", None: ""}[is_good(estimate, *sums)]
 
 
-def claim_share(share: Estimate) -> str:
-    """Return a saving in words, such as ``saves 14 % (9 to 19 %)``, a loss, or no difference."""
-    if not share.is_shown:
-        return f"no difference can be shown yet ({_range(share)})"
-    if share.low > 0:
-        return f"saves {short_share(share)}"
-    return f"costs {_percent(-share.value)} % more ({_range(-share)})"
-
-
 def claim_against(share: Estimate, name: str, other: str) -> str:
     """Return a comparison: ``32 saves 14 % of the cost of a run (9 to 19 %) against 64``."""
     if not share.is_shown:
