@@ -10,7 +10,6 @@ import pytest
 from rich.cells import cell_len
 
 from tests.factories import build_trial as trial
-from zeusrun.analysis.critical import CriticalSize
 from zeusrun.analysis.estimates import Estimate
 from zeusrun.analysis.savings import find_savings
 from zeusrun.bandit.problem import ArmBelief
@@ -188,29 +187,10 @@ def test_the_best_limit_of_each_arm_is_explained_where_there_is_one():
     assert "power limit" not in render(explained("job", [belief(32)]))
 
 
-@pytest.mark.parametrize(
-    ("critical", "text"),
-    [
-        (CriticalSize(90.4, 170.2, 349.9, 4), "170 (90.4 to 350), by the epochs of 4 batch sizes"),
-        (CriticalSize(1234.0, 5678.0, None, 2), "at least 1,230, by the epochs of 2 batch sizes"),
-        (CriticalSize(None, 10.0, 40.0, 3), "at most 40, by the epochs of 3 batch sizes"),
-    ],
-)
-def test_the_critical_batch_size_is_explained_with_its_range(critical, text):
-    shown = render(explained("job", [belief(32)], critical=critical), width=200)
-    assert (
-        f"  critical batch size: {text}; beyond it, larger ones need about as many steps" in shown
-    )
-
-
 def test_a_long_line_of_the_legend_goes_on_below_its_text():
-    shown = render(explained("job", [belief(32)], critical=CriticalSize(90, 170, None, 2)))
-    assert "sizes; beyond it,\n  larger ones need" in shown
-
-
-@pytest.mark.parametrize("critical", [None, CriticalSize(None, 100.0, None, 2)])
-def test_a_critical_batch_size_of_which_nothing_is_known_is_not_explained(critical):
-    assert "critical" not in render(explained("job", [belief(32)], critical=critical))
+    limits = dict.fromkeys((32, 64, 128, 256, 512), (150.0, 4))
+    shown = render(explained("job", [belief(32)], limits=limits))
+    assert re.search(r"  power limit: 32: .*\n  \S", shown)
 
 
 def test_a_run_that_adapted_shows_its_first_and_last_batch_size():
