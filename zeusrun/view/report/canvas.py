@@ -1,4 +1,4 @@
-"""The parts of all figures: colours, panels, legends, dots; and how a figure becomes a file.
+"""The parts of all figures: colours, panels, legends, dots; and how a figure becomes an SVG.
 
 Sizes are in pixels.
 """
@@ -234,29 +234,8 @@ def limit(panel: Axes, axis: Literal["x", "y"], values: Sequence[float]) -> None
         panel.set(**{f"{axis}lim": (0, 1.08 * max(known, default=1.0))})
 
 
-FORMATS = ("png", "svg", "pdf")
-_TITLE = 24  # pixels above a figure
 _VARIABLES = {colour: f"var(--{name})" for name, colour in named_colours(STAND_INS).items()}
 _NOTHING = {"Date": None, "Creator": None, "Format": None, "Type": None}
-
-
-def figure_bytes(figure: Figure, form: str, title: str) -> bytes:
-    """Return a figure with a title as a PNG, SVG or PDF file; call it within ``drawing``."""
-    from matplotlib.transforms import Bbox  # noqa: PLC0415 - optional, and slow to import
-
-    target = io.BytesIO()
-    width, height = figure.get_size_inches()
-    style: dict[str, Any] = {
-        "fontsize": 12.0,
-        "fontweight": "bold",
-        "va": "bottom",
-        "color": LIGHT.ink,
-    }
-    figure.text(10 / (72 * width), 1 + 5 / (72 * height), label_text(title), **style)
-    whole = Bbox.from_extents(0, 0, width, height + _TITLE / 72)  # the title stands above
-    metadata = {"Date": None} if form == "svg" else {"CreationDate": None} if form == "pdf" else {}
-    figure.savefig(target, format=form, dpi=200, metadata=metadata, bbox_inches=whole)
-    return target.getvalue()
 
 
 def inline_svg(figure: Figure, name: str, label: str) -> Html:

@@ -1,4 +1,4 @@
-"""What a report is written as: a page, a snippet for a model card in Markdown, or JSON.
+"""What a report is written as: a page, or JSON.
 
 A page is one file that loads nothing, in a light and a dark theme.
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zeusrun import __version__
-from zeusrun.plain_text import plain_text, storable_text
+from zeusrun.plain_text import storable_text
 from zeusrun.view import units
 from zeusrun.view.export import json_line
 from zeusrun.view.report import canvas, headline
@@ -21,9 +21,8 @@ from zeusrun.view.report.sections import Frame, job_sections
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from zeusrun.analysis.recurrences import SizeFacts
     from zeusrun.view.report.canvas import Palette
-    from zeusrun.view.report.facts import JobFacts, JobReport
+    from zeusrun.view.report.facts import JobReport
 
 _HERE = Path(__file__).parent
 _WORDS = (
@@ -160,37 +159,6 @@ def _variables(palette: Palette) -> str:
     return "".join(f"--{name}:{colour};" for name, colour in canvas.named_colours(palette).items())
 
 
-_MARKDOWN = "\\`*_{}[]<>#|"
-
-
-def job_snippet(facts: JobFacts) -> str:
-    """Return a table in Markdown: what a job's trainings took, and what was saved."""
-    text, _ = headline.headline(facts)
-    usual = headline.usual_size(facts)
-    days = {units.moment(at, "%Y-%m-%d"): None for at in (facts.first_at, facts.last_at)}
-    rows = [
-        ("Hardware", facts.hardware),
-        ("Target", headline.target(facts)),
-        ("Runs", f"{facts.total.runs} ({facts.reached} reached the target), {' to '.join(days)}"),
-        ("Usual batch size", usual.label),
-        ("Energy of a run (median)", _energy(usual)),
-        ("Time of a run (median)", units.duration(usual.time_s)),
-        *((name.capitalize(), amount) for name, amount in headline.all_runs(facts.total)),
-        ("Batch sizes chosen by zeusrun", f"{units.sentence(text)} {headline.basis(facts)}"),
-    ]
-    body = [f"| {_escaped(name)} | {_escaped(text)} |" for name, text in rows]
-    part = headline.estimated_part(facts.total)
-    how = f"Energy is {part} from CPU time. " if part else ""
-    made = _escaped(f"{how}Recorded by zeusrun {__version__}.")
-    lines = [f"### {_escaped(facts.job)}", "", "|  |  |", "|---|---|", *body, "", made]
-    return "\n".join(lines) + "\n"
-
-
-def _energy(size: SizeFacts) -> str:
-    how = ", estimated" if size.estimated else ""
-    return units.electricity(size.energy_j) + how
-
-
 def reports_json(reports: Sequence[JobReport]) -> str:
     """Return everything of the page, and all rows, as one JSON object in a line."""
     jobs = []
@@ -200,8 +168,3 @@ def reports_json(reports: Sequence[JobReport]) -> str:
         more = dataclasses.asdict(report)
         jobs.append({**first, **more.pop("facts"), **more})
     return storable_text(json_line({"zeusrun": __version__, "jobs": jobs}))
-
-
-def _escaped(text: str) -> str:
-    line = " ".join(plain_text(storable_text(text)).split())
-    return "".join(f"\\{sign}" if sign in _MARKDOWN else sign for sign in line)
