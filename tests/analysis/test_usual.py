@@ -96,7 +96,6 @@ def test_three_runs_are_needed():
 
 def test_a_few_equal_runs_do_not_make_every_other_one_strange():
     usual = find_baseline(past(100.0, 100.0, 100.0), trial(9))
-    assert usual.low_j < 75
     assert usual.high_j > 135
     many = find_baseline(past(*[100.0] * 20), trial(30))
     assert 110 < many.high_j < usual.high_j
@@ -105,7 +104,6 @@ def test_a_few_equal_runs_do_not_make_every_other_one_strange():
 def test_runs_that_differ_as_much_as_usual_are_as_far_apart_as_usual():
     usual = find_baseline(past(*(100.0 * math.exp(n * RUN_SD) for n in (-1, 0, 1))), trial(9))
     far = FAR_SDS * RUN_SD * math.sqrt(1 + 1 / 3)
-    assert usual.low_j == pytest.approx(100.0 * math.exp(-far))
     assert usual.high_j == pytest.approx(100.0 * math.exp(far))
 
 
