@@ -25,7 +25,7 @@ from zeusrun.trial import (
     TrialStatus,
 )
 from zeusrun.trial.values import NoisePoint, WorldChange
-from zeusrun.view.belief import Belief, fold
+from zeusrun.view.belief import Belief
 from zeusrun.view.console import PlainConsole
 from zeusrun.view.explain import explain_table
 from zeusrun.view.sheets import trial_sheet
@@ -559,24 +559,3 @@ def test_show_draws_how_the_noise_scale_went():
     outcome = Outcome(TrialStatus.REACHED, "done", NOW, noise_curve=curve, gradients_of="ranks")
     text = render(trial_sheet(trial().finish(outcome), None, run_dir_exists=True))
     assert "noise scale ▁▂█ at least 90 samples" in text
-
-
-def test_of_many_batch_sizes_those_that_matter_are_listed():
-    untried = {"trials": 0, "reached": 0, "chance": 0.0, "verdict": "not worth a try"}
-    many = [belief(64 + n, **untried, value_j=-10.0 - n) for n in range(28)]
-    many += [belief(32, chance=1.0, value_j=0.0), belief(200, chance=0.0, value_j=-5.0)]
-    rows, text = fold(many)
-    assert [each.global_batch_size for each in rows] == [64, 65, 32, 200]
-    assert text == "26 others: none is expected to save anything"
-    shown = " ".join(render(explained("title", many)).split())
-    assert f"{text} (--json lists them)" in shown
-    assert " 80 " not in shown
-    worth = [*many[2:], *(belief(300 + n, **untried, value_j=5.0) for n in range(5))]
-    assert fold(worth)[1] == "29 others: none is expected to save more than these"
-    assert fold(many[-10:]) == (many[-10:], None)
-    unknown = [replace(each, value_j=None) for each in many]  # before a cost is known
-    rows, text = fold(unknown)
-    assert [each.global_batch_size for each in rows] == [32, 200]
-    assert text == "28 others are not listed: what they cost is not known yet"
-    busy = [belief(400, **untried), *many]  # it runs now, or its script crashed
-    assert [each.global_batch_size for each in fold(busy)[0]] == [400, 64, 65, 32, 200]

@@ -10,7 +10,7 @@ from rich.console import Group
 from rich.text import Text
 
 from zeusrun.view import units
-from zeusrun.view.belief import fold, is_known
+from zeusrun.view.belief import is_known
 from zeusrun.view.columns import COST, Column, column_table
 from zeusrun.view.console import Labelled
 from zeusrun.view.tables import remarks
@@ -47,8 +47,7 @@ def explain_table(
     each arm, the best power limit in watts and the number of measured limits. ``width`` is the
     width of the console in characters; columns that do not fit are left out.
     """
-    beliefs, rest = fold(belief.arms)
-    unit, lead = belief.unit, belief.sentences
+    beliefs, unit, lead = belief.arms, belief.unit, belief.sentences
     likely = [each.chance >= 0.5 for each in beliefs]
     bold = {number: "bold" for number, each in enumerate(likely) if each}
     table = column_table(belief_columns(unit), beliefs, width, bold)
@@ -59,8 +58,6 @@ def explain_table(
         verdict = "the next run uses it; see above" if each.is_next else each.verdict
         style = "" if bright else "dim"
         verdicts.append((Text(f"{each.global_batch_size:5}", style), Text(verdict, style)))
-    if rest is not None:
-        verdicts.append((Text(), Text(f"{rest} (--json lists them)", "dim")))
     named = {name.replace("epochs", unit): text for name, text in _LEGEND.items()}
     legend = [f"{name}: {text}" for name, text in named.items() if name.split(", ")[-1] in names]
     if limits:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zeusrun.view import units
-from zeusrun.view.belief import fold
 from zeusrun.view.claims import claim_cost, short_share
 from zeusrun.view.columns import CARBON, COST, ENERGY, LIMIT, PRICE, TIME, Column
 from zeusrun.view.explain import belief_columns
@@ -172,18 +171,16 @@ def _belief(belief: Belief) -> Html:
     if belief.missing:
         return tag("p", belief.missing)
     title = f"What policy {belief.policy} expects of the next run"
-    arms, rest = fold(belief.arms)
-    listed = table(title, belief_columns(belief.unit), arms)
+    listed = table(title, belief_columns(belief.unit), belief.arms)
     if not belief.sentences:
         return listed
     first, *others = belief.sentences
     text = tag("p", tag("strong", f"{units.sentence(first)} "), " ".join(others))
     verdicts = [
         tag("li", tag("strong", f"{arm.global_batch_size}: "), arm.verdict)
-        for arm in arms
+        for arm in belief.arms
         if not arm.is_next
     ]
-    verdicts += [tag("li", rest)] if rest else []
     list_ = tag("ul", *verdicts, class_="plain") if verdicts else ""
     return join((tag("div", text, class_="next"), list_, listed))
 
