@@ -143,7 +143,7 @@ def test_a_difference_is_claimed_and_coloured_only_if_it_is_shown(after, cell, s
         (("job.yaml", "--set", "env={A: b}"), "past runs do not show what another env would do"),
         (
             ("job.yaml", "--set", "objective.target=0.9"),
-            "no past run of job had a target as hard as accuracy 0.9: ",
+            "job has 0 runs that reached accuracy 0.9 under these settings",
         ),
         (
             ("job.yaml", "--set", "batch_size.candidates=[33,64]"),

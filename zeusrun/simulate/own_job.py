@@ -84,19 +84,10 @@ def learn(job: str, problem: Problem, trials: Sequence[Trial]) -> JobModel:
         ),
     )
     if shown < LEAST_RUNS:
-        targets = [trial.target for trial in trials if trial.metric == problem.metric]
-        hardest = max(targets, default=problem.target, key=lambda each: sign * each)
-        if sign * problem.target > sign * hardest:
-            bound = "at most" if problem.mode == "max" else "at least"
-            raise UsageError(
-                f"no past run of {job} had a target as hard as {problem.metric} "
-                f"{problem.target:g}: runs end at their target, which was {hardest:g}; a target of "
-                f"{bound} {hardest:g} can be simulated"
-            )
         raise UsageError(
             f"{job} has {shown} run{'' if shown == 1 else 's'} that reached {problem.metric} "
-            f"{problem.target:g} under these settings, and a simulation needs {LEAST_RUNS}; submit "
-            "it more often first"
+            f"{problem.target:g} under these settings, and a simulation needs {LEAST_RUNS}; runs "
+            "that ended at an easier target do not count. Submit it more often first"
         )
     rates = learn_rates(problem, trials)
     energy_known = any(rate.power_w for by_limit in rates.values() for rate in by_limit.values())
