@@ -96,12 +96,6 @@
     show("Reconnecting", "The server does not respond. This page shows what it last sent.");
   }
 
-  /* A search that says nothing of a field leaves it out of the address. */
-  document.addEventListener("formdata", function (event) {
-    if (event.target.method !== "get") return;
-    for (const [name, value] of [...event.formData]) if (!value) event.formData.delete(name);
-  });
-
   document.addEventListener("DOMContentLoaded", function () {
     localize(document.body);
     watch();

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from zeusrun.analysis.amounts import size_label
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 
 _MOODS = {"green": "good", "red": "bad"}
 _LONGEST = 160  # characters of a reason
-_BARS = re.compile("([▁-█](?:[▁-█ ]*[▁-█])?)")
 
 
 def running_table(runs: Sequence[Live], links: document.Links, count: int = 0) -> Html:
@@ -269,15 +267,7 @@ def _facts(trial: Trial) -> Html:
     found += [(name, markup.moment(at)) for name, at in moments]
     names = {"cause": trial.cause, "host": trial.host, "directory": trial.run_dir}
     found += [(name, text or units.UNKNOWN) for name, text in names.items()]
-    return markup.pairs([(name, _small_bars(text)) for name, text in found], class_="key")
-
-
-def _small_bars(text: str) -> Html:
-    """Return a text whose curve of bars fits the column of a phone, on one line."""
-    if isinstance(text, Html):
-        return text
-    parts = _BARS.split(text)
-    return join(tag("span", part, class_="bars") if n % 2 else part for n, part in enumerate(parts))
+    return markup.pairs(found, class_="key")
 
 
 def _commands(trial: Trial) -> Html:
