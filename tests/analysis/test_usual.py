@@ -18,7 +18,6 @@ from zeusrun.analysis.usual import (
     recurrence_durations_s,
     run_cost_j,
     upper_duration_s,
-    usual_cost_j,
 )
 from zeusrun.bandit.problem import RUN_SD
 from zeusrun.trial import CurvePoint, Interruption, TrialStatus
@@ -151,26 +150,9 @@ def test_an_interrupted_run_counts_as_if_it_had_not_been_and_one_that_began_anew
     assert find_usual(whole, [whole]).epochs == 4
 
 
-def test_a_shared_run_would_have_cost_its_epochs_at_the_usual_speed():
-    shared = interrupted(9, shared=True, interruptions=(), epochs=3)
-    assert usual_cost_j([interrupted(n) for n in range(3)], shared) == pytest.approx(150.0)
-    assert usual_cost_j([shared], shared) is None
-
-
 def test_only_the_newest_count():
     usual = find_baseline(past(*[1.0] * 50, *[100.0] * 20), trial(99))
     assert usual.cost_j == pytest.approx(100)
-
-
-def test_a_run_that_reports_within_epochs_costs_usually_by_its_samples():
-    def sampled(number, samples, cost_j, **changes):
-        curve = (CurvePoint(samples // 2, 5.0, 50.0, 0.1), CurvePoint(samples, 10.0, 100.0, 0.99))
-        whole = (curve[-1]._replace(epoch=1),)
-        values = {"curve": whole, "by_samples": curve, "samples": samples, "epochs": 1}
-        return trial(number, cost_j=cost_j, time_s=10.0, **values, **changes)
-
-    known = [sampled(n, 1000, 100.0) for n in (1, 2, 3)]
-    assert usual_cost_j(known, sampled(4, 3000, 900.0, shared=True)) == pytest.approx(300.0)
 
 
 def test_a_run_that_changed_its_ranks_has_no_usual_cost():

@@ -144,26 +144,6 @@ def has_cost(trial: Trial) -> bool:
     return run_cost_j(trial) is not None
 
 
-def usual_cost_j(earlier: Sequence[Trial], trial: Trial) -> float | None:
-    """Return what the epochs of a trial usually cost, by the newest runs of the same training.
-
-    Where it reports within epochs, its samples.
-    """
-    from zeusrun.analysis.curves import amount_in, curve_unit  # noqa: PLC0415 - few runs need it
-
-    wanted, unit = conditions(trial), curve_unit([trial])
-    known = [
-        cost_j / amount
-        for each in earlier
-        if (amount := amount_in(each, unit))
-        and conditions(each) == wanted
-        and each.fingerprint == trial.fingerprint
-        and (cost_j := run_cost_j(each)) is not None
-    ]
-    amount = amount_in(trial, unit)
-    return amount * statistics.median(known[-KNOWN:]) if known and amount else None
-
-
 def conditions(trial: Trial) -> tuple[object, ...]:
     """Return what must be equal for costs of a batch size to be compared."""
     return trial.global_batch_size, trial.learning_rate, trial.variant, setting(trial)
