@@ -167,7 +167,7 @@ class Client:
             self._streams = await asyncio.open_connection("127.0.0.1", self._port)
         reader, writer = self._streams
         content = b"" if body is None else json.dumps(body).encode()
-        head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nZeusrun-Api: 1\r\n"
+        head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\n"
         head += f"Authorization: Bearer {self._token}\r\n"
         head += f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
         try:

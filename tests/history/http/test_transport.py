@@ -151,7 +151,7 @@ def test_what_a_server_answers_becomes_the_right_error(serve, answer, kind, word
     assert type(error.value) is kind
     assert SECRET not in str(error.value)
     assert f"Bearer {SECRET}".encode() in b"".join(server.got)
-    assert b"Zeusrun-Api: 1" in b"".join(server.got)
+    assert b"User-Agent: zeusrun/" in b"".join(server.got)
 
 
 @pytest.mark.parametrize("answer", [{}, {"jobs": 7, "trials": 7, "now": "x", "incarnation": ""}])
