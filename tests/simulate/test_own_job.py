@@ -147,7 +147,11 @@ def test_a_batch_size_that_only_missed_the_target_never_reaches_it():
         (KNOWN[:1], {}, "has 1 run that reached accuracy 0.5 .* needs 5"),
         (KNOWN, {"target": 0.9}, "has 0 runs that reached accuracy 0.9 .* an easier target do not"),
         (LUCKY, {"target": 0.51}, "has 0 runs that reached accuracy 0.51 "),
-        (KNOWN, {"hardware": Hardware(8)}, "no run of job shows its speed on the devices"),
+        (
+            KNOWN,
+            {"hardware": Hardware(8)},
+            "no run of job shows what its default batch size, 32, takes",
+        ),
         ([ran(n, 64) for n in range(1, 7)], {}, "what its default batch size, 32, takes"),
         (
             [
