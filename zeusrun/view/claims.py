@@ -53,7 +53,10 @@ def net_text(net: NetAmounts, net_cost: Estimate) -> str:
     amounts: list[Amount] = []
     if net.energy_j is not None:
         amounts.append((net.energy_j, units.electricity, " of energy"))
-    amounts += [(amount, _money(currency), "") for currency, amount in net.money.items()]
+    amounts += [
+        (amount, functools.partial(units.money, currency=currency), "")
+        for currency, amount in net.money.items()
+    ]
     if net.carbon_g is not None:
         amounts.append((net.carbon_g, units.carbon, " CO2e"))
     return _claim(amounts) if amounts else claim_cost(net_cost)
@@ -104,10 +107,6 @@ def range_of(share: Estimate | None) -> str:
 def cell_share(share: Estimate) -> str:
     """Return a share for a cell of a table, or ``not shown`` if it may be 0."""
     return short_share(share) if share.is_shown else f"not shown ({_range(share)})"
-
-
-def _money(currency: str) -> Callable[[float], str]:
-    return functools.partial(units.money, currency=currency)
 
 
 def short_amount(amount: Estimate | None, text: Callable[[float], str]) -> str:

@@ -121,7 +121,7 @@ def add_panel(
     figure: Figure,
     palette: Palette,
     place: tuple[float, float, float, float],
-    grid: Literal["x", "y", ""] = "y",
+    grid: Literal["x", "y"] = "y",
 ) -> Axes:
     """Add a panel; ``place``: left, top, width and height in pixels."""
     left, top, width, height = place
@@ -131,8 +131,7 @@ def add_panel(
     panel.patch.set_visible(False)
     panel.spines[:].set_visible(False)
     panel.tick_params(colors=palette.muted, length=0, labelsize=SMALL)
-    if grid:
-        panel.grid(axis=grid, color=palette.grid, lw=0.8)
+    panel.grid(axis=grid, color=palette.grid, lw=0.8)
     panel.set_axisbelow(True)
     panel.locator_params(nbins=5)
     return panel

@@ -98,7 +98,6 @@ class JobFacts:
     noise: tuple[NoiseFacts, ...]
     failures: tuple[FailureFacts, ...]
     overhead: tuple[OverheadFacts, ...]
-    stalls: tuple[tuple[str, str], ...]  # a run, and what was seen
     remarks: tuple[str, ...]  # on what has changed
 
     @property
@@ -155,7 +154,6 @@ def build_facts(job: str, trials: Sequence[Trial], unit: CurveUnit | None = None
         noise=tuple(curves.build_noise(trials, unit)),
         failures=tuple(_failure(t) for t in trials if t.status in OUTDONE | _CRASHED),
         overhead=tuple(row for row in _overhead(trials) if row.count),
-        stalls=tuple((trial.trial, stall.describe()) for trial in trials for stall in trial.stalls),
         remarks=tuple(_describe_other_sizes(trials)),
     )
 

@@ -62,7 +62,7 @@ _LABELS = {
     "cost": "The cost of each recurrence by batch size, and what was saved so far",
     "curves": "Learning curves by batch size, with the target",
     "noise": "The gradient noise scale in the course of runs",
-    "arms": "The costs of the runs of each batch size, and its share of the runs",
+    "arms": "The costs of the runs of each batch size",
     "power": "The power of runs over time, with limits and throttling",
 }
 """What figures show, for people who do not see them."""

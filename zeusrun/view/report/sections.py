@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
 _ROWS = 100  # largest number of rows of a table; the newest are shown
 _SHOWN_FAILURES = 12  # more are folded
-_MOST_STALLS = 20
-_LONGEST = 300  # characters of a reason, or of what was seen of a stall
+_LONGEST = 300  # characters of a reason
 _SIZE = Column("batch size", lambda each: each.size)
 _STATUS = Column("status", lambda each: each.status, left=True)
 _NOISE = (
@@ -57,7 +56,7 @@ def job_sections(report: JobReport, frame: Frame) -> list[tuple[str, str, Html]]
         ("noise", "Noise scale", _noise(report.facts, frame)),
         ("arms", "Batch sizes", _arms(report, frame)),
         ("next", "What comes next", _belief(report.belief)),
-        ("power", "Power", join((power_traces(report, frame), _stalls(report.facts)))),
+        ("power", "Power", power_traces(report, frame)),
         ("failures", "Failures", _failures(report.facts, frame)),
         ("overhead", "What zeusrun took", _overhead(report.facts)),
     ]
@@ -213,18 +212,6 @@ def power_traces(report: JobReport, frame: Frame) -> Html:
 
 def _throttled(power: PowerFacts) -> str:
     return ", ".join(f"{word} {units.percent(share)}" for word, share in power.throttled) or "no"
-
-
-def _stalls(facts: JobFacts) -> Html:
-    if not facts.stalls:
-        return Html()
-    count, shown = plural(len(facts.stalls), "stall"), facts.stalls[-_MOST_STALLS:]
-    newest = f"{count}, the newest {len(shown)}:" if len(shown) < len(facts.stalls) else f"{count}:"
-    seen = (
-        tag("li", tag("strong", f"{trial}: "), units.shortened(text, _LONGEST))
-        for trial, text in shown
-    )
-    return join((tag("p", newest), tag("ul", *seen, class_="plain")))
 
 
 def _failures(facts: JobFacts, frame: Frame) -> Html:
