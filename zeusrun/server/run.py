@@ -84,7 +84,8 @@ def run(listening: Listening) -> None:
     """Answer requests until SIGTERM or SIGINT; those that are being answered finish first."""
     config = build_config(listening.settings)
     # uvicorn raises the signal again once it has stopped: a clean end would look like a death.
-    before = {each: signal.signal(each, _ignore) for each in (signal.SIGTERM, signal.SIGINT)}
+    ends = (signal.SIGTERM, signal.SIGINT)
+    before = {each: signal.signal(each, lambda *_: None) for each in ends}
     try:
         uvicorn.Server(config).run(sockets=[listening.listener])
     finally:
@@ -112,10 +113,6 @@ def build_config(settings: ServerSettings) -> uvicorn.Config:
         ssl_certfile=settings.ssl_certfile,
         ssl_keyfile=settings.ssl_keyfile,
     )
-
-
-def _ignore(_signal: int, _frame: object) -> None:
-    """Take a signal that has been obeyed already."""
 
 
 def _check_exposed(settings: ServerSettings, *, needs_token: bool) -> None:

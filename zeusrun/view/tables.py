@@ -309,7 +309,7 @@ def totals_table(
     ]
     if len(totals) > 1:
         rows, bold = [*totals, whole], {len(totals): "bold"}
-        table = column_table(shown, rows, width, bold, [len(totals)])
+        table = column_table(shown, rows, width, bold)
     else:
         table = column_table(shown, totals, width)
     return Group(

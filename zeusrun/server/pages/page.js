@@ -1,7 +1,7 @@
 /* Keeps the page up to date: only what has changed is replaced. */
 (function () {
   const LEAST_MS = 1000, PENDING_MS = 1200, WATCH_MS = 2000;
-  let loading = false, again = false, last = 0, timer = 0;
+  let loading = false, last = 0, timer = 0;
 
   const key = (node) => (node.nodeType === 1 && (node.id || node.dataset.key)) || "";
   const kept = (node) => node.nodeType === 1 && "keep" in node.dataset;
@@ -56,7 +56,7 @@
   const isAway = (answer) => answer.type === "opaqueredirect" || answer.status === 401 || answer.status === 403;
 
   async function load() {
-    if (loading) { again = true; return; }
+    if (loading) return;
     loading = true;
     try {
       const answer = await fetch(location.href, { headers: { Accept: "text/html" }, redirect: "manual" });
@@ -71,7 +71,6 @@
     } catch (gone) { /* watch shows it */ }
     last = Date.now();
     loading = false;
-    if (again) { again = false; soon(); }
   }
 
   function soon(least = LEAST_MS) {

@@ -99,14 +99,6 @@ class Visit:
         return hosts
 
 
-class JobView(NamedTuple):
-    """A job as its page shows it; ``report`` is of the newest 1,000 trials."""
-
-    runs: int  # all of them
-    report: JobReport | None  # ``None``: no run has ended
-    pictures: dict[str, Html | None]  # the figures that were drawn before, by name
-
-
 class Digest(NamedTuple):
     """A job as the list of jobs shows it; ``None`` is unknown."""
 
@@ -118,15 +110,15 @@ class Digest(NamedTuple):
 
 
 @dataclass
-class _Kept:
-    """What is known of a job, and what it was computed from."""
+class JobView:
+    """A job as its page shows it, and what that was computed from."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     version: str | None = None
-    trials: dict[tuple[int, int], Trial] = field(default_factory=dict)
-    runs: int = 0
-    report: JobReport | None = None
-    pictures: dict[str, Html | None] = field(default_factory=dict)
+    trials: dict[tuple[int, int], Trial] = field(default_factory=dict)  # the newest 1,000
+    runs: int = 0  # all of them
+    report: JobReport | None = None  # of ``trials``; ``None``: no run has ended
+    pictures: dict[str, Html | None] = field(default_factory=dict)  # drawn before, by name
     believed: tuple[str, str | None] | None = None  # version and settings of the belief
 
 
@@ -139,8 +131,8 @@ class Reports:
         self._computing = threading.Lock()
 
         @functools.lru_cache(_KEPT_JOBS)
-        def kept(_job: str) -> _Kept:
-            return _Kept()
+        def kept(_job: str) -> JobView:
+            return JobView()
 
         @functools.lru_cache(_KEPT_RUNS)
         def drawn(*_state: Hashable) -> dict[str, Html | None]:
@@ -162,7 +154,7 @@ class Reports:
                     kept.pictures = {n: each for n, each in kept.pictures.items() if n != "power"}
                 belief = self._believe(job, kept, report)
                 report = kept.report = replace(report, power=power, belief=belief)
-            return JobView(kept.runs, report, kept.pictures)
+            return replace(kept)
 
     def digests(self, heads: Iterable[JobHead], wait_s: float) -> dict[str, Digest]:
         """Return the known digests of some jobs; wait at most ``wait_s`` for the others.
@@ -197,14 +189,14 @@ class Reports:
             self._computing.release()
 
     def _build_digest(self, head: JobHead) -> Digest:
-        kept, parts = _Kept(), add_up(self._store.engine, head.job)  # pages keep theirs
+        kept, parts = JobView(), add_up(self._store.engine, head.job)  # pages keep theirs
         self._read(head.job, kept)
         if kept.report is None:
             return Digest(head.changes, parts)
         facts = kept.report.facts
         return Digest(head.changes, parts, facts.savings, headline(facts)[1], facts.net)
 
-    def _read(self, job: str, kept: _Kept) -> None:
+    def _read(self, job: str, kept: JobView) -> None:
         """Bring the trials and the facts of a job up to date."""
         found = self._store.changes(job, kept.version, NEWEST)
         if found.version == kept.version:
@@ -224,7 +216,7 @@ class Reports:
         kept.runs, kept.report, kept.pictures = found.total, report, {}
         kept.version = found.version  # last: what failed is read again
 
-    def _read_power(self, job: str, kept: _Kept) -> tuple[PowerFacts, ...]:
+    def _read_power(self, job: str, kept: JobView) -> tuple[PowerFacts, ...]:
         """Return the newest power traces of trials that have ended, oldest first."""
         by_name = {trial.trial: trial for trial in kept.trials.values() if trial.status.finished}
         found = list_traces(self._store.engine, job, min(kept.trials)[0], _TRACES)
@@ -234,7 +226,7 @@ class Reports:
             if name in by_name and (trace := read_trace(record)) is not None
         )
 
-    def _believe(self, job: str, kept: _Kept, report: JobReport) -> Belief:
+    def _believe(self, job: str, kept: JobView, report: JobReport) -> Belief:
         settings = self._store.settings(job)
         made_of = (kept.version or "", settings)
         if kept.believed == made_of:

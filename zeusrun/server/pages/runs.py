@@ -185,7 +185,7 @@ def run_page(visit: Visit, trial: str) -> document.Page:
         ("power", "Power", power_traces(report, frame)),
     ]
     sections = (markup.section(title, body, id=place) for place, title, body in parts if body)
-    body = join((_head(found, visit.links), now, *sections, _commands(found)))
+    body = join((_head(found, visit.links), now, *sections))
     return document.Page(found.trial, body)
 
 
@@ -227,9 +227,6 @@ def _report(trial: Trial, trace: PowerTrace | None) -> JobReport:
 def _head(trial: Trial, links: document.Links) -> Html:
     which = f"attempt {trial.attempt} of recurrence {trial.recurrence}"
     where = [links.link_job(trial.job), f" · {which}"]
-    if trial.attempt > 1:
-        before = f"{trial.job}-{trial.recurrence}-{trial.attempt - 1}"
-        where += [" · ", tag("a", "the attempt before", href=links.run(before))]
     status = tag("p", status_text(trial), f" {trial.reason or ''}", class_="lead")
     warnings = [tag("p", text, class_="caution") for text in trial.warnings]
     why = tag("p", tag("strong", "Why this batch size: "), trial.why, class_="why")
@@ -268,14 +265,3 @@ def _facts(trial: Trial) -> Html:
     names = {"cause": trial.cause, "host": trial.host, "directory": trial.run_dir}
     found += [(name, text or units.UNKNOWN) for name, text in names.items()]
     return markup.pairs(found, class_="key")
-
-
-def _commands(trial: Trial) -> Html:
-    if not trial.run_dir.startswith("/"):  # of Zeus's own client, which keeps no files
-        return Html()
-    where = f"on {trial.host}" if trial.host else "on its machine"
-    verbs = ["logs", "show"] if trial.status.finished else ["logs --follow", "cancel"]
-    parts: list[str] = [f"More {where}: "]
-    for verb in verbs:
-        parts += [tag("code", f"zeusrun {verb} {trial.trial}"), " "]
-    return tag("p", *parts, class_="note commands")
