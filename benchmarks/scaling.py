@@ -125,7 +125,7 @@ def draw(runs: Mapping[tuple[int, int], Sequence[Run]], path: Path) -> None:
                 panel.plot(ends, [n * spreads[1, 1][0][0] for n in ends], **canvas.dashes(palette))
                 panel.yaxis.set_major_formatter(lambda value, _place: short_count(value))
             panel.set(xlim=(0, ticks[-1] * 1.05), ylim=(0, None), xticks=ticks)
-        path.write_bytes(canvas.figure_bytes(figure, path.suffix[1:], "Scaling of one training"))
+        figure.savefig(path, dpi=200)
 
 
 def nodes_x_ranks(text: str) -> tuple[int, int]:

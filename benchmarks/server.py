@@ -207,7 +207,7 @@ def show(name: str, values: list[float]) -> None:
 
 
 def measure_load(database_url: str, home: Path, options: argparse.Namespace) -> None:
-    server = Server(database_url, home, options.workers)
+    server = Server(database_url, home)
     tally = Tally()
     try:
         load = drive(server, tally, launchers=LAUNCHERS, rate=RATE, seconds=options.seconds)
@@ -346,7 +346,6 @@ def main() -> None:
         parser.add_argument(f"--{name}", action="store_true")
     parser.add_argument("--database", choices=("sqlite", "postgresql"), default="postgresql")
     parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=21)
     parser.add_argument("--kills-each", dest="kill_count", type=int, default=KILLS)
     options = parser.parse_args()

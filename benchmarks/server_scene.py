@@ -103,8 +103,8 @@ class Postgres:
 class Server:
     """``zeusrun serve`` in a process of its own."""
 
-    def __init__(self, database_url: str, home: Path, workers: int = 1) -> None:
-        self.port, self._home, self._workers = free_port(), home, workers
+    def __init__(self, database_url: str, home: Path) -> None:
+        self.port, self._home = free_port(), home
         self._database_url = database_url
         self._process: subprocess.Popen[bytes] | None = None
         self.start()
@@ -120,7 +120,7 @@ class Server:
     def start(self) -> None:
         """Start it, and wait until it is ready."""
         command = [sys.executable, "-m", "zeusrun", "serve", "--port", str(self.port)]
-        command += ["--database-url", self._database_url, "--workers", str(self._workers)]
+        command += ["--database-url", self._database_url]
         env = {**os.environ, "ZEUSRUN_HOME": str(self._home)}
         with (self._home / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
@@ -138,7 +138,7 @@ class Server:
                 return
 
     def kill(self) -> None:
-        """Kill it with its workers."""
+        """Kill it."""
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -167,7 +167,7 @@ class Client:
             self._streams = await asyncio.open_connection("127.0.0.1", self._port)
         reader, writer = self._streams
         content = b"" if body is None else json.dumps(body).encode()
-        head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nZeusrun-Api: 1\r\n"
+        head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\n"
         head += f"Authorization: Bearer {self._token}\r\n"
         head += f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
         try:

@@ -31,7 +31,7 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         "history": ("runs.history", "Show past runs, what they cost and what they saved."),
         "show": ("runs.show", "Show everything about one run."),
         "explain": ("next_runs.explain", "Show what the next run would use, and why."),
-        "report": ("report.report", "Write a page about past runs, or a snippet for a model card."),
+        "report": ("report.report", "Write a page about past runs, or its numbers as JSON."),
         "export": ("export.export", "Export runs to MLflow or Prometheus."),
         "validate": ("job.validate", "Check a job file."),
         "schema": ("job.schema", "Print the JSON Schema of job files, for editors."),

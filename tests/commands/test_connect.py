@@ -161,7 +161,10 @@ def other_server():
 def test_what_is_no_zeusrun_server_gets_no_code(zeusrun, other_server, home):
     url, asked = other_server
     done = zeusrun("connect", url, "aaaa-bbbb-cccc-dddd")
-    assert (done.returncode, "is this the address of a zeusrun server?" in done.stderr) == (6, True)
+    assert (
+        done.returncode,
+        "is this the address of a zeusrun server of the same version?" in done.stderr,
+    ) == (6, True)
     assert asked == ["GET"]
     assert not (home / "token").exists()
 

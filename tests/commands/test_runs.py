@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import re
 import shutil
 import signal
 import socket
@@ -248,21 +247,6 @@ def test_nothing_is_learned_from_a_forgotten_trial(cli, record, zeusrun):
     assert "1 run forgotten by 'history --forget' (REACHED): left out" in told
     beliefs = json.loads(cli("explain", job, "--json")[1])
     assert {(each["trials"], each["cost_j"]) for each in beliefs} == {(0, None)}
-
-
-def test_explain_fits_a_critical_batch_size_to_the_epochs_of_several_batch_sizes(
-    cli, record, zeusrun
-):
-    sizes = {"default": 32, "candidates": [16, 32, 64]}
-    job = zeusrun.job(batch_size=sizes, objective={"max_epochs": 90})
-    for number in range(1, 10):
-        size = (16, 32, 64)[number % 3]
-        done = replace(DONE, epochs=round(10 * (1 + size / 40)), observed_batch_size=size)
-        record(number, done, global_batch_size=size, world_size=1, max_epochs=90)
-        told = " ".join(cli("explain", job)[1].split())
-        assert ("critical batch size:" in told) == (number >= 3)
-    found = re.search(r"critical batch size: (\d+)[^,]*, by the epochs of 3 batch sizes", told)
-    assert 20 < int(found[1]) < 80
 
 
 def test_a_corrupt_history_is_exit_6(cli, record, zeusrun):

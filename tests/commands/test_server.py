@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import re
 import signal
 import socket
@@ -87,8 +86,8 @@ def test_it_needs_no_settings_keeps_what_it_was_given_and_stops_on_sigterm(zeusr
     assert child.wait(300) == 0
 
 
-def test_each_process_knows_the_clients_of_a_trusted_proxy(zeusrun):
-    child, port, text = start(zeusrun, "--access-log", "--workers", "2", "--require-token")
+def test_it_knows_the_clients_of_a_trusted_proxy(zeusrun):
+    child, port, text = start(zeusrun, "--access-log", "--require-token")
     assert "tokens    needed, but none is valid: zeusrun token create" in text
     for _ in range(20):
         assert ask(port, "GET", "/api/v1", **{"X-Forwarded-For": "192.0.2.7"})[0] == 401
@@ -98,16 +97,6 @@ def test_each_process_knows_the_clients_of_a_trusted_proxy(zeusrun):
     log = child.stdout.read()
     assert log.count('info: 192.0.2.7:0 - "GET /api/v1 HTTP/1.1" 401') == 20
     assert len(re.findall(r'info: 127.0.0.1:[1-9]\d* - "GET /api/v1 HTTP/1.1" 401', log)) == 20
-
-
-@pytest.mark.long  # the workers take 6 s to start
-def test_workers_that_start_slowly_are_not_killed_for_it(zeusrun, tmp_path):
-    slow = "import sys, time\nif '--multiprocessing-fork' in sys.argv:\n    time.sleep(6)\n"
-    (tmp_path / "sitecustomize.py").write_text(slow)
-    child, port, _ = start(zeusrun, "--workers", "2", PYTHONPATH=str(tmp_path))
-    assert ask(port, "GET", "/readyz")[0] == 200
-    child.send_signal(signal.SIGTERM)
-    assert child.wait(300) == 0
 
 
 @pytest.mark.long
@@ -247,9 +236,9 @@ def test_a_certificate_that_cannot_be_used_is_told(zeusrun, command):
 
 
 @pytest.mark.long
-def test_two_servers_with_two_workers_each_serve_one_database(zeusrun):
+def test_two_servers_serve_one_database(zeusrun):
     url = f"sqlite:///{zeusrun.folder}/shared.db"
-    servers = [start(zeusrun, "--database-url", url, "--workers", "2") for _ in range(2)]
+    servers = [start(zeusrun, "--database-url", url) for _ in range(2)]
     ports = [port for _, port, _ in servers]
     for number in range(1, 21):
         assert begin(ports[number % 2], number)[0] == 201
@@ -258,24 +247,6 @@ def test_two_servers_with_two_workers_each_serve_one_database(zeusrun):
     for child, _, _ in servers:
         child.send_signal(signal.SIGTERM)
     assert [child.wait(300) for child, _, _ in servers] == [0, 0]
-
-
-@pytest.mark.long
-def test_workers_end_with_their_supervisor(zeusrun):
-    child, port, _ = start(zeusrun, "--workers", "2")
-    found = subprocess.run(
-        ["ps", "--ppid", str(child.pid), "-o", "pid="], capture_output=True, text=True, check=True
-    )
-    workers = [int(pid) for pid in found.stdout.split()]
-    assert len(workers) >= 2
-    child.kill()
-    child.wait()
-    deadline = time.monotonic() + 20
-    while any(os.path.exists(f"/proc/{pid}/fd/0") for pid in workers):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    with pytest.raises(OSError, match="refused"):
-        ask(port, "GET", "/healthz")
 
 
 @pytest.mark.long

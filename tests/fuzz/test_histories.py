@@ -27,7 +27,7 @@ from zeusrun.launcher.rundir.layout import create_run, read_live, read_outcome
 from zeusrun.lever import Lever
 from zeusrun.trial import Hardware, Outcome, Trial, TrialStatus
 from zeusrun.view.report.facts import JobReport, build_facts
-from zeusrun.view.report.page import job_snippet, reports_json
+from zeusrun.view.report.page import reports_json
 from zeusrun.view.sheets import trial_sheet
 from zeusrun.view.tables import history_table, savings_block
 
@@ -74,7 +74,6 @@ def use(trials):
     if any(each.status.finished for each in trials):
         report = JobReport(build_facts("job", trials))
         reports_json([report]).encode()
-        job_snippet(report.facts).encode()
 
 
 def read(folder, content):

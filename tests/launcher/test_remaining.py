@@ -22,16 +22,16 @@ UNSEEN = replace(SEEN, steps=None, step_times_s=())
     ("progress", "usual", "remaining"),
     [
         # 3 s an epoch, 1 s of the third has gone: 5 epochs at most, 4 usually
-        (SEEN, None, (8.0, 5.0, True)),
-        (SEEN, 4.0, (5.0, 4.0, False)),
-        (SEEN, 2.0, (8.0, 5.0, True)),  # it takes longer than usual
-        (replace(SEEN, now_t=201.0), 4.0, (0.0, 4.0, False)),
+        (SEEN, None, (8.0, True)),
+        (SEEN, 4.0, (5.0, False)),
+        (SEEN, 2.0, (8.0, True)),  # it takes longer than usual
+        (replace(SEEN, now_t=201.0), 4.0, (0.0, False)),
         # where no steps are seen, the first epoch includes the start
-        (UNSEEN, 4.0, (3.0, 4.0, False)),
+        (UNSEEN, 4.0, (3.0, False)),
         (replace(UNSEEN, curve=CURVE[1:]), 4.0, None),
         # of a continued trial, only the epochs of this part show the duration
-        (replace(SEEN, earlier=(1,), curve=CURVE[1:]), 4.0, (11.0, 4.0, False)),
-        (replace(SEEN, earlier=(1, 2)), 4.0, (5.0, 4.0, False)),  # it began anew
+        (replace(SEEN, earlier=(1,), curve=CURVE[1:]), 4.0, (11.0, False)),
+        (replace(SEEN, earlier=(1, 2)), 4.0, (5.0, False)),  # it began anew
         (replace(SEEN, curve=()), 4.0, None),
         (replace(SEEN, step_times_s=()), 4.0, None),
         (replace(SEEN, training_t=None), 4.0, None),

@@ -87,13 +87,6 @@ def test_a_clock_that_is_wrong(server, check, monkeypatch, apart_s, where):
     assert f" s {where} the clock here" in found
 
 
-def test_a_server_with_another_api(server, check, monkeypatch):
-    monkeypatch.setattr("zeusrun.history.http.client.API", 2)
-    ((name, well, found),) = check(server.url)
-    assert (name, well) == ("server", False)
-    assert "is older than you; update it" in found
-
-
 def test_what_waits_for_an_old_address_is_shown(server, tmp_path):
     home, old = tmp_path / "home", "http://127.0.0.1:1"
     spool = open_named(home, {}, old).spool

@@ -136,12 +136,12 @@ def serving(**values):
     """Run a server in a thread; ``values`` are its settings."""
     settings = ServerSettings(**{"port": 0, **values})
     listening = listen(settings)
-    server = uvicorn.Server(build_config(settings))
-    thread = threading.Thread(target=server.run, args=([listening.listener],))
     with (
         mock.patch.object(router, "Reports", ListedReports),
         mock.patch.object(app, "_EXPIRE_S", 3600.0),  # tests let leases expire themselves
     ):
+        server = uvicorn.Server(build_config(settings))
+        thread = threading.Thread(target=server.run, args=([listening.listener],))
         thread.start()
         while not server.started:
             assert thread.is_alive()

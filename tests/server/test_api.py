@@ -206,19 +206,6 @@ def test_a_body_that_is_no_json_is_refused(server):
     assert text.status == 422
 
 
-def test_clients_of_other_versions_are_told_who_must_be_updated(server):
-    this = server.get("/api/v1", Zeusrun_Api="1")
-    assert this.json["oldest_client"] <= this.json["api"] == 1
-    newer = server.get("/api/v1/jobs", Zeusrun_Api="2")
-    assert (newer.status, newer.code) == (400, "version")
-    assert "the server" in newer.message
-    assert "older" in newer.message
-    for number in ("0", "-1", "one", "1.5"):
-        older = server.get("/api/v1/jobs", Zeusrun_Api=number.encode())
-        assert (older.status, older.code) == (400, "version")
-        assert "needs a newer client" in older.message
-
-
 @pytest.mark.parametrize("count", [8, pytest.param(50, marks=pytest.mark.long)])
 def test_many_launchers_of_one_job_at_once_all_begin_in_the_end(server, count):
     """Each chooses again after a conflict; no number is given twice, and no trial is lost."""

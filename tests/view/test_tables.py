@@ -10,7 +10,6 @@ import pytest
 from rich.cells import cell_len
 
 from tests.factories import build_trial as trial
-from zeusrun.analysis.critical import CriticalSize
 from zeusrun.analysis.estimates import Estimate
 from zeusrun.analysis.savings import find_savings
 from zeusrun.bandit.problem import ArmBelief
@@ -26,7 +25,7 @@ from zeusrun.trial import (
     TrialStatus,
 )
 from zeusrun.trial.values import NoisePoint, WorldChange
-from zeusrun.view.belief import Belief, fold
+from zeusrun.view.belief import Belief
 from zeusrun.view.console import PlainConsole
 from zeusrun.view.explain import explain_table
 from zeusrun.view.sheets import trial_sheet
@@ -188,29 +187,10 @@ def test_the_best_limit_of_each_arm_is_explained_where_there_is_one():
     assert "power limit" not in render(explained("job", [belief(32)]))
 
 
-@pytest.mark.parametrize(
-    ("critical", "text"),
-    [
-        (CriticalSize(90.4, 170.2, 349.9, 4), "170 (90.4 to 350), by the epochs of 4 batch sizes"),
-        (CriticalSize(1234.0, 5678.0, None, 2), "at least 1,230, by the epochs of 2 batch sizes"),
-        (CriticalSize(None, 10.0, 40.0, 3), "at most 40, by the epochs of 3 batch sizes"),
-    ],
-)
-def test_the_critical_batch_size_is_explained_with_its_range(critical, text):
-    shown = render(explained("job", [belief(32)], critical=critical), width=200)
-    assert (
-        f"  critical batch size: {text}; beyond it, larger ones need about as many steps" in shown
-    )
-
-
 def test_a_long_line_of_the_legend_goes_on_below_its_text():
-    shown = render(explained("job", [belief(32)], critical=CriticalSize(90, 170, None, 2)))
-    assert "sizes; beyond it,\n  larger ones need" in shown
-
-
-@pytest.mark.parametrize("critical", [None, CriticalSize(None, 100.0, None, 2)])
-def test_a_critical_batch_size_of_which_nothing_is_known_is_not_explained(critical):
-    assert "critical" not in render(explained("job", [belief(32)], critical=critical))
+    limits = dict.fromkeys((32, 64, 128, 256, 512), (150.0, 4))
+    shown = render(explained("job", [belief(32)], limits=limits))
+    assert re.search(r"  power limit: 32: .*\n  \S", shown)
 
 
 def test_a_run_that_adapted_shows_its_first_and_last_batch_size():
@@ -579,24 +559,3 @@ def test_show_draws_how_the_noise_scale_went():
     outcome = Outcome(TrialStatus.REACHED, "done", NOW, noise_curve=curve, gradients_of="ranks")
     text = render(trial_sheet(trial().finish(outcome), None, run_dir_exists=True))
     assert "noise scale ▁▂█ at least 90 samples" in text
-
-
-def test_of_many_batch_sizes_those_that_matter_are_listed():
-    untried = {"trials": 0, "reached": 0, "chance": 0.0, "verdict": "not worth a try"}
-    many = [belief(64 + n, **untried, value_j=-10.0 - n) for n in range(28)]
-    many += [belief(32, chance=1.0, value_j=0.0), belief(200, chance=0.0, value_j=-5.0)]
-    rows, text = fold(many)
-    assert [each.global_batch_size for each in rows] == [64, 65, 32, 200]
-    assert text == "26 others: none is expected to save anything"
-    shown = " ".join(render(explained("title", many)).split())
-    assert f"{text} (--json lists them)" in shown
-    assert " 80 " not in shown
-    worth = [*many[2:], *(belief(300 + n, **untried, value_j=5.0) for n in range(5))]
-    assert fold(worth)[1] == "29 others: none is expected to save more than these"
-    assert fold(many[-10:]) == (many[-10:], None)
-    unknown = [replace(each, value_j=None) for each in many]  # before a cost is known
-    rows, text = fold(unknown)
-    assert [each.global_batch_size for each in rows] == [32, 200]
-    assert text == "28 others are not listed: what they cost is not known yet"
-    busy = [belief(400, **untried), *many]  # it runs now, or its script crashed
-    assert [each.global_batch_size for each in fold(busy)[0]] == [400, 64, 65, 32, 200]

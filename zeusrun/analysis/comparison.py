@@ -28,9 +28,9 @@ from zeusrun.clock import local_time
 from zeusrun.trial import Stage, TrialStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from zeusrun.bandit.problem import Array, Observation, Runs
+    from zeusrun.bandit.problem import Array, Runs
     from zeusrun.trial import Trial
 
 LOOKS = 3  # a difference counts once it was there at so many looks in a row
@@ -60,7 +60,6 @@ class Comparison:
     problem: Problem  # the conditions of the newest run that shows its cost
     newest: Trial  # that run
     trials: Sequence[Trial]
-    read: Sequence[Observation | None]  # the trials under ``problem``
     era: Runs  # runs since the training last changed, oldest first
     # What runs cost, drawn as known now and before each of the last recurrences; empty if nothing
     # was known of the default.
@@ -172,7 +171,7 @@ def build_comparison(
             compared.append(Compared(attempts, arm, lost))
         if arm is not None and last.teaches and not last.forgotten:
             proven.add(arm)
-    return Comparison(problem, newest, trials, read, era, looks, compared)
+    return Comparison(problem, newest, trials, era, looks, compared)
 
 
 def _job(trial: Trial) -> tuple[object, ...]:
@@ -230,8 +229,7 @@ def compare(trials: Sequence[Trial], ended: Sequence[Sequence[Trial]]) -> Saving
     """Return the savings of a job that has explored; see ``find_savings``."""
     found = build_comparison(trials, ended)
     if found is None:
-        note = f"no run shows its cost yet{_because(trials)}"
-        return Savings(len(ended), explored=True, note=note)
+        return Savings(len(ended), explored=True, note="no run shows its cost yet")
     default, now, compared = found.problem.default, found.looks[0], found.compared
     if not now:
         note = _why_nothing(found)
@@ -313,59 +311,28 @@ def _find_in_use(compared: Sequence[Compared]) -> int | None:
 
 
 def _why_nothing(found: Comparison) -> str:
-    """Say why no run of the default can be compared with the newest runs."""
+    """Say what has changed since the last run of the default that shows its cost."""
     newest, default = found.newest, found.problem.default
     size = f"batch size {default}, the default,"
-    pairs = zip(found.trials, found.read, strict=True)
-    costly = [(trial, run) for trial, run in pairs if has_cost(trial)]
-    of_default = [at for at, (trial, _) in enumerate(costly) if trial.global_batch_size == default]
-    alike = [
-        trial
-        for trial in found.trials
-        if trial.global_batch_size == default
-        and _job(replace(trial, world_sizes=())) == _job(newest)
-    ]
+    costly = [trial for trial in found.trials if has_cost(trial)]
+    of_default = [at for at, trial in enumerate(costly) if trial.global_batch_size == default]
     if not of_default:
-        return f"{size} has never shown what it costs{_because(alike)}"
-    then, run = costly[of_default[-1]]
-    later = [trial for trial, _ in costly[of_default[-1] + 1 :]]
+        return f"{size} has never shown what it costs"
+    then, later = costly[of_default[-1]], costly[of_default[-1] + 1 :]
     settings = zip(SETTING, setting(then), setting(newest), strict=True)
     changed = [what for what, was, now in settings if was != now]
     if then.variant != newest.variant:
         what = "how the batch size adapts, or the ranks agree"
     elif changed:
         what = changed[0]
-    elif run is not None and run.status is TrialStatus.REACHED and run.epoch_cost_j is not None:
+    else:
         what = "the training"
         era = {run.recurrence for run in found.era}
         later = [trial for trial in later if trial.recurrence in era]
-    else:
-        return f"no run of {size} can be compared with the newest runs"
     first = next((trial for trial in later if _job(trial) == _job(newest)), newest)
     moment = local_time(first.started_at)
     when = "" if moment is None else f" on {moment.day} {moment:%B}"
-    again = "has not reached the target since: counting begins again when it has (policy.control)"
-    if _are_shared([trial for trial in alike if trial.recurrence >= first.recurrence]):
-        again = "has shown no cost since, because others used its devices"
-    return f"{what} changed{when}, and {size} {again}"
-
-
-def _because(trials: Sequence[Trial]) -> str:
-    """Return why no run shows its cost, where all that reached the target have the same reason."""
-    if _are_shared(trials):
-        what = "others used the devices"
-    elif _all_reached(trials, is_resized):
-        what = "the number of ranks changed"
-    else:
-        return ""
-    return f", because {what} in every run that reached the target"
-
-
-def _are_shared(trials: Sequence[Trial]) -> bool:
-    return _all_reached(trials, lambda trial: bool(trial.shared))
-
-
-def _all_reached(trials: Sequence[Trial], holds: Callable[[Trial], bool]) -> bool:
-    """Whether runs reached the target, and something holds for all of these."""
-    reached = [t for t in trials if t.status is TrialStatus.REACHED and not t.forgotten]
-    return bool(reached) and all(map(holds, reached))
+    return (
+        f"{what} changed{when}, and {size} has not reached the target since: counting begins again "
+        "when it has (policy.control)"
+    )

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from zeusrun.analysis.estimates import MOST, group_by
 from zeusrun.bandit.problem import RUN_SD, RUN_SD_WEIGHT, finite_exp
 from zeusrun.bandit.proof import as_undisturbed, is_resized, prove
-from zeusrun.cost import energy_text
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
@@ -94,10 +93,9 @@ def _took_s(trial: Trial) -> float | None:
 
 @dataclass(frozen=True)
 class CostBaseline:
-    """The geometric mean cost of an arm's runs, and three standard deviations around it."""
+    """The geometric mean cost of an arm's runs, and three standard deviations above it."""
 
     cost_j: float
-    low_j: float
     high_j: float
     runs: int
 
@@ -120,7 +118,7 @@ def find_baseline(earlier: Sequence[Trial], trial: Trial) -> CostBaseline | None
     squares = sum((value - mean) ** 2 for value in same) + RUN_SD_WEIGHT * RUN_SD**2
     sd = math.sqrt(squares / (len(same) - 1 + RUN_SD_WEIGHT))
     far = FAR_SDS * sd * math.sqrt(1 + 1 / len(same))
-    return CostBaseline(math.exp(mean), math.exp(mean - far), finite_exp(mean + far), len(same))
+    return CostBaseline(math.exp(mean), finite_exp(mean + far), len(same))
 
 
 def proves_cost(trial: Trial) -> bool:
@@ -146,26 +144,6 @@ def has_cost(trial: Trial) -> bool:
     return run_cost_j(trial) is not None
 
 
-def usual_cost_j(earlier: Sequence[Trial], trial: Trial) -> float | None:
-    """Return what the epochs of a trial usually cost, by the newest runs of the same training.
-
-    Where it reports within epochs, its samples.
-    """
-    from zeusrun.analysis.curves import amount_in, curve_unit  # noqa: PLC0415 - few runs need it
-
-    wanted, unit = conditions(trial), curve_unit([trial])
-    known = [
-        cost_j / amount
-        for each in earlier
-        if (amount := amount_in(each, unit))
-        and conditions(each) == wanted
-        and each.fingerprint == trial.fingerprint
-        and (cost_j := run_cost_j(each)) is not None
-    ]
-    amount = amount_in(trial, unit)
-    return amount * statistics.median(known[-KNOWN:]) if known and amount else None
-
-
 def conditions(trial: Trial) -> tuple[object, ...]:
     """Return what must be equal for costs of a batch size to be compared."""
     return trial.global_batch_size, trial.learning_rate, trial.variant, setting(trial)
@@ -187,55 +165,3 @@ def setting(trial: Trial) -> tuple[object, ...]:
     max_power_w = None if trial.eta_knob == 1 and trial.gpu_count > 0 else trial.max_power_w
     ranks = trial.world_sizes if is_resized(trial) else ()
     return objective, (trial.hardware, ranks, max_power_w), measured
-
-
-def describe_shifts(trials: Sequence[Trial]) -> list[str]:
-    """Describe in sentences which batch sizes cost more or less than before.
-
-    That is the last shift of each batch size under the conditions of its newest run. ``trials``
-    are of one job, oldest first.
-    """
-    newest = {trial.global_batch_size: trial for trial in trials if has_cost(trial)}
-    alike = group_by(filter(has_cost, trials), conditions)
-    told = (_describe_shift(alike[conditions(last)]) for _, last in sorted(newest.items()))
-    return [sentence for sentence in told if sentence is not None]
-
-
-def _last_shift(trials: Sequence[Trial]) -> tuple[int, CostBaseline] | None:
-    """Return the index of the first run since the last shift, and the cost of those before.
-
-    A shift is two runs in a row beyond the spread of those before, on the same side, or the newest
-    run alone.
-    """
-    level: list[Trial] = []  # runs at the same cost
-    suspect: tuple[Trial, int] | None = None
-    shift: tuple[int, CostBaseline] | None = None
-    for index, trial in enumerate(trials):
-        before = find_baseline(level[-NEWEST_RUNS:], trial)
-        cost_j = run_cost_j(trial) or 0.0
-        side = 0 if before is None else (cost_j > before.high_j) - (cost_j < before.low_j)
-        if before is not None and side and suspect is not None and suspect[1] == side:
-            shift, level, suspect = (index - 1, before), [suspect[0], trial], None
-            continue
-        level += [] if suspect is None else [suspect[0]]
-        suspect = (trial, side) if side else None
-        level += [] if side else [trial]
-    if suspect is not None:
-        before = find_baseline(level, suspect[0])
-        shift = shift if before is None else (len(trials) - 1, before)
-    return shift
-
-
-def _describe_shift(trials: Sequence[Trial]) -> str | None:
-    """Describe the last shift of runs under the same conditions; ``None`` if there was none."""
-    shift = _last_shift(trials)
-    if shift is None:
-        return None
-    index, usual = shift
-    since, first, arm = trials[index:], trials[index].trial, trials[-1].global_batch_size
-    cost_j = math.exp(sum(math.log(run_cost_j(trial) or 1.0) for trial in since) / len(since))
-    now, times = energy_text(cost_j), f"{cost_j / usual.cost_j:.2g} times"
-    before = f"{energy_text(usual.cost_j)} in {usual.runs} runs"
-    if len(since) == 1:  # perhaps an accident
-        return f"{first} cost {now}, {times} the usual cost of batch size {arm} ({before})"
-    return f"batch size {arm} costs {times} as much since {first}: {now}, before it {before}"

@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from rich.text import Text
 from typer import Argument, Option
 
-from zeusrun.analysis.critical import fit_critical
 from zeusrun.bandit.auto.drift import describe_edited
-from zeusrun.bandit.auto.evidence import gather
 from zeusrun.bandit.auto.policy import Auto
 from zeusrun.bandit.differences import describe_kept
 from zeusrun.bandit.eras import compare_training, describe_eras
@@ -141,11 +139,9 @@ def explain(
         headline, *texts = belief.sentences
         first = (f"{spec.name}: {headline}", *texts)
         limits = best_limits(problem, runs)
-        # A batch size that adapts is none of the law.
-        critical = None if spec.adapts else fit_critical(gather(problem, runs))
         shown = console()
         belief = replace(belief, sentences=first)
-        table = explain_table(title, belief, remarks, limits, critical, width=shown.width)
+        table = explain_table(title, belief, remarks, limits, width=shown.width)
         shown.print(table)
         if settings:
             shown.print(Text(f"  {settings}", style="dim"))

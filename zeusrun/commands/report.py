@@ -1,4 +1,4 @@
-"""The verb ``report``: a page, a snippet or a figure about past runs."""
+"""The verb ``report``: a page about past runs, or its numbers."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ from zeusrun.launcher.rundir.ownership import files_of, newest_here
 from zeusrun.plugins import check_extra
 from zeusrun.view.belief import Belief, unknown_belief
 from zeusrun.view.report import facts, page
-from zeusrun.view.report.canvas import FORMATS, LIGHT, drawing, figure_bytes
-from zeusrun.view.report.figures import DRAWN_TRACES, FIGURES, draw
+from zeusrun.view.report.figures import DRAWN_TRACES
 from zeusrun.view.report.headline import detailed
 from zeusrun.view.units import minute, size
 
@@ -33,16 +32,10 @@ if TYPE_CHECKING:
     from zeusrun.history.base import History
     from zeusrun.trial import Trial
 
+Form = Literal["html", "json"]
 _TRACES = 100  # the newest ones are read
 _DRAWN_POINTS, _LISTED_POINTS = 120, 50
-_BY_SUFFIX = {
-    ".md": "md",
-    ".json": "json",
-    ".html": "html",
-    ".htm": "html",
-    **{f".{name}": name for name in FORMATS},
-}
-Form = Literal["html", "md", "json"]
+_BY_SUFFIX: dict[str, Form] = {".json": "json", ".html": "html", ".htm": "html"}
 
 
 def report(
@@ -57,31 +50,28 @@ def report(
             "--output",
             "-o",
             metavar="FILE",
-            help="Where to: .html, .md, .json; a figure: .png, .svg, .pdf. By default "
-            "report.html; a snippet is printed.",
+            help="Where to: .html or .json. By default a page becomes report.html, and JSON is "
+            "printed.",
         ),
     ] = None,
-    form: Annotated[
-        Form | None, Option("--format", help="A page, or a snippet for a model card.")
-    ] = None,
-    figure: Annotated[
-        str | None,
-        Option("--figure", metavar="NAME", help="A figure: cost, curves, noise, arms or power."),
-    ] = None,
+    form: Annotated[Form | None, Option("--format", help="A page, or all of its numbers.")] = None,
 ) -> None:
-    """Write a page about past runs, or a snippet for a model card."""
-    chosen = _format(output, form, figure)
+    """Write a page about past runs, or its numbers as JSON."""
+    chosen = _format(output, form)
     place = output or (Path("report.html") if chosen == "html" else None)
-    if chosen in {"html", *FORMATS}:
+    if chosen == "html":
         check_extra("zeusrun report", "report", "matplotlib")
     home, store = options.open_home(*jobs or ())
     if not store.jobs():
         raise UsageError("there are no runs yet; start one with: zeusrun submit JOB.yaml")
     files = {options.known_job(store, options.job_name(job)): job for job in jobs or store.jobs()}
-    if chosen in FORMATS and len(files) > 1:
-        raise UsageError(f"a figure shows one job; name one of: {', '.join(files)}")
     reports, damage = _read_jobs(home, store, files, chosen)
-    text = _render_jobs(reports, chosen, figure or FIGURES[0])
+    made = (
+        page.reports_json(reports)
+        if chosen == "json"
+        else page.job_page(reports, minute(timestamp()))
+    )
+    text = made.encode()
     if place is None:
         typer.echo(text.decode(), nl=False)
     else:
@@ -91,24 +81,19 @@ def report(
         raise damage
 
 
-def _format(output: Path | None, form: Form | None, figure: str | None) -> str:
-    """Return a ``Form`` or one of ``FORMATS``; raises ``UsageError`` if the flags do not fit."""
+def _format(output: Path | None, form: Form | None) -> Form:
+    """Return the format; raises ``UsageError`` if the flags do not fit."""
     if output is not None and form is not None:
         raise UsageError(f"the ending of {output} sets the format; leave out --format {form}")
-    chosen: str = form or "html"
-    if output is not None:
-        if output.suffix.lower() not in _BY_SUFFIX:
-            raise UsageError(f"-o {output}: the name must end in {', '.join(_BY_SUFFIX)}")
-        chosen = _BY_SUFFIX[output.suffix.lower()]
-    if figure is not None and chosen not in FORMATS:
-        raise UsageError("--figure needs a file for it: -o cost.svg (or .png, .pdf)")
-    if figure not in {None, *FIGURES}:
-        raise UsageError(f"--figure {figure}: choose one of {', '.join(FIGURES)}")
-    return chosen
+    if output is None:
+        return form or "html"
+    if output.suffix.lower() not in _BY_SUFFIX:
+        raise UsageError(f"-o {output}: the name must end in {', '.join(_BY_SUFFIX)}")
+    return _BY_SUFFIX[output.suffix.lower()]
 
 
 def _read_jobs(
-    home: Path, store: History, files: dict[str, str], form: str
+    home: Path, store: History, files: dict[str, str], form: Form
 ) -> tuple[list[facts.JobReport], HistoryError | None]:
     """Return all about jobs of which a run has ended, and the first damage.
 
@@ -125,15 +110,12 @@ def _read_jobs(
     if not reports:
         none = UsageError("no run has ended yet; `zeusrun status` shows what runs now")
         raise damage or none
-    if form != "md":
-        for number in detailed(reports) if form == "html" else range(len(reports)):
-            name = reports[number].facts.job
-            known = store.trials(name)
-            power = _read_traces(home, [each for each in known if each.status.finished])
-            reports[number] = replace(reports[number], power=power)
-            if form in {"html", "json"}:
-                belief = _read_belief(home, files[name], known)
-                reports[number] = replace(reports[number], belief=belief)
+    for number in detailed(reports) if form == "html" else range(len(reports)):
+        name = reports[number].facts.job
+        known = store.trials(name)
+        power = _read_traces(home, [each for each in known if each.status.finished])
+        belief = _read_belief(home, files[name], known)
+        reports[number] = replace(reports[number], power=power, belief=belief)
     return reports, damage
 
 
@@ -166,18 +148,3 @@ def _read_belief(home: Path, given: str, trials: Sequence[Trial]) -> Belief:
     except ZeusrunError as error:
         return unknown_belief(error)
     return facts.build_belief(spec, newest)
-
-
-def _render_jobs(reports: Sequence[facts.JobReport], form: str, figure: str) -> bytes:
-    if form == "json":
-        return page.reports_json(reports).encode()
-    if form == "md":
-        return "\n".join(page.job_snippet(each.facts) for each in reports).encode()
-    if form == "html":
-        return page.job_page(reports, minute(timestamp())).encode()
-    with drawing():
-        drawn = draw(figure, reports[0], LIGHT)
-        if drawn is None:
-            job = reports[0].facts.job
-            raise UsageError(f"{job} has nothing to draw for --figure {figure}")
-        return figure_bytes(drawn, form, reports[0].facts.job)

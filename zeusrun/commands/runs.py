@@ -227,7 +227,6 @@ def show(
     there = paths.logs.is_dir()
     live = read_live(paths)
     sight = None if live is None else live.sight
-    newest = store.trials(found.job, NEWEST) if found.shared else ()
     sheet = trial_sheet(
         found,
         failure,
@@ -236,7 +235,6 @@ def show(
         sight=sight,
         elsewhere=elsewhere,
         shared=store.address(found.job) is not None,
-        earlier=[each for each in newest if each.recurrence < found.recurrence],
     )
     options.console().print(sheet)
 

@@ -45,7 +45,6 @@ def serve(
     host: Annotated[str, Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, Option(help="Port to listen on.", min=0, max=65535)] = 8787,
     database_url: DatabaseUrl = None,
-    workers: Annotated[int, Option(metavar="N", help="Processes.", min=1, max=64)] = 1,
     path_prefix: Annotated[
         str, Option(metavar="/PATH", help="The path of the server behind a proxy.")
     ] = "",

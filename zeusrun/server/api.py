@@ -9,7 +9,7 @@ import contextlib
 import json
 from typing import TYPE_CHECKING, Annotated, Any
 
-from fastapi import APIRouter, Depends, Header, Path, Query, Request
+from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.concurrency import run_in_threadpool
 from pydantic import AfterValidator, BaseModel, Field, GetJsonSchemaHandler, TypeAdapter
 from starlette.responses import Response
@@ -21,7 +21,7 @@ from zeusrun.history.sql.store import SqlHistory
 from zeusrun.history.sql.tokens import redeem_code
 from zeusrun.job_name import JOB_NAME
 from zeusrun.record_json import MAX_COUNT
-from zeusrun.server.auth import Access, Guesses, access_of, check_origin
+from zeusrun.server.auth import Access, access_of, check_origin
 from zeusrun.server.refusals import LOG, Json, Refusal, invalid, unreadable
 from zeusrun.trial import Outcome, Trial
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 API = 1
-OLDEST_CLIENT = 1
 MAX_IMPORTED = 10_000  # trials in one request; a client sends more in several
 _TRIAL_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,149}$"
 
@@ -119,23 +118,6 @@ async def get_history(request: Request) -> SqlHistory:
     return history
 
 
-async def check_client(
-    zeusrun_api: Annotated[
-        str | None,
-        Header(description="The API of the client.", json_schema_extra={"enum": [str(API), None]}),
-    ] = None,
-) -> None:
-    """Refuse a client that is too old or too new for this server."""
-    if zeusrun_api is None:  # such as curl
-        return
-    number = int(zeusrun_api) if zeusrun_api.isascii() and zeusrun_api.isdecimal() else 0
-    if not OLDEST_CLIENT <= number <= API:
-        advice = "is older than you; update it"
-        if number < OLDEST_CLIENT:
-            advice = "needs a newer client; update yours"
-        raise Refusal(400, "version", f"the server (zeusrun {__version__}) {advice}")
-
-
 async def get_access(request: Request) -> Access:
     """Return what the request may read and write."""
     return access_of(request)
@@ -144,7 +126,7 @@ async def get_access(request: Request) -> Access:
 History = Annotated[SqlHistory, Depends(get_history)]
 Allowed = Annotated[Access, Depends(get_access)]
 
-router = APIRouter(prefix="/api/v1", dependencies=[Depends(check_client)], tags=["zeusrun"])
+router = APIRouter(prefix=f"/api/v{API}", tags=["zeusrun"])
 
 
 @router.get("")
@@ -154,7 +136,6 @@ def describe(history: History, access: Allowed) -> Response:
     return Json(
         {
             "api": API,
-            "oldest_client": OLDEST_CLIENT,
             "version": __version__,
             "incarnation": incarnation,
             "now": now,
@@ -175,11 +156,8 @@ async def redeem(request: Request, body: Redeemed, history: History) -> Response
     """Give another machine a token of its own for a code, which needs no token: it is one."""
     check_origin(request.headers)
     client = request.client.host if request.client else ""
-    guesses: Guesses = request.app.state.guesses
-    guesses.take(client, 0)
     made = await run_in_threadpool(redeem_code, history.engine, body.code, body.host)
     if made is None:
-        guesses.take(client)
         raise Refusal(
             400,
             "code",

@@ -74,7 +74,6 @@ def build_app(settings: ServerSettings) -> ASGIApp:
         app.add_exception_handler(kind, answer_error)
     app.add_exception_handler(RequestValidationError, answer_invalid)
     authentication = Authentication(BoundedBodies(app), tokens, settings)
-    app.state.guesses = authentication.guesses
     app.include_router(api.router)
     app.include_router(build_health_router(history))
     app.include_router(build_login_router(authentication, settings))

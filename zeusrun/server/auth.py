@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 import time
-from collections import OrderedDict
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, cast
@@ -22,7 +21,7 @@ from starlette.requests import HTTPConnection
 from zeusrun.errors import HistoryError
 from zeusrun.history.http.address import is_loopback
 from zeusrun.history.sql.tokens import find_token, list_tokens, mark_used
-from zeusrun.server.refusals import LOG, OF_ZEUS, Refusal, overloaded, refusal_of
+from zeusrun.server.refusals import LOG, OF_ZEUS, Refusal, refusal_of
 
 if TYPE_CHECKING:
     from starlette.datastructures import Headers
@@ -139,7 +138,6 @@ class Authentication:
 
     def __init__(self, app: ASGIApp, tokens: KnownTokens, settings: ServerSettings) -> None:
         self._app, self._tokens, self._settings = app, tokens, settings
-        self.guesses = Guesses()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -207,16 +205,12 @@ class Authentication:
         return await self.check_token(text, client, path)
 
     async def check_token(self, text: str, client: str, path: str) -> Access:
-        """Return what a token permits; raises ``Refusal`` for a wrong one, and for guesses.
+        """Return what a token permits; raises ``Refusal`` for a wrong one.
 
         One for Zeus's clients is in their URLs, which logs may contain: it opens no other path.
         """
-        token = await self._tokens.find(text)
+        token = await self._tokens.find(text) or await self._tokens.find(text, anew=True)
         if token is None:
-            self.guesses.take(client, 0)
-            token = await self._tokens.find(text, anew=True)
-        if token is None:
-            self.guesses.take(client)
             raise _needs_token("this token is not known to the server")
         if not token.valid:
             ended = "has" if token.state == "expired" else "was"
@@ -278,28 +272,6 @@ OPEN = "zeusrun.open"
 """In the scope of a request that needs no token: anybody may send it, so its body is small."""
 _BODY_BYTES = 32 << 20
 _OPEN_BYTES = 4096  # of its body: the form for a token, or a code
-_GUESSES = 40.0  # wrong tokens of one address, before others are refused
-_A_SECOND = 10.0  # how many are allowed again
-_MAX_CLIENTS = 10_000  # that are remembered
-
-
-class Guesses:
-    """Counts wrong tokens: a token bucket for every address."""
-
-    def __init__(self) -> None:
-        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
-
-    def take(self, client: str, guesses: float = 1.0) -> None:
-        """Count guesses of a client; raises ``Refusal`` if there were too many before."""
-        now_t = time.monotonic()
-        left, since_t = self._left.pop(client, (_GUESSES, now_t))
-        left = min(_GUESSES, left + (now_t - since_t) * _A_SECOND)
-        refused = left < 1.0
-        self._left[client] = (left if refused else left - guesses, now_t)
-        if len(self._left) > _MAX_CLIENTS:
-            self._left.popitem(last=False)
-        if refused:
-            raise overloaded("too many wrong tokens; try again later", 429, "rate")
 
 
 class BoundedBodies:

@@ -80,9 +80,9 @@ def unreadable(error: ValueError) -> Refusal:
     return Refusal(422, "unreadable", text)
 
 
-def overloaded(message: str, status: int = 503, code: str = "overloaded") -> Refusal:
+def overloaded(message: str, code: str = "overloaded") -> Refusal:
     """Return the refusal of a request that may succeed a little later."""
-    return Refusal(status, code, message, {"Retry-After": str(RETRY_S)})
+    return Refusal(503, code, message, {"Retry-After": str(RETRY_S)})
 
 
 def refusal_of(error: Exception, where: str = "") -> Refusal:

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
-import multiprocessing
-import os
 import re
 import signal
 import socket
 import ssl
-import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
-from uvicorn.supervisors import Multiprocess
 
 from zeusrun.errors import LaunchError, UsageError
 from zeusrun.history.http.address import is_loopback
@@ -28,8 +23,6 @@ from zeusrun.redaction import MASK, hide_password
 from zeusrun.server.app import build_app
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp
-
     from zeusrun.server.settings import ServerSettings
 
 _STOP_S = 10  # for the requests that are being answered
@@ -91,12 +84,10 @@ def run(listening: Listening) -> None:
     """Answer requests until SIGTERM or SIGINT; those that are being answered finish first."""
     config = build_config(listening.settings)
     # uvicorn raises the signal again once it has stopped: a clean end would look like a death.
-    before = {each: signal.signal(each, _ignore) for each in (signal.SIGTERM, signal.SIGINT)}
+    ends = (signal.SIGTERM, signal.SIGINT)
+    before = {each: signal.signal(each, lambda *_: None) for each in ends}
     try:
-        if listening.settings.workers == 1:
-            uvicorn.Server(config).run(sockets=[listening.listener])
-        else:
-            Multiprocess(config, sockets=[listening.listener]).run()
+        uvicorn.Server(config).run(sockets=[listening.listener])
     finally:
         listening.listener.close()
         for each, handler in before.items():
@@ -104,11 +95,9 @@ def run(listening: Listening) -> None:
 
 
 def build_config(settings: ServerSettings) -> uvicorn.Config:
-    """Return how uvicorn runs the application; each worker process builds its own."""
+    """Return how uvicorn runs the application."""
     return uvicorn.Config(
-        functools.partial(_build_worker, settings),
-        factory=True,
-        workers=settings.workers,
+        build_app(settings),
         ws="none",
         lifespan="on",
         log_config=log_config(access_log=settings.access_log),
@@ -119,29 +108,11 @@ def build_config(settings: ServerSettings) -> uvicorn.Config:
         limit_concurrency=_MAX_CONNECTIONS,
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=_STOP_S,
-        timeout_worker_healthcheck=120,  # s: then uvicorn kills a worker, one that starts, too
         http="h11",
         h11_max_incomplete_event_size=_HEAD_BYTES,
         ssl_certfile=settings.ssl_certfile,
         ssl_keyfile=settings.ssl_keyfile,
     )
-
-
-def _build_worker(settings: ServerSettings) -> ASGIApp:
-    """Return the application of this process, which may be one of several."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        # A worker whose supervisor was killed would hold the port for ever.
-        def end_with_parent() -> None:
-            parent.join()
-            os.kill(os.getpid(), signal.SIGTERM)
-
-        threading.Thread(target=end_with_parent, name="end-with-parent", daemon=True).start()
-    return build_app(settings)
-
-
-def _ignore(_signal: int, _frame: object) -> None:
-    """Take a signal that has been obeyed already."""
 
 
 def _check_exposed(settings: ServerSettings, *, needs_token: bool) -> None:

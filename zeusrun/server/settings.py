@@ -30,7 +30,6 @@ class ServerSettings:
     host: str = "127.0.0.1"
     port: int = 8787
     path_prefix: str = ""
-    workers: int = 1
     ssl_certfile: str | None = None
     ssl_keyfile: str | None = None
     require_token: bool = False

@@ -84,31 +84,12 @@ def learn(job: str, problem: Problem, trials: Sequence[Trial]) -> JobModel:
         ),
     )
     if shown < LEAST_RUNS:
-        targets = [trial.target for trial in trials if trial.metric == problem.metric]
-        hardest = max(targets, default=problem.target, key=lambda each: sign * each)
-        if sign * problem.target > sign * hardest:
-            bound = "at most" if problem.mode == "max" else "at least"
-            raise UsageError(
-                f"no past run of {job} had a target as hard as {problem.metric} "
-                f"{problem.target:g}: runs end at their target, which was {hardest:g}; a target of "
-                f"{bound} {hardest:g} can be simulated"
-            )
         raise UsageError(
             f"{job} has {shown} run{'' if shown == 1 else 's'} that reached {problem.metric} "
-            f"{problem.target:g} under these settings, and a simulation needs {LEAST_RUNS}; submit "
-            "it more often first"
+            f"{problem.target:g} under these settings, and a simulation needs {LEAST_RUNS}; runs "
+            "that ended at an easier target do not count. Submit it more often first"
         )
     rates = learn_rates(problem, trials)
-    energy_known = any(rate.power_w for by_limit in rates.values() for rate in by_limit.values())
-    if not rates:
-        raise UsageError(f"no run of {job} shows its speed on the devices of this machine")
-    if problem.eta_knob > 0 and not energy_known:
-        raise UsageError(f"no run of {job} has a known energy, so only eta_knob 0 can be simulated")
-    if problem.eta_knob < 1 and problem.max_power_w is None:
-        raise UsageError(
-            f"the maximum power of the devices of {job} is unknown, so only eta_knob 1 can be "
-            "simulated"
-        )
     known = sorted(evidence.reached)
     drawn = dict(zip(known, draw_log_epochs(problem.default, known, evidence).T, strict=True))
     arms = [
@@ -127,6 +108,14 @@ def learn(job: str, problem: Problem, trials: Sequence[Trial]) -> JobModel:
         raise UsageError(
             f"no run of {job} shows what its default batch size, {problem.default}, takes on the "
             "devices of this machine"
+        )
+    energy_known = any(rate.power_w for by_limit in rates.values() for rate in by_limit.values())
+    if problem.eta_knob > 0 and not energy_known:
+        raise UsageError(f"no run of {job} has a known energy, so only eta_knob 0 can be simulated")
+    if problem.eta_knob < 1 and problem.max_power_w is None:
+        raise UsageError(
+            f"the maximum power of the devices of {job} is unknown, so only eta_knob 1 can be "
+            "simulated"
         )
     longest = max((run.epochs or 1 for run in runs), default=1)
     asked = replace(

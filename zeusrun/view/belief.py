@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 _CERTAIN = 0.995
 _TRIES = frozenset({Stage.EXPLORE, Stage.SPEED_CHECK})
-_MANY = 10  # with more candidates, the least relevant ones are not listed
 _APART = 30.0  # largest ratio of the ends of a range that is shown
 
 
@@ -178,30 +177,6 @@ def lead(
     if not control:
         last = f"{_change(policy, decision, chosen, others, ignored=problem.ignored)}. {last}"
     return [headline, *map(units.sentence, (why, cost, last))]
-
-
-def fold(beliefs: Sequence[ArmBelief]) -> tuple[list[ArmBelief], str | None]:
-    """Return the candidates to list, and a sentence about the others or ``None``.
-
-    If there are many candidates, the list has those with trials, those that may run next, and the
-    two best of the others. When the value of tries is known, it also has those without a value.
-    """
-    worth = {each.global_batch_size: each.value_j for each in beliefs if each.value_j is not None}
-    others = [
-        each
-        for each in beliefs
-        if not (each.trials or each.chance) and (not worth or each.global_batch_size in worth)
-    ]
-    others.sort(key=lambda each: each.value_j or 0.0)
-    folded = others[:-2] if worth else others
-    if len(beliefs) <= _MANY or len(folded) < 2:
-        return [*beliefs], None
-    text = f"{len(folded)} others are not listed: what they cost is not known yet"
-    if worth:
-        more = (folded[-1].value_j or 0.0) > 0
-        saves = "more than these" if more else "anything"
-        text = f"{len(folded)} others: none is expected to save {saves}"
-    return [each for each in beliefs if each not in folded], text
 
 
 def _cost(

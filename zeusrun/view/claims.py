@@ -33,15 +33,6 @@ def claim_style(estimate: Estimate | None, *sums: Estimate | None) -> str:
     return {True: "green", False: "yellow", None: ""}[is_good(estimate, *sums)]
 
 
-def claim_share(share: Estimate) -> str:
-    """Return a saving in words, such as ``saves 14 % (9 to 19 %)``, a loss, or no difference."""
-    if not share.is_shown:
-        return f"no difference can be shown yet ({_range(share)})"
-    if share.low > 0:
-        return f"saves {short_share(share)}"
-    return f"costs {_percent(-share.value)} % more ({_range(-share)})"
-
-
 def claim_against(share: Estimate, name: str, other: str) -> str:
     """Return a comparison: ``32 saves 14 % of the cost of a run (9 to 19 %) against 64``."""
     if not share.is_shown:
@@ -62,7 +53,10 @@ def net_text(net: NetAmounts, net_cost: Estimate) -> str:
     amounts: list[Amount] = []
     if net.energy_j is not None:
         amounts.append((net.energy_j, units.electricity, " of energy"))
-    amounts += [(amount, _money(currency), "") for currency, amount in net.money.items()]
+    amounts += [
+        (amount, functools.partial(units.money, currency=currency), "")
+        for currency, amount in net.money.items()
+    ]
     if net.carbon_g is not None:
         amounts.append((net.carbon_g, units.carbon, " CO2e"))
     return _claim(amounts) if amounts else claim_cost(net_cost)
@@ -113,10 +107,6 @@ def range_of(share: Estimate | None) -> str:
 def cell_share(share: Estimate) -> str:
     """Return a share for a cell of a table, or ``not shown`` if it may be 0."""
     return short_share(share) if share.is_shown else f"not shown ({_range(share)})"
-
-
-def _money(currency: str) -> Callable[[float], str]:
-    return functools.partial(units.money, currency=currency)
 
 
 def short_amount(amount: Estimate | None, text: Callable[[float], str]) -> str:

@@ -13,7 +13,7 @@ from zeusrun.view import units
 from zeusrun.view.console import plain_table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from rich.table import Table
 
@@ -67,7 +67,6 @@ def column_table(
     rows: Sequence[object],
     width: int,
     styles: Mapping[int, str] | None = None,
-    lines: Collection[int] = (),
 ) -> Table:
     """Return a table for a console.
 
@@ -76,7 +75,6 @@ def column_table(
         rows: What the columns show.
         width: Of the console.
         styles: Of rows, by number.
-        lines: Numbers of the rows that stand below a line.
     """
     texts = {column.name: [column.value(row) for row in rows] for column in columns}
     shown = [
@@ -104,8 +102,6 @@ def column_table(
             vertical="bottom" if bottom else "top",
         )
     for number in range(len(rows)):
-        if number in lines:
-            table.add_section()
         row = [texts[column.name][number] for column in shown]
         whole = [Text(text) if isinstance(text, str) else text for text in row]
         table.add_row(*whole, style=(styles or {}).get(number))

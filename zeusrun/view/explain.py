@@ -10,7 +10,7 @@ from rich.console import Group
 from rich.text import Text
 
 from zeusrun.view import units
-from zeusrun.view.belief import fold, is_known
+from zeusrun.view.belief import is_known
 from zeusrun.view.columns import COST, Column, column_table
 from zeusrun.view.console import Labelled
 from zeusrun.view.tables import remarks
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from zeusrun.analysis.critical import CriticalSize
     from zeusrun.analysis.curves import CurveUnit
     from zeusrun.bandit.problem import ArmBelief
     from zeusrun.view.belief import Belief
@@ -39,7 +38,6 @@ def explain_table(
     belief: Belief,
     kept: Sequence[str] = (),
     limits: Mapping[int, tuple[float, int]] = MappingProxyType({}),
-    critical: CriticalSize | None = None,
     *,
     width: int = 80,
 ) -> RenderableType:
@@ -49,8 +47,7 @@ def explain_table(
     each arm, the best power limit in watts and the number of measured limits. ``width`` is the
     width of the console in characters; columns that do not fit are left out.
     """
-    beliefs, rest = fold(belief.arms)
-    unit, lead = belief.unit, belief.sentences
+    beliefs, unit, lead = belief.arms, belief.unit, belief.sentences
     likely = [each.chance >= 0.5 for each in beliefs]
     bold = {number: "bold" for number, each in enumerate(likely) if each}
     table = column_table(belief_columns(unit), beliefs, width, bold)
@@ -61,15 +58,11 @@ def explain_table(
         verdict = "the next run uses it; see above" if each.is_next else each.verdict
         style = "" if bright else "dim"
         verdicts.append((Text(f"{each.global_batch_size:5}", style), Text(verdict, style)))
-    if rest is not None:
-        verdicts.append((Text(), Text(f"{rest} (--json lists them)", "dim")))
     named = {name.replace("epochs", unit): text for name, text in _LEGEND.items()}
     legend = [f"{name}: {text}" for name, text in named.items() if name.split(", ")[-1] in names]
     if limits:
         best = [f"{arm}: {units.power(w)}, best of {of}" for arm, (w, of) in limits.items()]
         legend.append(f"power limit: {' · '.join(best)}")
-    if critical is not None and (size := _critical_text(critical, unit)):
-        legend.append(size)
     if any(each.reached for each in beliefs):
         legend.append("with other settings: zeusrun simulate JOB --set objective.eta_knob=1")
     notes = Labelled([(Text(), Text(text, style="dim")) for text in legend])
@@ -77,17 +70,6 @@ def explain_table(
     first = (headline, Labelled([(Text(), Text(text)) for text in lead[1:]]), blank)
     below = (Labelled(verdicts), blank, notes, remarks(kept))
     return Group(*first, Text(title, style="dim"), blank, table, blank, *below)
-
-
-def _critical_text(critical: CriticalSize, unit: str) -> str:
-    """Return the critical batch size with its range; "" if nothing is known of it."""
-    low, value, high, sizes = critical
-    ends = [None if end is None else units.three_digits(end) for end in (low, high)]
-    text = f"{units.three_digits(value)} ({ends[0]} to {ends[1]})"
-    if None in ends:
-        text = f"at least {ends[0]}" if ends[0] else f"at most {ends[1]}" if ends[1] else ""
-    what = "beyond it, larger ones need about as many steps"
-    return text and f"critical batch size: {text}, by the {unit} of {sizes} batch sizes; {what}"
 
 
 def _expected(epochs: float | None) -> str:

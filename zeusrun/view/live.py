@@ -318,10 +318,9 @@ def _remaining(trial: Trial, progress: Progress, usual: Usual) -> str:
 
 
 class Remaining(NamedTuple):
-    """What is left of a trial: seconds, and epochs of how many; ``at_most``: by no past run."""
+    """How many seconds are left of a trial; ``at_most``: by no past run."""
 
     seconds: float
-    goal: float
     at_most: bool
 
 
@@ -335,7 +334,7 @@ def estimate_remaining(trial: Trial, progress: Progress, usual: Usual) -> Remain
     if usual.epochs is not None and usual.epochs > progress.epochs:
         goal, at_most = usual.epochs, False
     left_s = epoch_s * (goal - progress.epochs) - (progress.time_s - progress.curve[-1].time_s)
-    return Remaining(max(0.0, left_s), goal, at_most)
+    return Remaining(max(0.0, left_s), at_most)
 
 
 def _epoch_s(progress: Progress) -> float | None:

@@ -9,7 +9,6 @@ from rich.text import Text
 
 from zeusrun.analysis.amounts import time_after_target
 from zeusrun.analysis.curves import amount_in, curve_in, curve_unit
-from zeusrun.analysis.usual import usual_cost_j
 from zeusrun.bandit.proof import Doubt, as_undisturbed, is_resized, prove
 from zeusrun.trial import split_variant
 from zeusrun.view import units
@@ -18,8 +17,6 @@ from zeusrun.view.console import Labelled, warning_lines
 from zeusrun.view.tables import dead_note, status_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from rich.console import RenderableType
     from rich.table import Table
 
@@ -39,13 +36,11 @@ def trial_sheet(
     sight: TrainingSummary | None = None,
     elsewhere: str | None = None,
     shared: bool = False,
-    earlier: Sequence[Trial] = (),
 ) -> RenderableType:
     """Return everything about one trial.
 
     ``failure`` is the traceback of a crash; ``elsewhere`` names the other machine or home that
     has its files, such as ``on node-2``. ``shared``: with other machines, so the host is shown.
-    ``earlier`` are the trials of the job before this one.
     """
     gone = "" if run_dir_exists else " (gone)"
     gone = gone if elsewhere is None else f" {elsewhere}"
@@ -54,7 +49,7 @@ def trial_sheet(
     rows = [
         ("reason", trial.reason),
         ("forgotten", forgotten if trial.forgotten else None),
-        *trial_rows(trial, sight, earlier),
+        *trial_rows(trial, sight),
         ("host", trial.host if shared or trial.allocation else None),
         ("runs in", trial.allocation),
         ("", units.sparkline([each.value for each in curve_in(trial, curve_unit([trial]))])),
@@ -84,9 +79,7 @@ def _host_rows(trial: Trial) -> list[tuple[str, str | None]]:
     ]
 
 
-def trial_rows(
-    trial: Trial, sight: TrainingSummary | None = None, earlier: Sequence[Trial] = ()
-) -> list[tuple[str, str | None]]:
+def trial_rows(trial: Trial, sight: TrainingSummary | None = None) -> list[tuple[str, str | None]]:
     """Return what was chosen for a trial and what it took, with names.
 
     Without a name, a row belongs to the one before it; without a text, it is left out.
@@ -120,10 +113,9 @@ def trial_rows(
         ("start-up", units.duration(trial.startup_s)),
         ("time", units.duration(trial.time_s)),
         ("energy", units.energy(trial.energy_j) + source),
-        ("", units.accounts(trial.energy_counter_j, trial.energy_integrated_j)),
         *_spent_rows(trial),
         ("cost", cost),
-        ("", undisturbed_text(trial, earlier)),
+        ("", undisturbed_text(trial)),
         _length(trial),
         ("steps", units.number(trial.steps) + steps_after),
         ("gradients", units.gradients_text(trial, whole=True)),
@@ -133,28 +125,24 @@ def trial_rows(
     ]
 
 
-def undisturbed_text(trial: Trial, earlier: Sequence[Trial] = ()) -> str | None:
-    """Return what a run would have cost undisturbed, and by what; ``None`` if as it did cost."""
-    proof = prove(trial)
-    if is_resized(trial):
+def undisturbed_text(trial: Trial) -> str | None:
+    """Return what a run would have cost without interruptions; ``None`` if as it did cost."""
+    if not trial.interruptions or is_resized(trial):
         return None
-    if trial.interruptions:
-        cost_j, what = as_undisturbed(trial).cost_j, "without interruptions"
-        anew = ", and it began anew" if proof.learning is Doubt.RESTARTED else ""
-        why = _interruptions(trial) + anew
-        if proof.learning is Doubt.UNCLEAR:
-            return f"unknown {what}: {why}; whether it began anew or went on cannot be told"
-    elif trial.shared:
-        cost_j, what = usual_cost_j(earlier, trial), "at the usual speed of this batch size"
-        why = f"it shared its {'GPUs' if trial.gpu_count else 'CPU'}"
-    else:
-        return None
+    proof, cost_j, why = prove(trial), as_undisturbed(trial).cost_j, _interruptions(trial)
+    if proof.learning is Doubt.UNCLEAR:
+        return (
+            f"unknown without interruptions: {why}; whether it began anew or went on cannot be told"
+        )
+    if proof.learning is Doubt.RESTARTED:
+        why += ", and it began anew"
     if proof.speed is Doubt.INTERRUPTED:
         return f"no epoch without an interruption: {why}"
     if cost_j is None or trial.cost_j is None or cost_j >= trial.cost_j:
         return None
     text = units.energy(cost_j)
-    return None if text == units.energy(trial.cost_j) else f"{text} {what}: {why}"
+    same = text == units.energy(trial.cost_j)
+    return None if same else f"{text} without interruptions: {why}"
 
 
 def _interruptions(trial: Trial) -> str:

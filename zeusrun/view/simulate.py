@@ -14,7 +14,7 @@ from rich.text import Text
 
 from zeusrun.analysis.estimates import Estimate, name_ends
 from zeusrun.view import units
-from zeusrun.view.claims import claim_share, claim_style, join_ends, short_share, signed
+from zeusrun.view.claims import claim_style, join_ends, short_share, signed
 from zeusrun.view.columns import column_table, tuple_columns
 from zeusrun.view.console import Labelled, warning_lines
 
@@ -31,7 +31,6 @@ Case: TypeAlias = "tuple[str, JobModel, Forecast]"
 """A policy's name, what the history says under the settings, and what the replay found."""
 
 _SAME = 0.005  # a smaller difference in nine of ten replays is none
-_LITTLE = 0.05  # of a run
 _LEAST_REPLAYS = 19  # one more lies between the ends of fewer in less than nine of ten cases
 _FEW = 10  # runs; with fewer, the spread between runs is mostly assumed
 
@@ -58,7 +57,6 @@ def forecast_sheet(
     legend = [*_legend(cases, seeds), *([settings] if settings else [])]
     return Group(
         Text(title, style="bold"),
-        Labelled([(Text(), Text(_lead(cases)))]),
         blank,
         _comparison(cases, width),
         blank,
@@ -67,31 +65,6 @@ def forecast_sheet(
         Labelled([(Text(), Text(text, style="dim")) for text in legend]),
         warning_lines(list(_warnings(model))),
     )
-
-
-def _lead(cases: Sequence[Case]) -> str:
-    """Return what a run will take, in plain sentences."""
-    (_, _, before), (_, model, after) = cases[0], cases[-1]
-    arm, then = (statistics.mode(each.batch_sizes) for each in (after, before))
-    run_j, exploring_j = (statistics.median(each) for each in (after.cost_j, after.exploring_j))
-    share = after.batch_sizes.count(arm) / len(after.batch_sizes)
-    uses = f"batch size {arm}"
-    uses += "" if share == 1 else f" in {units.percent(share)} of the replays"
-    explores = "Exploring costs hardly anything."
-    if abs(exploring_j) >= _LITTLE * run_j:
-        does, runs = "costs" if exploring_j > 0 else "saves", f"{abs(exploring_j) / run_j:.1f} runs"
-        explores = f"Exploring {does} about {units.energy(abs(exploring_j))}, as much as {runs}."
-    if len(cases) == 1:
-        return f"In the end, a run uses {uses}, and costs about {units.energy(run_j)}. {explores}"
-    often = before.batch_sizes.count(then) / len(before.batch_sizes)
-    today = "as today" if arm == then else f"with today's settings {then} in {units.percent(often)}"
-    claims = {"time": _claim(saved_share(before.time_s, after.time_s))}
-    if model.energy_known:
-        claims = {"energy": _claim(saved_share(before.energy_j, after.energy_j)), **claims}
-    if len({*claims.values()}) == 1:
-        claims = {" and ".join(claims): claims["time"]}
-    takes = "; ".join(f"in {what}, {claim}" for what, claim in claims.items())
-    return f"Changed: {takes}. In the end it uses {uses}, {today}. {explores}"
 
 
 def saved_share(before: Sequence[float], after: Sequence[float]) -> Estimate:
@@ -107,12 +80,6 @@ def saved_share(before: Sequence[float], after: Sequence[float]) -> Estimate:
 
 def _is_same(saved: Estimate) -> bool:
     return max(abs(saved.low), abs(saved.high)) < _SAME
-
-
-def _claim(saved: Estimate) -> str:
-    if _is_same(saved):
-        return "a run takes as much as today"
-    return ("a run " if saved.is_shown else "") + claim_share(saved)
 
 
 def _short_claim(saved: Estimate) -> Text:
@@ -136,19 +103,16 @@ def _comparison(cases: Sequence[Case], width: int) -> Table:
         *([("cost of control runs", "control_j", units.energy)] if _has_control(cases) else []),
     ]
 
-    def rows(between: str) -> Iterator[tuple[str | Text, ...]]:
+    def rows() -> Iterator[tuple[str | Text, ...]]:
         none = Text(units.UNKNOWN, style="dim")
         yield "batch size in the end", *map(_in_use, found), none
         for label, name, text in amounts:
             taken = [getattr(each, name) for each in found]
             saved = _short_claim(saved_share(*taken)) if name in _compared(cases) else none
-            yield label, *(spread_text(values, text, between) for values in taken), saved
+            yield label, *(spread_text(values, text) for values in taken), saved
 
     names = ["", *("today", "changed")[: len(cases)], *(["saved"] if len(cases) > 1 else [])]
-    whole, broken = list(rows(" to ")), list(rows(" to\n"))  # a line breaks only after "to"
-    texts = ("\n".join(map(str, cells)) for cells in zip(*whole, strict=True))
-    room = sum(max(map(len, text.split("\n"))) + 2 for text in texts)
-    return column_table(tuple_columns(names), whole if room <= width else broken, width)
+    return column_table(tuple_columns(names), list(rows()), width)
 
 
 def _compared(cases: Sequence[Case]) -> list[str]:
@@ -192,10 +156,10 @@ def _quantiles(values: Sequence[float]) -> tuple[float, float, float]:
     return ordered[beyond - 1], statistics.median(ordered), ordered[-beyond]
 
 
-def spread_text(values: Sequence[float], text: Callable[[float], str], between: str) -> Text:
+def spread_text(values: Sequence[float], text: Callable[[float], str]) -> Text:
     """Return the median, and below it where nine of ten values lie."""
     low, median, high = (signed(each, text) for each in _quantiles(values))
-    ends = "" if low == high else join_ends(low, high).replace(" to ", between)
+    ends = "" if low == high else join_ends(low, high).replace(" to ", " to\n")
     return Text.assemble(median, ("\n" if ends else "", ""), (ends, "dim"))
 
 

@@ -11,7 +11,6 @@ from rich.text import Text
 
 from zeusrun.analysis.estimates import group_by
 from zeusrun.analysis.savings import find_savings
-from zeusrun.analysis.usual import describe_shifts
 from zeusrun.trial import EnergySource
 from zeusrun.view import columns, units
 from zeusrun.view.claims import claim_against, claim_cost, claim_style, range_of
@@ -121,7 +120,7 @@ def history_table(
     parts: list[RenderableType] = [Text(job, style="bold"), *savings_block(savings), Text("")]
     parts.append(max(tables, key=lambda table: len(table.columns)))
     parts += [Labelled([(Text(), Text(" · ".join(notes), style="dim"))])] if notes else []
-    return Group(*parts, *dead, warning_lines(describe_shifts(trials)))
+    return Group(*parts, *dead)
 
 
 def _moment_forms(trials: Sequence[Trial]) -> list[str]:
@@ -310,7 +309,7 @@ def totals_table(
     ]
     if len(totals) > 1:
         rows, bold = [*totals, whole], {len(totals): "bold"}
-        table = column_table(shown, rows, width, bold, [len(totals)])
+        table = column_table(shown, rows, width, bold)
     else:
         table = column_table(shown, totals, width)
     return Group(

@@ -168,15 +168,6 @@ def percent(fraction: float | None) -> str:
     return f"{round(100 * fraction)}\N{NO-BREAK SPACE}%".replace("-", MINUS)
 
 
-def accounts(counter_j: float | None, integrated_j: float | None) -> str | None:
-    """Return both measurements of an energy and their difference; ``None`` unless both exist."""
-    if not counter_j or integrated_j is None:
-        return None
-    apart = round(100 * (integrated_j / counter_j - 1), 1) + 0.0
-    signed = f"{apart:+.1f} %".replace("-", MINUS)
-    return f"counter {energy(counter_j)} · integrated {energy(integrated_j)} ({signed})"
-
-
 def moment(rfc3339: str, form: str = "%m-%d %H:%M") -> str:
     """Return a recorded time in the local time zone, by default month, day, hour and minute."""
     time = local_time(rfc3339)

@@ -151,7 +151,7 @@ def test_what_a_server_answers_becomes_the_right_error(serve, answer, kind, word
     assert type(error.value) is kind
     assert SECRET not in str(error.value)
     assert f"Bearer {SECRET}".encode() in b"".join(server.got)
-    assert b"Zeusrun-Api: 1" in b"".join(server.got)
+    assert b"User-Agent: zeusrun/" in b"".join(server.got)
 
 
 @pytest.mark.parametrize("answer", [{}, {"jobs": 7, "trials": 7, "now": "x", "incarnation": ""}])
@@ -190,15 +190,6 @@ def test_a_server_that_answers_too_slowly_is_left(connect, serve, pause_s):
             history._ask("GET", "/trials/a-1-1", dict, limit_s=0.1)
     assert server.connections == 3  # each has a new one
     assert time.monotonic() - begun_t < 20  # 250 pieces would take longer
-
-
-@pytest.mark.parametrize("size", [1, 20])
-def test_a_head_that_comes_too_slowly_is_not_waited_for(connect, serve, size):
-    server = serve(http(200, {}, f"X: {'x' * 500}"), pause_s=0.1, size=size)
-    history, begun_t = connect(server.url), time.monotonic()
-    with pytest.raises(UnavailableError, match="took too long"):
-        history._ask("GET", "/trials/a-1-1", dict, limit_s=0.5)
-    assert 0.4 < time.monotonic() - begun_t < 2.5  # the whole head would take longer
 
 
 class Reader:

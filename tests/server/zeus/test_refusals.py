@@ -53,13 +53,6 @@ def test_a_refusal_has_the_message_and_the_detail_of_zeus(server, token, monkeyp
         assert check(answer, status, code) == answer.message
 
 
-def test_so_has_the_refusal_of_who_guesses_tokens(start, monkeypatch):
-    server = start(require_token=True)
-    monkeypatch.setattr(auth, "_GUESSES", 0.0)
-    answer = server.ask("POST", f"/zeus/{WRONG}/jobs", JOB)
-    assert check(answer, 429, "rate") == answer.message
-
-
 def test_an_invalid_request_has_all_faults_in_its_detail_as_fastapi_gives_them(server, token):
     wrong = {**REPORT, "time": -1, "metric": float("nan"), "current_epoch": "x"}
     answer = server.ask("POST", f"/zeus/{token}/migrate/report", wrong)

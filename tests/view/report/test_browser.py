@@ -121,29 +121,12 @@ def test_a_wide_table_uses_the_empty_page_and_its_dates_do_not_wrap(visit, addre
         page.evaluate("document.querySelectorAll('details').forEach((each) => each.open = true)")
         box = page.locator("details .scroll").first
         assert box.evaluate("(each) => each.scrollWidth > each.clientWidth") is hidden
-        assert "local" in box.evaluate("(each) => getComputedStyle(each).backgroundAttachment")
         lines = """(all) => all.map((each) => {
           const range = document.createRange();
           range.selectNodeContents(each);
           return range.getClientRects().length;
         })"""
         assert max(box.locator("td.date").evaluate_all(lines)) == 1
-
-
-def test_the_theme_is_chosen_before_the_first_paint_and_kept(visit, address):
-    page, _ = visit(address, theme="dark")
-    colour = "getComputedStyle(document.body).backgroundColor"
-    dark = page.evaluate(colour)
-    button = page.locator("#theme")
-    assert button.inner_text() == "Theme: auto"
-    button.click()
-    assert button.inner_text() == "Theme: light"
-    assert page.evaluate(colour) != dark
-    page.reload()
-    assert page.evaluate("document.documentElement.dataset.theme") == "light"
-    assert page.evaluate("document.head.querySelector('script').nextElementSibling.tagName") == (
-        "STYLE"
-    )
 
 
 def test_the_keyboard_reaches_the_content_and_opens_a_table(visit, address):
@@ -157,9 +140,12 @@ def test_the_keyboard_reaches_the_content_and_opens_a_table(visit, address):
     assert page.locator("details").first.get_attribute("open") is not None
 
 
-def test_it_can_be_read_without_scripts_and_printed(visit, address):
-    page, _ = visit(address, theme="dark", java_script_enabled=False)
-    assert page.locator("h1").is_visible()
-    assert not page.locator("#theme").is_visible()
+def test_it_has_the_theme_of_the_system_no_script_and_can_be_printed(visit, address):
+    page, _ = visit(address, theme="dark")
+    colour = "getComputedStyle(document.body).backgroundColor"
+    dark = page.evaluate(colour)
+    page.emulate_media(color_scheme="light")
+    assert page.evaluate(colour) != dark
+    assert page.locator("script").count() == 0
     page.emulate_media(media="print")
     assert page.locator("figure svg").first.is_visible()

@@ -23,7 +23,6 @@ from zeusrun.view.report.canvas import (
     LIGHT,
     STAND_INS,
     drawing,
-    figure_bytes,
     inline_svg,
     shift,
 )
@@ -36,7 +35,6 @@ from zeusrun.view.report.figures import (
 from zeusrun.view.report.markup import Html, escape, moment, table, tag
 from zeusrun.view.report.page import (
     job_page,
-    job_snippet,
     reports_json,
 )
 from zeusrun.view.units import UNKNOWN
@@ -112,7 +110,7 @@ def page_of(reports):
 def test_the_page_is_well_formed_and_whatever_a_name_holds_is_text(report, count):
     text = page_of([report] * count)
     checker = check(text)
-    assert checker.tags.count("script") == 1
+    assert "script" not in checker.tags
     assert checker.tags.count("h1") == 1
     assert not re.search("[\x00\x1b\u202e]", text)
     text.encode()
@@ -150,16 +148,6 @@ def test_figures_are_deterministic_and_a_thousand_dots_are_small():
 
     assert svg(40) == svg(40)
     assert len(svg(1000)) < 80_000
-
-
-@pytest.mark.parametrize("name", FIGURES)
-@pytest.mark.parametrize(
-    ("form", "magic"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")]
-)
-def test_a_figure_is_a_file(report, name, form, magic):
-    with drawing():
-        figure = draw(name, report, LIGHT)
-        assert figure_bytes(figure, form, EVIL).startswith(magic)
 
 
 def test_without_anything_to_draw_there_is_no_figure_but_a_page():
@@ -270,15 +258,13 @@ def test_colours_are_readable(palette):
     assert [palette.sizes.index(palette.size(at, 12)) for at in (0, 11)] == [0, 7]
 
 
-def test_a_figure_names_its_job_and_only_the_batch_sizes_that_it_draws():
+def test_a_figure_names_only_the_batch_sizes_that_it_draws():
     trials = [run(1, 32), run(2, 64, None, cost_j=None, status=TrialStatus.LOST, curve=())]
     facts = build_facts("job", trials)
     with drawing():
         for name in ("cost", "curves"):
             figure = draw(name, JobReport(facts), LIGHT)
             assert [text.get_text() for text in figure.legends[0].get_texts()] == ["32"]
-        svg = figure_bytes(figure, "svg", "nightly").decode()
-    assert ">nightly</text>" in svg
 
 
 def test_a_single_dot_stands_in_the_middle_of_its_row():
@@ -385,31 +371,21 @@ def test_the_section_of_noise_scales_has_a_table_and_says_what_they_are_not():
 TRIALS = [run(1, 32, price=0.31, currency="EUR", carbon_g=400.0), run(2, 64, 0.5)]
 
 
-def test_markdown_is_a_table_that_no_name_breaks():
-    text = job_snippet(build_facts("a_job|<b>", TRIALS))
-    lines = text.splitlines()
-    assert lines[0] == r"### a\_job\|\<b\>"
-    assert "| Energy of all runs | 1.50 kWh |" in lines
-    assert "| Carbon of all runs | at least 400 g CO2e, known for 1 of 2 runs |" in lines
-    assert "| Price of all runs | at least 0.31 EUR, known for 1 of 2 runs |" in lines
-    rows = [line for line in lines if line.startswith("|")]
-    assert all(line.replace(r"\|", "").count("|") == 3 for line in rows)
-
-
-def test_an_estimate_and_what_is_unknown_are_marked():
+def test_sums_of_which_a_part_is_unknown_or_estimated_are_marked():
     trials = [run(1, 32, energy_source=EnergySource.ESTIMATED), run(2, 32, None, cost_j=None)]
-    text = job_snippet(build_facts("job", trials))
-    assert "| at least 1.00 kWh, estimated, known for 1 of 2 runs |" in text
-    assert "| Energy of a run (median) | 1.00 kWh, estimated |" in text
-    assert text.endswith("\n\nEnergy is estimated from CPU time. Recorded by zeusrun 0.1.0.\n")
-    assert "Energy is partly estimated" in job_snippet(build_facts("job", [*trials, run(3, 32)]))
-    assert "estimated" not in job_snippet(build_facts("job", TRIALS))
+    text = page_of([JobReport(build_facts("job", trials))])
+    assert "at least 1.00 kWh, estimated, known for 1 of 2 runs" in text
+    text = page_of([JobReport(build_facts("job", [*trials, run(3, 32)]))])
+    assert ", partly estimated, " in text
+    text = page_of([JobReport(build_facts("job", TRIALS))])
+    assert "at least 400 g CO2e, known for 1 of 2 runs" in text
+    assert "at least 0.31 EUR, known for 1 of 2 runs" in text
+    assert "estimated" not in text
 
 
 def test_a_text_of_any_bytes_can_be_written():
     trials = [run(1, 32, metric="a\ud800\x1b[31m", gpu_model="\udcff", reason="\ud800" * 9)]
     facts = build_facts("job", trials)
-    assert b"a?" in job_snippet(facts).encode()
     assert json.loads(reports_json([JobReport(facts)]).encode())["jobs"][0]["metric"][:2] == "a?"
 
 

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from zeusrun.trial import Outcome
 
 _Result = TypeVar("_Result")
-API = 1
-"""The version of the API that this client speaks."""
 TOKEN_VARIABLE = "ZEUSRUN_TOKEN"  # noqa: S105 - a name
 TOKEN_FILE = "token"  # noqa: S105 - a name
 _LIMIT_S = 60.0  # of a request that may read a whole history
@@ -38,7 +36,7 @@ _AGAIN = {408, 429, 502, 503, 504}  # the request may succeed a little later
 _MAX_ADDED = 100  # trials in one request; one of 1,000 epochs has about 100 kB
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 _TO_TLS = re.compile(rb"plain HTTP|HTTP request to an HTTPS")  # nginx, Apache; Caddy, Traefik
-_IS_IT_A_SERVER = "is this the address of a zeusrun server?"
+_IS_IT_A_SERVER = "is this the address of a zeusrun server of the same version?"
 _ADVICE = (
     "`zeusrun token create` on the server makes one: run the `zeusrun connect` that it prints, "
     f"with --replace if there is a token already, set {TOKEN_VARIABLE} to the token, or write it "
@@ -75,7 +73,6 @@ class HttpHistory(base.Shared):
         self._headers = {
             "Accept": "application/json",
             "User-Agent": f"zeusrun/{__version__}",
-            "Zeusrun-Api": str(API),
         }
         if token is not None:
             self._headers["Authorization"] = f"Bearer {token}"

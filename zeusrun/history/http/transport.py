@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import base64
-import contextlib
-import socket
 import ssl
-import threading
 import time
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote_to_bytes
@@ -14,8 +11,6 @@ from urllib.request import getproxies, proxy_bypass
 
 import urllib3
 from urllib3 import exceptions
-from urllib3.connection import HTTPConnection, HTTPSConnection
-from urllib3.util.ssltransport import SSLTransport
 
 from zeusrun.errors import HistoryError, UsageError
 from zeusrun.history.base import UnavailableError
@@ -24,8 +19,6 @@ from zeusrun.history.http.address import check_url, hide_login, is_loopback
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from urllib.parse import SplitResult
-
-    from urllib3 import HTTPResponse
 
 _CONNECT_S = 5.0
 _MAX_CONNECTIONS = 8  # that stay open
@@ -41,32 +34,6 @@ class Answer(NamedTuple):
     status: int
     headers: Mapping[str, str]  # in any case
     body: bytes
-
-
-class _Connection(HTTPConnection):
-    """One whose answers begin in time: urllib3's timeout is that of each read."""
-
-    def getresponse(self) -> HTTPResponse:  # type: ignore[override] # as urllib3 does
-        """See ``HTTPConnection.getresponse``."""
-        timer = threading.Timer(self.timeout or 0.0, _shut_down, (self.sock,))
-        timer.daemon = True
-        timer.start()
-        try:
-            return super().getresponse()
-        finally:
-            timer.cancel()
-
-
-class _TlsConnection(_Connection, HTTPSConnection):
-    """The same with TLS."""
-
-
-class _Pool(urllib3.HTTPConnectionPool):
-    ConnectionCls = _Connection
-
-
-class _TlsPool(urllib3.HTTPSConnectionPool):
-    ConnectionCls = _TlsConnection
 
 
 class Transport:
@@ -95,7 +62,6 @@ class Transport:
                 ssl_context=tls,
                 proxy_headers={"Proxy-Authorization": f"Basic {code}"} if login else {},
             )
-        self._pool.pool_classes_by_scheme = {"http": _Pool, "https": _TlsPool}
 
     def close(self) -> None:
         """Close all connections."""
@@ -145,7 +111,7 @@ class Transport:
         pieces = bytearray()
         with response:  # one that was read to its end has given its connection back
             while True:
-                if time.monotonic() > until_t:  # perhaps the head is not whole
+                if time.monotonic() > until_t:
                     raise exceptions.TimeoutError
                 if not (piece := response.read1(_PIECE_BYTES)):
                     break
@@ -204,15 +170,6 @@ def _find_proxy(server: SplitResult) -> str | None:
             "with http:// or https://; correct https_proxy, or add the host to no_proxy"
         )
     return proxy
-
-
-def _shut_down(sock: socket.socket | SSLTransport | None) -> None:
-    """End what a thread reads from a connection; TLS is left as it is, which is not for threads."""
-    if isinstance(sock, SSLTransport):  # TLS through a proxy with TLS
-        sock = sock.socket
-    if sock is not None:
-        with contextlib.suppress(OSError):  # it is closed already
-            socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
 
 def _in_pieces(body: bytes, until_t: float) -> Iterator[bytes]:

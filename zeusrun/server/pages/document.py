@@ -131,10 +131,9 @@ def _header(page: Page, links: Links, account: Html | None) -> Html:
         current = "page" if page.place == name else None
         items.append(tag("li", tag("a", name, href=links.to(path), aria_current=current)))
     state = tag("span", id="state", role="status", data_keep="yes")
-    toggle = tag("button", "Theme", id="theme", type="button", hidden="hidden", data_keep="yes")
     brand = tag("a", "zeusrun", href=links.to(""), class_="brand")
     pages = tag("nav", tag("ul", *items), aria_label="Pages")
-    return tag("header", brand, pages, state, account or "", toggle, class_="top")
+    return tag("header", brand, pages, state, account or "", class_="top")
 
 
 STATIC = {
@@ -147,9 +146,7 @@ STATIC = {
 @functools.cache
 def static_text(name: str) -> str:
     """Return what lies under ``/static/<name>``."""
-    theme = Path(report_page.__file__).with_name("theme.js")
-    is_style = name == "page.css"
-    first = f"{report_page.style_sheet()}\n" if is_style else theme.read_text(encoding="utf-8")
+    first = f"{report_page.style_sheet()}\n" if name == "page.css" else ""
     return first + Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 

@@ -15,7 +15,7 @@ from zeusrun.server.pages.machines import schedules_table
 from zeusrun.server.pages.reports import Digest, build_total
 from zeusrun.server.pages.runs import running_table, runs_list, status_text
 from zeusrun.view import units
-from zeusrun.view.claims import cell_share, is_good, net_text
+from zeusrun.view.claims import is_good, net_text
 from zeusrun.view.columns import Column
 from zeusrun.view.report import headline
 from zeusrun.view.report.markup import Html, coloured, join, moment, pairs, section, table, tag
@@ -174,7 +174,7 @@ def _columns(
 
     return [
         Column("job", lambda head: visit.links.link_job(head.job)),
-        Column("saved a run", of_job(_share)),
+        Column("saved a run", of_job(lambda e: headline.saved_share(e.savings.share, e.good))),
         Column("when", of_run(lambda trial: moment(trial.started_at))),
         Column("status", of_run(status_text), left=True),
         Column("batch size", of_run(size_label)),
@@ -187,11 +187,6 @@ def _columns(
 
 
 _WAIT = tag("span", "…", data_unknown="yes", title="being computed")
-
-
-def _share(digest: Digest) -> str:
-    share = digest.savings.share
-    return UNKNOWN if share is None else coloured(headline.folding(cell_share(share)), digest.good)
 
 
 def _energy_j(digest: Digest) -> float | None:

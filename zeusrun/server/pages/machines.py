@@ -13,7 +13,6 @@ from zeusrun.server.pages.document import Page
 from zeusrun.server.pages.runs import running_table
 from zeusrun.view import units
 from zeusrun.view.columns import HOST, LIMIT, Column
-from zeusrun.view.gpu import throttle_word
 from zeusrun.view.report.markup import Html, join, moment, page_head, section, table, tag
 from zeusrun.view.units import UNKNOWN, plural
 
@@ -60,7 +59,7 @@ def _host(host: HostFacts, runs: Sequence[Live], visit: Visit) -> Html:
         if gpu.error
     ]
     columns = [*_GPU_COLUMNS, Column("limit held by", lambda gpu: _holder(gpu, visit))]
-    gpus = table(f"GPUs of {host.host}", columns, host.gpus) or tag("p", "It has no GPU.")
+    gpus = table(f"GPUs of {host.host}", columns, host.gpus) or tag("p", "It reports no GPU.")
     key = f"host-{host.host}"
     return section(
         host.host,
@@ -81,10 +80,10 @@ def _holder(gpu: GpuFacts, visit: Visit) -> str:
 
 
 def _throttled(reasons: Sequence[str] | None) -> str:
-    """Return why clocks are low: ``heat, power``, or ``no``."""
+    """Return why clocks are low, in NVML's words: ``sw power cap``, or ``no``."""
     if reasons is None:
         return UNKNOWN
-    return ", ".join(dict.fromkeys(map(throttle_word, reasons))) or "no"
+    return ", ".join(reasons).replace("_", " ") or "no"
 
 
 _GPU_COLUMNS = (
@@ -114,4 +113,4 @@ def schedules_table(schedules: Sequence[ScheduleFacts], links: Links) -> Html:
 
 
 def _next_run(schedule: ScheduleFacts) -> str:
-    return "paused" if schedule.paused is True else moment(*schedule.next[:1])
+    return "paused" if schedule.paused else moment(*schedule.next[:1])

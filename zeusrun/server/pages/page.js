@@ -1,7 +1,7 @@
 /* Keeps the page up to date: only what has changed is replaced. */
 (function () {
   const LEAST_MS = 1000, PENDING_MS = 1200, WATCH_MS = 2000;
-  let loading = false, again = false, last = 0, timer = 0;
+  let loading = false, last = 0, timer = 0;
 
   const key = (node) => (node.nodeType === 1 && (node.id || node.dataset.key)) || "";
   const kept = (node) => node.nodeType === 1 && "keep" in node.dataset;
@@ -56,7 +56,7 @@
   const isAway = (answer) => answer.type === "opaqueredirect" || answer.status === 401 || answer.status === 403;
 
   async function load() {
-    if (loading) { again = true; return; }
+    if (loading) return;
     loading = true;
     try {
       const answer = await fetch(location.href, { headers: { Accept: "text/html" }, redirect: "manual" });
@@ -71,7 +71,6 @@
     } catch (gone) { /* watch shows it */ }
     last = Date.now();
     loading = false;
-    if (again) { again = false; soon(); }
   }
 
   function soon(least = LEAST_MS) {
@@ -95,12 +94,6 @@
     } catch (gone) { /* as if it had refused */ }
     show("Reconnecting", "The server does not respond. This page shows what it last sent.");
   }
-
-  /* A search that says nothing of a field leaves it out of the address. */
-  document.addEventListener("formdata", function (event) {
-    if (event.target.method !== "get") return;
-    for (const [name, value] of [...event.formData]) if (!value) event.formData.delete(name);
-  });
 
   document.addEventListener("DOMContentLoaded", function () {
     localize(document.body);

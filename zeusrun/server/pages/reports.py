@@ -9,9 +9,9 @@ import functools
 import threading
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WrapValidator
+from pydantic import BaseModel
 
 from zeusrun.analysis.amounts import Total, sum_known
 from zeusrun.analysis.estimates import NetAmounts, Savings
@@ -36,7 +36,6 @@ from zeusrun.view.report.headline import headline
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 
-    from pydantic import ValidatorFunctionWrapHandler
     from starlette.requests import Request
 
     from zeusrun.history.sql.store import SqlHistory
@@ -100,14 +99,6 @@ class Visit:
         return hosts
 
 
-class JobView(NamedTuple):
-    """A job as its page shows it; ``report`` is of the newest 1,000 trials."""
-
-    runs: int  # all of them
-    report: JobReport | None  # ``None``: no run has ended
-    pictures: dict[str, Html | None]  # the figures that were drawn before, by name
-
-
 class Digest(NamedTuple):
     """A job as the list of jobs shows it; ``None`` is unknown."""
 
@@ -119,15 +110,15 @@ class Digest(NamedTuple):
 
 
 @dataclass
-class _Kept:
-    """What is known of a job, and what it was computed from."""
+class JobView:
+    """A job as its page shows it, and what that was computed from."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     version: str | None = None
-    trials: dict[tuple[int, int], Trial] = field(default_factory=dict)
-    runs: int = 0
-    report: JobReport | None = None
-    pictures: dict[str, Html | None] = field(default_factory=dict)
+    trials: dict[tuple[int, int], Trial] = field(default_factory=dict)  # the newest 1,000
+    runs: int = 0  # all of them
+    report: JobReport | None = None  # of ``trials``; ``None``: no run has ended
+    pictures: dict[str, Html | None] = field(default_factory=dict)  # drawn before, by name
     believed: tuple[str, str | None] | None = None  # version and settings of the belief
 
 
@@ -140,8 +131,8 @@ class Reports:
         self._computing = threading.Lock()
 
         @functools.lru_cache(_KEPT_JOBS)
-        def kept(_job: str) -> _Kept:
-            return _Kept()
+        def kept(_job: str) -> JobView:
+            return JobView()
 
         @functools.lru_cache(_KEPT_RUNS)
         def drawn(*_state: Hashable) -> dict[str, Html | None]:
@@ -163,7 +154,7 @@ class Reports:
                     kept.pictures = {n: each for n, each in kept.pictures.items() if n != "power"}
                 belief = self._believe(job, kept, report)
                 report = kept.report = replace(report, power=power, belief=belief)
-            return JobView(kept.runs, report, kept.pictures)
+            return replace(kept)
 
     def digests(self, heads: Iterable[JobHead], wait_s: float) -> dict[str, Digest]:
         """Return the known digests of some jobs; wait at most ``wait_s`` for the others.
@@ -198,14 +189,14 @@ class Reports:
             self._computing.release()
 
     def _build_digest(self, head: JobHead) -> Digest:
-        kept, parts = _Kept(), add_up(self._store.engine, head.job)  # pages keep theirs
+        kept, parts = JobView(), add_up(self._store.engine, head.job)  # pages keep theirs
         self._read(head.job, kept)
         if kept.report is None:
             return Digest(head.changes, parts)
         facts = kept.report.facts
         return Digest(head.changes, parts, facts.savings, headline(facts)[1], facts.net)
 
-    def _read(self, job: str, kept: _Kept) -> None:
+    def _read(self, job: str, kept: JobView) -> None:
         """Bring the trials and the facts of a job up to date."""
         found = self._store.changes(job, kept.version, NEWEST)
         if found.version == kept.version:
@@ -225,7 +216,7 @@ class Reports:
         kept.runs, kept.report, kept.pictures = found.total, report, {}
         kept.version = found.version  # last: what failed is read again
 
-    def _read_power(self, job: str, kept: _Kept) -> tuple[PowerFacts, ...]:
+    def _read_power(self, job: str, kept: JobView) -> tuple[PowerFacts, ...]:
         """Return the newest power traces of trials that have ended, oldest first."""
         by_name = {trial.trial: trial for trial in kept.trials.values() if trial.status.finished}
         found = list_traces(self._store.engine, job, min(kept.trials)[0], _TRACES)
@@ -235,7 +226,7 @@ class Reports:
             if name in by_name and (trace := read_trace(record)) is not None
         )
 
-    def _believe(self, job: str, kept: _Kept, report: JobReport) -> Belief:
+    def _believe(self, job: str, kept: JobView, report: JobReport) -> Belief:
         settings = self._store.settings(job)
         made_of = (kept.version or "", settings)
         if kept.believed == made_of:
@@ -294,76 +285,48 @@ def read_live(running: RunningTrial) -> Live:
     return replace(live, alive=running.lease_left_s >= _LATE_S)
 
 
-_MOST = 256  # GPUs or schedules of a machine
-
-
-def _read(value: object, read: ValidatorFunctionWrapHandler) -> Any:  # noqa: ANN401 - any type
-    """Return a value; ``None`` if it has no usable form."""
-    try:
-        return read(value)
-    except ValueError:
-        return None
-
-
-def _read_each(value: object, read: ValidatorFunctionWrapHandler) -> list[Any]:
-    """Return those values of a list that have a usable form."""
-    items = value[:_MOST] if isinstance(value, list) else []
-    return [known for each in items for known in _read([each], read) or ()]
-
-
-_Text = Annotated[
-    str | None, AfterValidator(lambda text: text and text[:300]), WrapValidator(_read)
-]
-_Integer = Annotated[int | None, Field(gt=-1e9, lt=1e9), WrapValidator(_read)]
-_Number = Annotated[float | None, Field(gt=-1e9, lt=1e9), WrapValidator(_read)]
-_Texts = Annotated[list[str], WrapValidator(_read_each)]
-
-
-class _Facts(BaseModel):
-    """Values of a report; ``None`` is unknown."""
-
-    model_config = ConfigDict(strict=True)
-
-
-class GpuFacts(_Facts):
+class GpuFacts(BaseModel):
     """One GPU when its machine last reported."""
 
-    nvml_index: _Integer = None
-    model: _Text = None
-    power_w: _Number = None
-    power_limit_w: _Number = None
-    utilization: _Number = None
-    temperature_c: _Number = None
-    throttle_reasons: _Texts | None = None
-    energy_source: _Text = None
-    held_by: _Text = None  # the run that holds its power limit
-    error: _Text = None
+    nvml_index: int | None = None
+    model: str | None = None
+    power_w: float | None = None
+    power_limit_w: float | None = None
+    utilization: float | None = None
+    temperature_c: float | None = None
+    throttle_reasons: list[str] | None = None
+    energy_source: str | None = None
+    held_by: str | None = None  # the run that holds its power limit
+    error: str | None = None
 
 
-class ScheduleFacts(_Facts):
+class ScheduleFacts(BaseModel):
     """One schedule of a machine."""
 
     job: str
-    host: _Text = None
-    words: _Text = None
-    next: _Texts = []  # RFC 3339
-    paused: object = None
-    last_run: _Text = None  # the result of the last run, at the time of the machine's report
+    host: str | None = None
+    words: str | None = None
+    next: list[str] = []  # RFC 3339
+    paused: bool | None = None
+    last_run: str | None = None  # the result of the last run, at the time of the machine's report
 
 
-class HostFacts(_Facts):
+class HostFacts(BaseModel):
     """A machine; ``age_s`` seconds ago it reported."""
 
     host: str
     age_s: float
-    version: _Text = None
-    gpus: Annotated[list[GpuFacts], WrapValidator(_read_each)] = []
-    schedules: Annotated[list[ScheduleFacts], WrapValidator(_read_each)] = []
+    version: str | None = None
+    gpus: list[GpuFacts] = []
+    schedules: list[ScheduleFacts] = []
 
 
 def read_host(host: str, age_s: float, facts: Mapping[str, Any]) -> HostFacts:
-    """Return what a machine reported; what has no usable form is left out."""
-    found = HostFacts.model_validate({**facts, "host": host, "age_s": age_s})
+    """Return what a machine reported; nothing of it if a value has no usable form."""
+    try:
+        found = HostFacts.model_validate({**facts, "host": host, "age_s": age_s})
+    except ValueError:
+        return HostFacts(host=host, age_s=age_s)
     for schedule in found.schedules:
         schedule.host = host
     return found

@@ -8,7 +8,6 @@ requests that change something need the header.
 from __future__ import annotations
 
 import hashlib
-import shlex
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, quote
 
@@ -19,9 +18,8 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from zeusrun.history.base import UnavailableError
 from zeusrun.history.rules import job_of
-from zeusrun.redaction import hide_password
 from zeusrun.server import api
-from zeusrun.server.auth import COOKIE, access_of, check_origin, is_local
+from zeusrun.server.auth import COOKIE, access_of, check_origin
 from zeusrun.server.pages import document
 from zeusrun.server.pages.jobs import job_page, overview_page
 from zeusrun.server.pages.machines import machines_page
@@ -147,8 +145,8 @@ def build_login_router(authentication: Authentication, settings: ServerSettings)
     prefix = settings.path_prefix
     cookie_path = prefix or "/"
 
-    async def show_form(request: Request, next: str = "") -> Response:  # noqa: A002 - in addresses
-        return _respond(_form(_inside(next, prefix), _how(request, settings)))
+    async def show_form(next: str = "") -> Response:  # noqa: A002 - in addresses
+        return _respond(_form(_inside(next, prefix)))
 
     async def sign_in(request: Request) -> Response:
         check_origin(request.headers)
@@ -161,7 +159,7 @@ def build_login_router(authentication: Authentication, settings: ServerSettings)
         except Refusal as refusal:
             if refusal.status not in {401, 403}:
                 raise
-            content = _form(place, _how(request, settings), sentence(refusal.message))
+            content = _form(place, sentence(refusal.message))
             return _respond(content, status=refusal.status)
         answer = RedirectResponse(place, 303, _NO_STORE)
         answer.set_cookie(
@@ -197,24 +195,17 @@ def account(request: Request) -> Html | None:
     return tag("form", button, method="post", action=document.links_of(request).to("logout"))
 
 
-def _how(request: Request, settings: ServerSettings) -> Html:
-    """Return how to make a token.
-
-    The command names the database, so that it is right for any user and home. Other machines are
-    not told which database it is, and nobody is told its password.
-    """
-    command, url = "zeusrun token create --job '*' --read", settings.database_url
-    if is_local(request) and hide_password(url) == url:
-        command = f"{command} --database-url {shlex.quote(url)}"
-        return tag("p", "To make one: ", tag("code", command), class_="commands")
+def _how() -> Html:
+    """Return how to make a token; nobody is told which database it is."""
     who = (
         "The administrator of the server makes one, as its user, with its ZEUSRUN_HOME and "
         "--database-url: "
     )
-    return tag("p", who, tag("code", command), class_="commands")
+    command = tag("code", "zeusrun token create --job '*' --read")
+    return tag("p", who, command, class_="commands")
 
 
-def _form(place: str, how: Html, problem: str = "") -> Html:
+def _form(place: str, problem: str = "") -> Html:
     label = tag("label", "Token", for_="token")
     field = Html(
         '<input id="token" name="token" type="password" required autofocus '
@@ -238,7 +229,7 @@ def _form(place: str, how: Html, problem: str = "") -> Html:
                 method="post",
                 action="login",
             ),
-            how,
+            _how(),
         )
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from zeusrun.analysis.amounts import size_label
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 
 _MOODS = {"green": "good", "red": "bad"}
 _LONGEST = 160  # characters of a reason
-_BARS = re.compile("([▁-█](?:[▁-█ ]*[▁-█])?)")
 
 
 def running_table(runs: Sequence[Live], links: document.Links, count: int = 0) -> Html:
@@ -187,7 +185,7 @@ def run_page(visit: Visit, trial: str) -> document.Page:
         ("power", "Power", power_traces(report, frame)),
     ]
     sections = (markup.section(title, body, id=place) for place, title, body in parts if body)
-    body = join((_head(found, visit.links), now, *sections, _commands(found)))
+    body = join((_head(found, visit.links), now, *sections))
     return document.Page(found.trial, body)
 
 
@@ -229,9 +227,6 @@ def _report(trial: Trial, trace: PowerTrace | None) -> JobReport:
 def _head(trial: Trial, links: document.Links) -> Html:
     which = f"attempt {trial.attempt} of recurrence {trial.recurrence}"
     where = [links.link_job(trial.job), f" · {which}"]
-    if trial.attempt > 1:
-        before = f"{trial.job}-{trial.recurrence}-{trial.attempt - 1}"
-        where += [" · ", tag("a", "the attempt before", href=links.run(before))]
     status = tag("p", status_text(trial), f" {trial.reason or ''}", class_="lead")
     warnings = [tag("p", text, class_="caution") for text in trial.warnings]
     why = tag("p", tag("strong", "Why this batch size: "), trial.why, class_="why")
@@ -269,23 +264,4 @@ def _facts(trial: Trial) -> Html:
     found += [(name, markup.moment(at)) for name, at in moments]
     names = {"cause": trial.cause, "host": trial.host, "directory": trial.run_dir}
     found += [(name, text or units.UNKNOWN) for name, text in names.items()]
-    return markup.pairs([(name, _small_bars(text)) for name, text in found], class_="key")
-
-
-def _small_bars(text: str) -> Html:
-    """Return a text whose curve of bars fits the column of a phone, on one line."""
-    if isinstance(text, Html):
-        return text
-    parts = _BARS.split(text)
-    return join(tag("span", part, class_="bars") if n % 2 else part for n, part in enumerate(parts))
-
-
-def _commands(trial: Trial) -> Html:
-    if not trial.run_dir.startswith("/"):  # of Zeus's own client, which keeps no files
-        return Html()
-    where = f"on {trial.host}" if trial.host else "on its machine"
-    verbs = ["logs", "show"] if trial.status.finished else ["logs --follow", "cancel"]
-    parts: list[str] = [f"More {where}: "]
-    for verb in verbs:
-        parts += [tag("code", f"zeusrun {verb} {trial.trial}"), " "]
-    return tag("p", *parts, class_="note commands")
+    return markup.pairs(found, class_="key")

@@ -1,1 +1,1 @@
-"""The report of jobs: facts, figures, a page, and snippets for model cards."""
+"""The report of jobs: facts, figures and a page."""

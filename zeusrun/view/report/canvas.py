@@ -1,4 +1,4 @@
-"""The parts of all figures: colours, panels, legends, dots; and how a figure becomes a file.
+"""The parts of all figures: colours, panels, legends, dots; and how a figure becomes an SVG.
 
 Sizes are in pixels.
 """
@@ -12,14 +12,14 @@ import re
 import statistics
 import threading
 import warnings
-import xml.etree.ElementTree as ET
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from zeusrun.plain_text import plain_text, storable_text
+from zeusrun.view.report.markup import Html, tag
 from zeusrun.view.units import shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -121,7 +121,7 @@ def add_panel(
     figure: Figure,
     palette: Palette,
     place: tuple[float, float, float, float],
-    grid: Literal["x", "y", ""] = "y",
+    grid: Literal["x", "y"] = "y",
 ) -> Axes:
     """Add a panel; ``place``: left, top, width and height in pixels."""
     left, top, width, height = place
@@ -131,8 +131,7 @@ def add_panel(
     panel.patch.set_visible(False)
     panel.spines[:].set_visible(False)
     panel.tick_params(colors=palette.muted, length=0, labelsize=SMALL)
-    if grid:
-        panel.grid(axis=grid, color=palette.grid, lw=0.8)
+    panel.grid(axis=grid, color=palette.grid, lw=0.8)
     panel.set_axisbelow(True)
     panel.locator_params(nbins=5)
     return panel
@@ -234,39 +233,11 @@ def limit(panel: Axes, axis: Literal["x", "y"], values: Sequence[float]) -> None
         panel.set(**{f"{axis}lim": (0, 1.08 * max(known, default=1.0))})
 
 
-FORMATS = ("png", "svg", "pdf")
-_TITLE = 24  # pixels above a figure
 _VARIABLES = {colour: f"var(--{name})" for name, colour in named_colours(STAND_INS).items()}
-_COLOUR = re.compile(r"#[0-9a-f]{6}")
-_NUMBER = re.compile(r"-?\d+\.\d+")
-_GROUP = re.compile(r"[\w.]+_\d{1,9}")  # an id that only names what is drawn; others are hashes
-_FONT = re.compile(r"font:[^;]*?([\d.]+)px[^;]*")
-_SPACE = re.compile(r"\s*([A-Za-z])\s*")
-_SVG = "{http://www.w3.org/2000/svg}"
-_HREF = "{http://www.w3.org/1999/xlink}href"
 _NOTHING = {"Date": None, "Creator": None, "Format": None, "Type": None}
 
 
-def figure_bytes(figure: Figure, form: str, title: str) -> bytes:
-    """Return a figure with a title as a PNG, SVG or PDF file; call it within ``drawing``."""
-    from matplotlib.transforms import Bbox  # noqa: PLC0415 - optional, and slow to import
-
-    target = io.BytesIO()
-    width, height = figure.get_size_inches()
-    style: dict[str, Any] = {
-        "fontsize": 12.0,
-        "fontweight": "bold",
-        "va": "bottom",
-        "color": LIGHT.ink,
-    }
-    figure.text(10 / (72 * width), 1 + 5 / (72 * height), label_text(title), **style)
-    whole = Bbox.from_extents(0, 0, width, height + _TITLE / 72)  # the title stands above
-    metadata = {"Date": None} if form == "svg" else {"CreationDate": None} if form == "pdf" else {}
-    figure.savefig(target, format=form, dpi=200, metadata=metadata, bbox_inches=whole)
-    return target.getvalue()
-
-
-def inline_svg(figure: Figure, name: str, label: str) -> str:
+def inline_svg(figure: Figure, name: str, label: str) -> Html:
     """Return a figure as an SVG element for a page; call it within ``drawing``.
 
     Args:
@@ -279,60 +250,35 @@ def inline_svg(figure: Figure, name: str, label: str) -> str:
     target = io.StringIO()
     with mpl.rc_context({"svg.hashsalt": name}):  # of ids that are referred to
         figure.savefig(target, format="svg", transparent=True, metadata=_NOTHING)
-    # Our own document, from matplotlib: it has no entities.
-    root = ET.fromstring(target.getvalue())  # noqa: S314
-    _shrink(root, decimals=1)
-    root.attrib = {
-        "viewBox": root.attrib["viewBox"],
-        "role": "img",
-        "aria-label": plain_text(storable_text(label)),
-    }
-    return ET.tostring(root, encoding="unicode")
+    text = target.getvalue()
+    for pattern, new in _CHANGES:
+        text = pattern.sub(new, text)
+    head, _, inside = text.partition("<svg")[2].rpartition("</svg>")[0].partition(">")
+    box = head.partition('viewBox="')[2].partition('"')[0]
+    return tag("svg", Html(inside), viewBox=box, role="img", aria_label=label)
 
 
-def _shrink(element: ET.Element, decimals: int) -> None:
-    element.tag = element.tag.removeprefix(_SVG)
-    if element.tag == "defs":
-        decimals = 2  # a dot is small
-    whole = {**element.attrib, **_properties(element.attrib.get("style", ""))}
-    found = {key: _attribute(key, value, decimals) for key, value in whole.items()}
-    element.attrib = {key.replace(_HREF, "href"): new for key, new in found.items() if new}
-    if element.tag != "text":
-        element.text = None
-    for child in list(element):
-        if child.tag.endswith(("metadata", "style")):
-            element.remove(child)
-            continue
-        _shrink(child, decimals)
-        child.tail = None
-    if len(element) > 1 and {child.tag for child in element} == {"use"}:
-        shared = set.intersection(*({*child.attrib.items()} for child in element))
-        for key, value in shared:
-            if key not in {"href", "x", "y"}:  # these attributes cannot move to the group
-                element.attrib[key] = value
-                for child in element:
-                    del child.attrib[key]
+def _attributes(style: re.Match[str]) -> str:
+    """Return a style as attributes: the CSP of a server's pages permits no inline styles."""
+    pairs = (part.partition(":") for part in style[1].split(";") if part.strip())
+    found = {key.strip(): value.strip() for key, _, value in pairs}
+    found.pop("font-family", None)  # the page chooses it
+    return "".join(f' {key}="{value}"' for key, value in found.items())
 
 
-def _properties(style: str) -> dict[str, str]:
-    """Return a style as attributes, because the CSP of a server's pages permits no inline styles.
-
-    The page chooses the font. Before matplotlib 3.9, "font" contained its size, too.
-    """
-    style = _FONT.sub(r"font-size:\1px", style)
-    style = _COLOUR.sub(lambda found: _VARIABLES.get(found[0], found[0]), style)
-    parts = (part.split(":") for part in style.split(";") if part)
-    found = {key.strip(): value.strip() for key, value in parts}
-    found.pop("font-family", None)
-    return found
+def _rounded(element: re.Match[str]) -> str:
+    return _NUMBER.sub(lambda found: f"{round(float(found[0]), 2):g}", element[0])
 
 
-def _attribute(key: str, value: str, decimals: int) -> str | None:
-    """Return an attribute as the page needs it; ``None`` if it does not."""
-    if key == "style" or (key == "id" and _GROUP.fullmatch(value)):
-        return None
-    if value.startswith("rotate(-0 "):
-        return None
-    if key in {"d", "x", "y", "points", "transform", "width", "height"}:
-        value = _NUMBER.sub(lambda found: f"{round(float(found[0]), decimals):g}", value)
-    return _SPACE.sub(r"\1", value).strip() if key == "d" else value
+_NUMBER = re.compile(r"-?\d+\.\d{3,}")
+_CHANGES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
+    (re.compile(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", re.DOTALL), ""),
+    (re.compile(r"\s*\n\s*"), ""),
+    (re.compile(r' id="[\w.]+_\d{1,9}"'), ""),  # it only names what is drawn; others are hashes
+    (re.compile("xlink:href"), "href"),
+    (re.compile(r'font:[^;"]*?([\d.]+)px[^;"]*'), r"font-size: \1px"),  # before matplotlib 3.9
+    (re.compile(r' style="([^"]*)"'), _attributes),
+    (re.compile(r"#[0-9a-f]{6}"), lambda found: _VARIABLES.get(found[0], found[0])),
+    (re.compile(r"<[^>]*>"), _rounded),
+)
+"""What makes the SVG of matplotlib small and fit for a page."""

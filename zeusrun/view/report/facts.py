@@ -9,7 +9,7 @@ from zeusrun.analysis import curves
 from zeusrun.analysis.amounts import Total, add_up, size_label, sum_known, time_after_target
 from zeusrun.analysis.recurrences import build_recurrences, build_sizes
 from zeusrun.analysis.savings import find_net_amounts, find_savings
-from zeusrun.analysis.usual import describe_shifts, has_cost
+from zeusrun.analysis.usual import has_cost
 from zeusrun.bandit.problem import OUTDONE
 from zeusrun.bandit.registry import create_policy
 from zeusrun.bandit.reinterpret import read_history
@@ -17,7 +17,6 @@ from zeusrun.choice.problem import Chooser, Machine, build_problem, next_recurre
 from zeusrun.errors import ZeusrunError
 from zeusrun.trial import EnergySource, Stage, TrialStatus
 from zeusrun.view.belief import Belief, believe, unknown_belief
-from zeusrun.view.gpu import throttle_word
 from zeusrun.view.units import plural, ranks_text, shortened
 
 if TYPE_CHECKING:
@@ -99,7 +98,6 @@ class JobFacts:
     noise: tuple[NoiseFacts, ...]
     failures: tuple[FailureFacts, ...]
     overhead: tuple[OverheadFacts, ...]
-    stalls: tuple[tuple[str, str], ...]  # a run, and what was seen
     remarks: tuple[str, ...]  # on what has changed
 
     @property
@@ -156,8 +154,7 @@ def build_facts(job: str, trials: Sequence[Trial], unit: CurveUnit | None = None
         noise=tuple(curves.build_noise(trials, unit)),
         failures=tuple(_failure(t) for t in trials if t.status in OUTDONE | _CRASHED),
         overhead=tuple(row for row in _overhead(trials) if row.count),
-        stalls=tuple((trial.trial, stall.describe()) for trial in trials for stall in trial.stalls),
-        remarks=(*_describe_other_sizes(trials), *describe_shifts(trials)),
+        remarks=tuple(_describe_other_sizes(trials)),
     )
 
 
@@ -238,17 +235,13 @@ def _taken(name: str, trials: Sequence[Trial]) -> OverheadFacts:
 def build_power(trial: Trial, trace: PowerTrace) -> PowerFacts:
     """Return the facts of a run with a trace."""
     known = trial.energy_j is not None and trial.time_s
-    shares: dict[str, float] = {}
-    for name, share in trace.throttled.items():
-        word = throttle_word(name)
-        shares[word] = max(share, shares.get(word, 0.0))
     return PowerFacts(
         trial=trial.trial,
         size=size_label(trial),
         mean_w=(trial.energy_j or 0.0) / (trial.time_s or 1.0) if known else None,
         highest_w=max(span.high_w for span in trace.spans),
         limit_w=trace.spans[-1].limit_w,
-        throttled=tuple(sorted(shares.items())),
+        throttled=tuple((name.replace("_", " "), n) for name, n in sorted(trace.throttled.items())),
         trace=trace,
     )
 

@@ -209,16 +209,14 @@ def _arm_costs(sizes: Sequence[SizeFacts]) -> list[float]:
 
 
 def _draw_arms(figure: Figure, report: JobReport, palette: Palette) -> None:
-    """Draw the costs of each batch size, with their median, beside its share of the choices."""
+    """Draw the costs of each batch size, with their median."""
     sizes = report.facts.sizes
     costs = _arm_costs(sizes)
     factor, unit = scale(costs, "energy")
     height = 30.0 * len(sizes)
-    panel = canvas.add_panel(figure, palette, (110, 28, 412, height), grid="x")
-    bars = canvas.add_panel(figure, palette, (544, 28, canvas.WIDTH - 584, height), "")
+    room = canvas.WIDTH - 110 - canvas.RIGHT
+    panel = canvas.add_panel(figure, palette, (110, 28, room, height), grid="x")
     canvas.set_title(panel, f"cost of a run, {unit}", palette)
-    canvas.set_title(bars, "share of runs", palette)
-    widest = max(size.share for size in sizes)
     for at, size in enumerate(sizes):
         drawn = [(cost, True) for cost in size.costs_j[-DRAWN_RUNS:]]
         drawn += [(cost, False) for cost in size.failed_j[-DRAWN_RUNS:]]
@@ -231,20 +229,13 @@ def _draw_arms(figure: Figure, report: JobReport, palette: Palette) -> None:
         if size.cost_j is not None and size.cost_j < MOST:
             median = size.cost_j / factor
             panel.plot([median] * 2, [at - 0.4, at + 0.4], color=palette.ink, lw=2)
-        bars.barh(at, size.share, height=0.5, color=palette.size(at, len(sizes)), lw=0)
-        right, text = size.share + 0.04 * widest, f"{100 * size.share:.0f} %"
-        bars.text(right, at, text, va="center", color=palette.muted, size=canvas.SMALL)
-    for each in (panel, bars):
-        each.set_ylim(len(sizes) - 0.4, -0.6)
+    panel.set_ylim(len(sizes) - 0.4, -0.6)
     names = [f"{size.label} (default)" if size.default else size.label for size in sizes]
     panel.set_yticks(
         range(len(sizes)), [canvas.label_text(name, 19) for name in names], fontsize=canvas.TEXT
     )
     panel.tick_params(axis="y", colors=palette.ink)
     canvas.limit(panel, "x", [cost / factor for cost in costs])
-    bars.set_xlim(0, widest * 1.05)
-    bars.set_axis_off()
-    bars.title.set_visible(True)
 
 
 def _drawn_traces(power: Sequence[PowerFacts]) -> Sequence[PowerFacts]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from zeusrun.analysis.amounts import Total
-    from zeusrun.analysis.estimates import NetAmounts
+    from zeusrun.analysis.estimates import Estimate, NetAmounts
     from zeusrun.analysis.recurrences import SizeFacts
     from zeusrun.trial import Trial
     from zeusrun.view.report.facts import JobFacts, JobReport
@@ -126,9 +126,9 @@ def overview(reports: Sequence[JobReport]) -> Html:
     shown = detailed(reports)
     places = {reports[number].facts.job: f"#j{number}-top" for number in shown}
     columns = [
-        Column("job", lambda each: _link(each.job, places.get(each.job))),
+        Column("job", lambda each: tag("a", each.job, href=places.get(each.job))),
         *(Column(each.name, _usual(each)) for each in (COST, ENERGY, TIME)),
-        Column("saved a run", _share),
+        Column("saved a run", lambda each: saved_share(each.savings.share, headline(each)[1])),
         Column("energy saved", lambda each: energy_saved(each.net)),
         Column("money saved", lambda each: money_saved(each.net)),
         Column("CO2e saved", lambda each: carbon_saved(each.net)),
@@ -158,13 +158,9 @@ def _usual(column: Column) -> Callable[[JobFacts], str]:
     return lambda facts: cell(column.value(usual_size(facts)))
 
 
-def _share(facts: JobFacts) -> str:
-    share = facts.savings.share
-    return (
-        UNKNOWN
-        if share is None
-        else coloured(folding(claims.cell_share(share)), headline(facts)[1])
-    )
+def saved_share(share: Estimate | None, good: bool | None) -> str:
+    """Return what a run saves, with its range, for a cell; ``good``: see ``headline``."""
+    return UNKNOWN if share is None else coloured(folding(claims.cell_share(share)), good)
 
 
 def energy_saved(net: NetAmounts) -> str:
@@ -184,10 +180,6 @@ def money_saved(net: NetAmounts) -> str:
 def carbon_saved(net: NetAmounts) -> str:
     """Return the carbon that was saved, likewise."""
     return folding(claims.short_amount(net.carbon_g, units.carbon))
-
-
-def _link(text: str, place: str | None) -> str:
-    return text if place is None else tag("a", text, href=place)
 
 
 def job_head(

@@ -1,18 +1,16 @@
-"""What a report is written as: a page, a snippet for a model card in Markdown, or JSON.
+"""What a report is written as: a page, or JSON.
 
 A page is one file that loads nothing, in a light and a dark theme.
 """
 
 from __future__ import annotations
 
-import base64
 import dataclasses
-import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zeusrun import __version__
-from zeusrun.plain_text import plain_text, storable_text
+from zeusrun.plain_text import storable_text
 from zeusrun.view import units
 from zeusrun.view.export import json_line
 from zeusrun.view.report import canvas, headline
@@ -23,9 +21,8 @@ from zeusrun.view.report.sections import Frame, job_sections
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from zeusrun.analysis.recurrences import SizeFacts
     from zeusrun.view.report.canvas import Palette
-    from zeusrun.view.report.facts import JobFacts, JobReport
+    from zeusrun.view.report.facts import JobReport
 
 _HERE = Path(__file__).parent
 _WORDS = (
@@ -65,7 +62,7 @@ _LABELS = {
     "cost": "The cost of each recurrence by batch size, and what was saved so far",
     "curves": "Learning curves by batch size, with the target",
     "noise": "The gradient noise scale in the course of runs",
-    "arms": "The costs of the runs of each batch size, and its share of the runs",
+    "arms": "The costs of the runs of each batch size",
     "power": "The power of runs over time, with limits and throttling",
 }
 """What figures show, for people who do not see them."""
@@ -78,7 +75,7 @@ def draw_picture(report: JobReport, name: str, prefix: str = "") -> Html | None:
         if drawn is None:
             return None
         label = f"{_LABELS[name]}: {report.facts.job}. The table below has the numbers."
-        return Html(canvas.inline_svg(drawn, f"{prefix}{name}", label))
+        return canvas.inline_svg(drawn, f"{prefix}{name}", label)
 
 
 def build_page(title: str, links: Sequence[tuple[str, str]], content: Html, made_at: str) -> str:
@@ -90,19 +87,15 @@ def build_page(title: str, links: Sequence[tuple[str, str]], content: Html, made
         content: The sections.
         made_at: When, for people.
     """
-    script = (_HERE / "theme.js").read_text(encoding="utf-8")
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = (
         "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
-        f"form-action 'none'; script-src 'sha256-{digest}'"
+        "form-action 'none'"
     )
     head = (
         Html(f'<meta http-equiv="Content-Security-Policy" content="{policy}">'),
-        Html(f"<script>{script}</script>"),
         Html(f"<style>{style_sheet()}</style>"),
     )
-    toggle = tag("button", "Theme", id="theme", type="button", hidden="hidden")
-    header = tag("header", tag("span", "zeusrun report"), toggle, class_="top")
+    header = tag("header", tag("span", "zeusrun report"), class_="top")
     made = f"Made by zeusrun {__version__} on {made_at}. This page loads nothing."
     return build_shell(title, head, header, links, content, note=made)
 
@@ -158,45 +151,12 @@ def style_sheet() -> str:
     light, dark = _variables(canvas.LIGHT), _variables(canvas.DARK)
     return (
         f":root{{{light}}}\n@media (prefers-color-scheme: dark) {{ :root{{{dark}}} }}\n"
-        f":root[data-theme=light]{{color-scheme:light;{light}}}\n"
-        f":root[data-theme=dark]{{color-scheme:dark;{dark}}}\n"
         f"@media print {{ :root:root{{color-scheme:light;{light}}} }}\n{sheet}"
     )
 
 
 def _variables(palette: Palette) -> str:
     return "".join(f"--{name}:{colour};" for name, colour in canvas.named_colours(palette).items())
-
-
-_MARKDOWN = "\\`*_{}[]<>#|"
-
-
-def job_snippet(facts: JobFacts) -> str:
-    """Return a table in Markdown: what a job's trainings took, and what was saved."""
-    text, _ = headline.headline(facts)
-    usual = headline.usual_size(facts)
-    days = {units.moment(at, "%Y-%m-%d"): None for at in (facts.first_at, facts.last_at)}
-    rows = [
-        ("Hardware", facts.hardware),
-        ("Target", headline.target(facts)),
-        ("Runs", f"{facts.total.runs} ({facts.reached} reached the target), {' to '.join(days)}"),
-        ("Usual batch size", usual.label),
-        ("Energy of a run (median)", _energy(usual)),
-        ("Time of a run (median)", units.duration(usual.time_s)),
-        *((name.capitalize(), amount) for name, amount in headline.all_runs(facts.total)),
-        ("Batch sizes chosen by zeusrun", f"{units.sentence(text)} {headline.basis(facts)}"),
-    ]
-    body = [f"| {_escaped(name)} | {_escaped(text)} |" for name, text in rows]
-    part = headline.estimated_part(facts.total)
-    how = f"Energy is {part} from CPU time. " if part else ""
-    made = _escaped(f"{how}Recorded by zeusrun {__version__}.")
-    lines = [f"### {_escaped(facts.job)}", "", "|  |  |", "|---|---|", *body, "", made]
-    return "\n".join(lines) + "\n"
-
-
-def _energy(size: SizeFacts) -> str:
-    how = ", estimated" if size.estimated else ""
-    return units.electricity(size.energy_j) + how
 
 
 def reports_json(reports: Sequence[JobReport]) -> str:
@@ -208,8 +168,3 @@ def reports_json(reports: Sequence[JobReport]) -> str:
         more = dataclasses.asdict(report)
         jobs.append({**first, **more.pop("facts"), **more})
     return storable_text(json_line({"zeusrun": __version__, "jobs": jobs}))
-
-
-def _escaped(text: str) -> str:
-    line = " ".join(plain_text(storable_text(text)).split())
-    return "".join(f"\\{sign}" if sign in _MARKDOWN else sign for sign in line)

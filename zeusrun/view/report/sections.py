@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zeusrun.view import units
-from zeusrun.view.belief import fold
 from zeusrun.view.claims import claim_cost, short_share
 from zeusrun.view.columns import CARBON, COST, ENERGY, LIMIT, PRICE, TIME, Column
 from zeusrun.view.explain import belief_columns
@@ -24,8 +23,7 @@ if TYPE_CHECKING:
 
 _ROWS = 100  # largest number of rows of a table; the newest are shown
 _SHOWN_FAILURES = 12  # more are folded
-_MOST_STALLS = 20
-_LONGEST = 300  # characters of a reason, or of what was seen of a stall
+_LONGEST = 300  # characters of a reason
 _SIZE = Column("batch size", lambda each: each.size)
 _STATUS = Column("status", lambda each: each.status, left=True)
 _NOISE = (
@@ -58,7 +56,7 @@ def job_sections(report: JobReport, frame: Frame) -> list[tuple[str, str, Html]]
         ("noise", "Noise scale", _noise(report.facts, frame)),
         ("arms", "Batch sizes", _arms(report, frame)),
         ("next", "What comes next", _belief(report.belief)),
-        ("power", "Power", join((power_traces(report, frame), _stalls(report.facts)))),
+        ("power", "Power", power_traces(report, frame)),
         ("failures", "Failures", _failures(report.facts, frame)),
         ("overhead", "What zeusrun took", _overhead(report.facts)),
     ]
@@ -172,18 +170,16 @@ def _belief(belief: Belief) -> Html:
     if belief.missing:
         return tag("p", belief.missing)
     title = f"What policy {belief.policy} expects of the next run"
-    arms, rest = fold(belief.arms)
-    listed = table(title, belief_columns(belief.unit), arms)
+    listed = table(title, belief_columns(belief.unit), belief.arms)
     if not belief.sentences:
         return listed
     first, *others = belief.sentences
     text = tag("p", tag("strong", f"{units.sentence(first)} "), " ".join(others))
     verdicts = [
         tag("li", tag("strong", f"{arm.global_batch_size}: "), arm.verdict)
-        for arm in arms
+        for arm in belief.arms
         if not arm.is_next
     ]
-    verdicts += [tag("li", rest)] if rest else []
     list_ = tag("ul", *verdicts, class_="plain") if verdicts else ""
     return join((tag("div", text, class_="next"), list_, listed))
 
@@ -216,18 +212,6 @@ def power_traces(report: JobReport, frame: Frame) -> Html:
 
 def _throttled(power: PowerFacts) -> str:
     return ", ".join(f"{word} {units.percent(share)}" for word, share in power.throttled) or "no"
-
-
-def _stalls(facts: JobFacts) -> Html:
-    if not facts.stalls:
-        return Html()
-    count, shown = plural(len(facts.stalls), "stall"), facts.stalls[-_MOST_STALLS:]
-    newest = f"{count}, the newest {len(shown)}:" if len(shown) < len(facts.stalls) else f"{count}:"
-    seen = (
-        tag("li", tag("strong", f"{trial}: "), units.shortened(text, _LONGEST))
-        for trial, text in shown
-    )
-    return join((tag("p", newest), tag("ul", *seen, class_="plain")))
 
 
 def _failures(facts: JobFacts, frame: Frame) -> Html:
