@@ -92,7 +92,7 @@ def test_a_run_that_is_edited_while_it_is_preempted_goes_on_and_teaches_no_epoch
         first, _, last = trial["fingerprint"][part].partition("+")
         assert (first, bool(last)) == (then, part in {"script", "args"})
     assert told in words(zeusrun("show", "job-1-1").stdout)
-    told = "1 run changed while preempted (script, args): kept for its speed"
+    told = "1 run changed while preempted: kept for its speed"
     assert told in words(zeusrun("explain", job).stdout)
     (belief,) = [
         each
