@@ -6,7 +6,7 @@ import contextlib
 import os
 import threading
 import time
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from zeusrun.energy.device import Health, name_of
 from zeusrun.energy.device_energy import LOST_S, Accounts, EnergyTrack
@@ -32,15 +32,6 @@ _JOIN_TIMEOUT_S = 20.0  # a driver call that hangs must not keep zeusrun from re
 _WEAKEST_FIRST = (EnergySource.ESTIMATED, EnergySource.INTEGRATED, EnergySource.COUNTER)
 
 
-class KnowsSharing(Protocol):
-    """Finds whether other programs use the same devices."""
-
-    @property
-    def shared(self) -> bool | None:
-        """Whether other programs use the devices; ``None`` if unknown."""
-        ...
-
-
 class EnergyMonitor(Meter):
     """Samples devices from a daemon thread while the ``with`` block runs.
 
@@ -56,12 +47,12 @@ class EnergyMonitor(Meter):
         clock: Callable[[], float] = time.monotonic,
         foreign: ForeignProcesses | None = None,
         *,
-        others: KnowsSharing | None = None,
+        others: Callable[[], bool | None] = lambda: None,
     ) -> None:
         """Prepare; without ``csv_path``, write no file.
 
-        ``foreign`` finds processes that share the GPUs, ``others`` programs that share other
-        devices. Without both, sharing is unknown.
+        ``foreign`` finds processes that share the GPUs; ``others`` returns whether programs share
+        other devices. Without both, sharing is unknown.
         """
         self._warnings: list[str] = []
         self._metered: list[tuple[Device, EnergyTrack]] = []
@@ -191,8 +182,7 @@ class EnergyMonitor(Meter):
     @property
     def shared(self) -> bool | None:
         """See ``Meter``."""
-        known = self._sharing or self._others
-        return None if known is None else known.shared
+        return self._others() if self._sharing is None else self._sharing.shared
 
     @property
     def warnings(self) -> list[str]:
