@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from types import ModuleType
 
-    from zeusrun.gradients.rank.ddp import Reduction
     from zeusrun.gradients.rank.noise import Norms
     from zeusrun.worker.environment import WorkerEnvironment
     from zeusrun.worker.hooks.install import Hooks
@@ -329,13 +328,13 @@ class WatchedModels(RankAgent):
             return math.inf if done is None else done / 4, None
         return data, None if done is None else done // data
 
-    def follow(self, ddp: Any, synced: Reduction) -> Any:
-        """Average as the job file says; return what measures, or ``None`` if nothing does."""
+    def follow(self, ddp: Any, synced: Any) -> bool:
+        """Average as the job file says; return whether the hook that measures does so."""
         model = self._models.get(ddp)
         if model is None or not hasattr(model.watch, "follow"):
-            return None
+            return False
         model.watch.follow(synced)
-        return model.watch
+        return True
 
     def count_step(self, optimizer: Any) -> None:
         """Begin another optimizer step."""
