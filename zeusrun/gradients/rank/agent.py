@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 import time
 import weakref
@@ -120,8 +119,7 @@ class WatchedModel:
     def _values(self) -> dict[str, float]:
         names = ("noise_scale_low", "noise_scale", "noise_scale_high")
         values = dict(zip(names, self.noise.estimate() or (), strict=False))
-        if self._how != "examples":  # those are gradients of a few layers
-            values["gradient_variance"] = self.noise.variance
+        values["gradient_variance"] = self.noise.variance
         return {name: value for name, value in values.items() if value is not None}
 
     def report_problem(self, problem: str) -> None:
@@ -282,10 +280,9 @@ class WatchedModels(RankAgent):
         return self._measure_alone(module, model)
 
     def _measure_alone(self, module: Any, model: WatchedModel) -> Any:
-        from zeusrun.gradients.rank.examples import measure_alone  # noqa: PLC0415 - imports torch
+        from zeusrun.gradients.rank.gradients import Gradients  # noqa: PLC0415 - imports torch
 
-        replace = functools.partial(setattr, model, "watch")
-        return measure_alone(module, replace, self._measuring(model))
+        return Gradients(module.parameters(), self._measuring(model))
 
     def _measuring(self, model: WatchedModel) -> Measuring:
         return Measuring(
