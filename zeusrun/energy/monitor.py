@@ -18,7 +18,7 @@ from zeusrun.files.private import open_for_writing
 from zeusrun.trial import EnergySource
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
     from typing import BinaryIO
 
@@ -127,7 +127,8 @@ class EnergyMonitor(Meter):
             self._limits.add(self._clock(), limits_w)
             self._warnings += _merged(found)
         self._warn(self._csv.write(rows))
-        self._check_sharing()
+        if self._sharing is not None:
+            self._warn(self._sharing.look(self._each_device(), self._clock()))
 
     def energy_between(self, since_s: float, until_s: float) -> float | None:
         """See ``Meter``. Energy is interpolated between samples."""
@@ -206,19 +207,11 @@ class EnergyMonitor(Meter):
             self._stop.set()
             self._give_up(f"{type(error).__name__}: {error}")
 
-    def _check_sharing(self) -> None:
-        """Check once a second which processes compute on the GPUs."""
-        if self._sharing is None or not self._sharing.is_due(self._clock()):
-            return
-        listed: dict[str, frozenset[int] | None] = {}
+    def _each_device(self) -> Iterator[Device]:
         for device, track in self._metered:
-            if device.is_gpu:
-                self._asked, listed[track.name] = track.name, None
-                # It is read ten times a second, and that warns the user of an error.
-                with contextlib.suppress(DeviceError):
-                    listed[track.name] = device.compute_processes()
+            self._asked = track.name
+            yield device
         self._asked = None
-        self._warn(self._sharing.check(listed))
 
     def _judge(self) -> None:
         """Warn, at the end, of devices that are missing and of accounts that disagree."""
