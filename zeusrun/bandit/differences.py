@@ -98,19 +98,12 @@ def describe_kept(problem: Problem, trials: Sequence[Trial]) -> list[str]:
 
 
 def _describe_ignored(problem: Problem, ignored: Trial) -> str:
-    observed, asked = ignored.observed_batch_size or 0, ignored.global_batch_size
+    observed, asked = ignored.observed_batch_size, ignored.global_batch_size
     size = f"batch size {observed}" if observed else "its own batch size"
-    text = (
-        f"{ignored.trial} trained with {size}, not with {asked}: only "
-        f"{problem.default} runs until another one arrives. "
+    return (
+        f"{ignored.trial} trained with {size}, not with {asked}: only {problem.default} runs until "
+        f"another one arrives. Once the script takes it: zeusrun history --forget {ignored.trial}"
     )
-    times, rest = divmod(observed, asked)
-    if problem.default != observed > 0 == rest:
-        text += (
-            f"If the script trains with {times} times what it gets, pass ${{batch_size/{times}}} "
-            f"in args, and make {times * problem.default} the default. "
-        )
-    return f"{text}Once the script takes it: zeusrun history --forget {ignored.trial}"
 
 
 def _find_difference(problem: Problem, trial: Trial) -> str | None:

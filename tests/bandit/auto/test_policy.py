@@ -89,8 +89,6 @@ def test_what_has_run_before_is_run_once_more():
     again = choose(run(64, 10), run(64, 10), run(128, 10), **two)
     assert (again.global_batch_size, again.stage) == (128, Stage.EXPLORE)
     assert "another run of it is expected to save the cost of about 23 % of a run" in again.why
-    crashed = choose(run(64, 10), crash(256, 8))
-    assert "256, with which the script crashed in one recurrence, is exp" in crashed.why
     dearer = choose(run(64, 10), run(128, 13), run(32, 14)).why
     assert " more expensive than 64, but so little is known that it is cheaper with a pro" in dearer
 

@@ -111,16 +111,10 @@ def why_try(now: Assessment, index: int, incumbent: int) -> str:
         usual = "larger ones usually cost less" if arm > best else "smaller ones may need less"
         known = f"only {best} has run to its end so far, and {usual}: "
     return (
-        f"{known}{arm}{_crashed(now, arm)} is expected to be {_compared(now, index)} {best}, "
+        f"{known}{arm} is expected to be {_compared(now, index)} {best}, "
         f"{doubt}; a bad try costs once, a good one saves in {HORIZON} recurrences; {another} is "
         f"expected to save the cost of about {saving} in all"
     )
-
-
-def _crashed(now: Assessment, arm: int) -> str:
-    crashed = now.evidence.crashes.get(arm, 0)
-    times = "one recurrence" if crashed == 1 else f"{crashed} recurrences"
-    return f", with which the script crashed in {times}," if crashed else ""
 
 
 def _compared(now: Assessment, index: int) -> str:
@@ -145,6 +139,7 @@ def belief_of(now: Assessment, index: int, bound: Bound | None, why: str | None)
     log_cost = log_total - float(beliefs.log_misses[index])  # if it reaches the target
     most_j = finite_exp(float(beliefs.log_epoch_cost[index])) * now.problem.epoch_limit
     most_j = min(most_j, math.inf if bound is None else bound.cost_j)
+    epochs = finite_exp(float(beliefs.log_epochs[index]))
     missing = evidence.luck.missing_of(arm)
     late = math.erfc((math.log(most_j) - log_cost) / sd / math.sqrt(2)) / 2
     risk = missing + (1 - missing) * late
@@ -161,7 +156,7 @@ def belief_of(now: Assessment, index: int, bound: Bound | None, why: str | None)
         global_batch_size=arm,
         trials=trials,
         reached=len(evidence.reached.get(arm, ())),
-        epochs=_expected_epochs(now, index) if evidence.reached else None,
+        epochs=min(now.problem.epoch_limit, epochs) if evidence.reached else None,
         epoch_cost_j=finite_exp(float(beliefs.log_epoch_cost[index])) if evidence.speeds else None,
         cost_j=None if cost_j is None else finite_exp(log_total + beliefs.run_sd**2 / 2),
         cost_range_j=cost_range_j,
@@ -170,10 +165,6 @@ def belief_of(now: Assessment, index: int, bound: Bound | None, why: str | None)
         chance=float(why is not None),
         verdict=_verdict(now, index) if why is None else why,
     )
-
-
-def _expected_epochs(now: Assessment, index: int) -> float:
-    return min(now.problem.epoch_limit, finite_exp(float(now.beliefs.log_epochs[index])))
 
 
 def _find_reach(evidence: Evidence, sd: float) -> float:
