@@ -243,12 +243,10 @@ class _Handler(BaseHTTPRequestHandler):
         if not 0 <= length <= _MAX_BYTES:
             raise ValueError(f"a request may have {_MAX_BYTES} bytes, not {length}")
         try:
-            content = json.loads(self.rfile.read(length))
-        except ValueError as error:
-            raise ValueError(f'a request must be JSON, such as {{"size": 3}}: {error}') from error
-        if not isinstance(content, dict):
-            raise ValueError('a request must be an object, such as {"size": 3}')  # noqa: TRY004
-        size, least, most = content.get("size"), self._elastic.min, self._elastic.max
+            size = json.loads(self.rfile.read(length))["size"]
+        except (ValueError, TypeError, LookupError) as error:
+            raise ValueError('a request must be JSON, such as {"size": 3}') from error
+        least, most = self._elastic.min, self._elastic.max
         if type(size) is not int or not least <= size <= most:
             raise ValueError(f"size must be a number from {least} to {most}, not {size!r}")
         return size

@@ -183,7 +183,6 @@ class WatchedModels(RankAgent):
         self._observer = observer
         self._count = 0  # of models
         self._steps = 0  # optimizer steps before the first model
-        self._has_reported = False  # that a model is sharded
         self._has_matched = False  # whether an optimizer had parameters of a model
         self._models: weakref.WeakKeyDictionary[Any, WatchedModel] = weakref.WeakKeyDictionary()
         self._gone: list[WatchedModel] = []  # of modules that have been freed
@@ -297,8 +296,7 @@ class WatchedModels(RankAgent):
 
     def _explain_no_model(self, optimizer: Any) -> str:
         """Return why there is no watched model, although an optimizer steps."""
-        if _has_sharded(optimizer):
-            self._has_reported = True
+        if any(_is_sharded(p) for group in optimizer.param_groups for p in group["params"]):
             return SHARDED
         if self._environment.world_size > 1:
             return "the script makes no DistributedDataParallel; on several ranks, watch needs one"
@@ -342,9 +340,6 @@ class WatchedModels(RankAgent):
                 self._new_model().report_problem(self._explain_no_model(optimizer))
         trained = [model for model in self._models.values() if model.is_of(optimizer)]
         self._has_matched = self._has_matched or bool(trained)
-        if self._count and not trained and not self._has_reported and _has_sharded(optimizer):
-            self._has_reported = True  # beside a model that is watched
-            self._new_model().report_problem(SHARDED)
         everyone = [] if self._has_matched else list(self._models.values())
         for model in trained or everyone:  # an optimizer may have copies of the parameters
             try:
@@ -382,10 +377,6 @@ def _finish(model: WatchedModel) -> None:
         with contextlib.suppress(Exception):  # the process group may be gone
             model.watch.flush()
     model.finish()
-
-
-def _has_sharded(optimizer: Any) -> bool:
-    return any(_is_sharded(p) for group in optimizer.param_groups for p in group["params"])
 
 
 def _is_sharded(parameter: Any) -> bool:

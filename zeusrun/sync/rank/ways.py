@@ -161,14 +161,8 @@ class Ways:
         return Way("sma", local, False, average)
 
     def _pair(self) -> Way:
-        ddp: Any = self._ddp()
         pairs = Pairs(self.parameters, self.group, self._warn)
-        if ddp.find_unused_parameters:
-            self._warn(
-                "method: pair: the model has find_unused_parameters=True, so ranks wait for each "
-                "other in every step"
-            )
-        weakref.finalize(ddp, pairs.close)
+        weakref.finalize(self._ddp(), pairs.close)
 
         def average(_ends: bool) -> bool:
             pairs.step()
