@@ -119,11 +119,11 @@ def _find_difference(problem: Problem, trial: Trial) -> str | None:
         return proof.learning.value
     (adapts, sync), now = split_variant(trial.variant), split_variant(problem.variant)
     devices = "GPUs" if trial.gpu_count else "CPU"
+    shared = f"shared {{own}} {devices} (policy.learn_from_shared is false)"
     found = {
         "adapted {own} batch size in another way": adapts != now[0],
         "had another sync": sync != now[1],
-        f"shared {{own}} {devices} (policy.learn_from_shared is false)": proof.speed
-        is Doubt.SHARED,
+        shared: proof.speed is Doubt.SHARED,
         "had other hardware": not same_hardware(problem, trial),
         "had other micro-batches": not same_split(problem, trial),
     }

@@ -116,9 +116,9 @@ class Sharing:
             # It is read ten times a second, and that warns the user of an error.
             with contextlib.suppress(DeviceError):
                 listed[name_of(device)] = device.compute_processes()
-        return self.check(listed)
+        return self._check(listed)
 
-    def check(self, listed: Mapping[str, frozenset[int] | None]) -> str | None:
+    def _check(self, listed: Mapping[str, frozenset[int] | None]) -> str | None:
         """Check the processes of each GPU, by its name; return a warning once some are foreign."""
         known = [pids for pids in listed.values() if pids is not None]
         verdict = self._foreign.check(frozenset[int]().union(*known) if known else None)

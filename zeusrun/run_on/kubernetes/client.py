@@ -312,7 +312,6 @@ def describe_job(name: str, job: SchedulerJob | None) -> str:
 
 def explain_end(name: str, *, saved: bool) -> None:
     """Return ``None``: the lease of the trial shows the server of the history that it has ended."""
-    del name, saved
 
 
 def cancel_job(name: str) -> None:
