@@ -1,9 +1,9 @@
 """How near the measured noise scale is to the truth, and whether it depends on the batch size.
 
-First, gradients whose mean and covariance are known: the gradient of a sample is the sample itself,
-and that of a LayerNorm's weight the normalised sample. What is beyond what can be told is a lower
-bound. Then one network is trained on scikit-learn's digits with six batch sizes, and their noise
-scales are compared where their losses are equal. ``python benchmarks/noise_truth.py [--seeds 10]``
+First, gradients whose mean and covariance are known: the gradient of a sample is the sample itself.
+What is beyond what can be told is a lower bound. Then one network is trained on scikit-learn's
+digits with six batch sizes, and their noise scales are compared where their losses are equal.
+``python benchmarks/noise_truth.py [--seeds 10]``
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from timing import describe_machine
 DIMENSIONS, SHARE, DATA, EPOCHS = 400, 16, 4800, 2
 SCALES = (10, 30, 100, 300, 1000, 3000, 10_000, 100_000)
 WAYS = {
-    "one rank, LayerNorm": (1, "examples"),
     "one rank, 4 micro-batches": (1, "micro_batches"),
     "two ranks": (2, "ranks"),
     "four ranks": (4, "ranks"),
@@ -117,7 +116,6 @@ def rank(part: str, *arguments: str) -> None:
 def train_known(hooks, how: str, scale: float, seeds: int) -> list:  # noqa: ANN001
     """Return the true noise scale, and the estimate of each seed."""
     import torch  # noqa: PLC0415
-    from torch.nn.functional import layer_norm  # noqa: PLC0415
     from torch.nn.parallel import DistributedDataParallel  # noqa: PLC0415
     from torch.utils.data import DataLoader, RandomSampler, TensorDataset  # noqa: PLC0415
 
@@ -127,17 +125,12 @@ def train_known(hooks, how: str, scale: float, seeds: int) -> list:  # noqa: ANN
     gradients = torch.randn(DATA, DIMENSIONS)
     gradients -= gradients.mean(0)
     gradients += scale**-0.5 * torch.tensor([1.0, -1.0]).repeat(DIMENSIONS // 2)  # its mean is 0
-    if how == "examples":
-        gradients = layer_norm(gradients, (DIMENSIONS,))
     centre = gradients.mean(0)
     true = float((gradients - centre).square().sum(1).mean() / centre.square().sum())
     found = [true]
     for seed in range(seeds):
         torch.manual_seed(100 * seed + torch.distributed.get_rank())
-        if how == "examples":
-            layer = torch.nn.LayerNorm(DIMENSIONS, bias=False)
-        else:
-            layer = torch.nn.Linear(DIMENSIONS, 1, bias=False)
+        layer = torch.nn.Linear(DIMENSIONS, 1, bias=False)
         model = DistributedDataParallel(layer) if how == "ranks" else layer
         zeusrun.watch(layer)
         share = DATA // torch.distributed.get_world_size()

@@ -10,8 +10,7 @@ sleeps for 20 ms, on the last rank for 80, and the steps of all ranks together a
 joules.
 
 Then ``on_slow: compress`` and ``vote`` train on, while the cable of rank 0 becomes slow and calm
-again: steps a second after each check, over those before. At last ``buckets: tune`` beside fixed
-sizes: 14 layers of 590 kB, with 8 ms of sleep for each in the backward pass, at 1 Gbit/s.
+again: steps a second after each check, over those before.
 """
 
 from __future__ import annotations
@@ -173,16 +172,6 @@ def answer(section: dict[str, object], mbit: int, slow: int) -> list[tuple[str, 
     return found
 
 
-def tune(rounds: int) -> dict[str, list[float]]:
-    """Return the milliseconds of a step with fixed and with tuned buckets."""
-    fixed = {f"{size:g} MB": {"cap_mb": size} for size in (25, 4, 1, 0.25)}
-    ways = {**fixed, "tuned": {"cap_mb": 25, "buckets": "tune"}}
-    found: dict[str, list[float]] = {name: [] for name in ways}
-    for name, number in train(ways, rounds=rounds, steps=10, first={"tuned": 160}):
-        found[name].append(number)
-    return found
-
-
 def learn(section: dict[str, object], seed: int) -> tuple[bool, int, float]:
     """Submit the digits; return whether they reach the target, in how many epochs and joules."""
     with tempfile.TemporaryDirectory() as home:
@@ -245,9 +234,6 @@ def main() -> None:
         sections = {"on_slow: compress": {"on_slow": "compress"}}
         sections["star, vote"] = {"topology": "star", "vote": True}
         answers = {name: answer(section, calm, slow) for name, section in sections.items()}
-        for rank in range(RANKS):
-            shape(rank, 1000)
-        buckets = tune(options.rounds)
     learned = {
         name: [learn(section, seed) for seed in range(options.seeds)]
         for name, section in WAYS.items()
@@ -268,9 +254,6 @@ def main() -> None:
         for phase in CHECKS:
             own = [(ways, rate / before) for each, ways, rate in checks if each == phase]
             print(f"{phase:12}" + "; ".join(f"{share:.0%} {ways}" for ways, share in own))
-    print("\nms a step by the size of buckets")
-    for name, numbers in buckets.items():
-        print(f"{name:12}{spread(numbers)}")
 
 
 if __name__ == "__main__":

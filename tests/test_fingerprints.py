@@ -38,11 +38,12 @@ def test_a_submit_says_what_has_changed_since_the_last_run(zeusrun, script):
     assert "changed since" not in zeusrun("explain", "job").stdout
     edit(script)
     job = zeusrun.job("train.py", args=["--epoch-s", "0.01"])
-    then = "changed since run 1; their first runs will show how far earlier ones count"
+    then = "changed since run 1; the next runs will show how far earlier ones count"
     for command in (("submit", job, "--dry-run"), ("explain", job)):
-        assert f"train.py and the arguments {then}" in words(zeusrun(*command).stdout)
+        told = words(zeusrun(*command).stdout)
+        assert all(f"{name} {then}" in told for name in ("train.py", "the arguments"))
     code, second, seen = zeusrun.submit(job)
-    assert f"history: train.py and the arguments {then}" in words(seen)
+    assert f"history: train.py {then}" in words(seen)
     explained = words(zeusrun("explain", "job").stdout)
     assert "1 run differed in the script and the arguments: 9" in explained  # 9x % likely
     assert "% likely to need as many epochs as today" in explained
@@ -92,7 +93,7 @@ def test_a_run_that_is_edited_while_it_is_preempted_goes_on_and_teaches_no_epoch
         first, _, last = trial["fingerprint"][part].partition("+")
         assert (first, bool(last)) == (then, part in {"script", "args"})
     assert told in words(zeusrun("show", "job-1-1").stdout)
-    told = "1 run changed while preempted (script, args): kept for its speed"
+    told = "1 run changed while preempted: kept for its speed"
     assert told in words(zeusrun("explain", job).stdout)
     (belief,) = [
         each

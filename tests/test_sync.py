@@ -45,7 +45,7 @@ def test_a_run_says_how_its_ranks_agree_and_only_such_runs_are_compared(zeusrun)
     assert first == second
     assert zeusrun("explain", "job").returncode == 0  # by the job.yaml of the run
     plain = zeusrun("submit", sync_job(zeusrun), "--dry-run").stdout
-    assert "1 run had another sync (average every 3 after 2)" in plain
+    assert "1 run had another sync" in plain
 
 
 @pytest.mark.torchrun

@@ -39,40 +39,13 @@ class Environment:
     record_on_0 = record
 
 
-class Pause(torch.autograd.Function):
-    """Takes time in the backward pass."""
-
-    @staticmethod
-    def forward(_: Any, values: Any) -> Any:
-        return values.clone()
-
-    @staticmethod
-    def backward(_: Any, gradients: Any) -> Any:
-        time.sleep(0.008)
-        return gradients
-
-
-class Deep(nn.Module):
-    """Has 14 layers of 590 kB."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(384, 384) for _ in range(14))
-
-    def forward(self, values: Any) -> Any:
-        for layer in self.layers:
-            values = torch.relu(Pause.apply(layer(values[:, :384])))
-        return values
-
-
 class Training:
     """A model that agrees as a section ``sync`` says, and its optimizer."""
 
     def __init__(self, section: dict[str, Any]) -> None:
         torch.manual_seed(0)
-        cap = section.pop("cap_mb", None)
         layers = nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10))
-        self.model = DistributedDataParallel(Deep() if cap else layers, bucket_cap_mb=cap)
+        self.model = DistributedDataParallel(layers)
         self.owner = SyncedModels(
             Environment, Sync(**section).model_dump(), SimpleNamespace(training=None)
         )

@@ -39,7 +39,7 @@ def test_nothing_is_said_of_a_training_as_before():
 
 def test_a_change_is_dated_by_the_last_run_with_another_fingerprint():
     assert told("b", runs("aa")) == [
-        "train.py changed since run 2; its first runs will show how far earlier ones count"
+        "train.py changed since run 2; the next runs will show how far earlier ones count"
     ]
     assert compare_training({"script": "b"}, runs("aa.")).changes == (Change("script", 2),)
 
@@ -47,13 +47,13 @@ def test_a_change_is_dated_by_the_last_run_with_another_fingerprint():
 @pytest.mark.parametrize(
     ("part", "name"), [("args", "the arguments"), ("env", "the variables in env")]
 )
-def test_parts_that_changed_at_once_have_one_sentence(part, name):
+def test_each_part_that_changed_has_a_sentence(part, name):
     trials = runs("a", part=part)
-    then = "changed since run 1; their first runs will show how far earlier ones count"
+    then = "changed since run 1; the next runs will show how far earlier ones count"
     assert told("b", trials, part) == [f"{name} {then}"]
     both = {"script": "a", part: "a"}
     eras = compare_training({"script": "b", part: "b"}, [replace(trials[0], fingerprint=both)])
-    assert describe_eras(eras, "train.py") == [f"train.py and {name} {then}"]
+    assert describe_eras(eras, "train.py") == [f"train.py {then}", f"{name} {then}"]
 
 
 def test_of_learning_keys_the_other_sentences_say_what_still_counts():
@@ -86,7 +86,7 @@ def test_two_runs_of_one_day_leave_a_date_ignored():
 
 def test_a_part_that_stays_again_is_announced_again():
     assert told("e", runs("abcddddd")) == [
-        "train.py changed since run 8; its first runs will show how far earlier ones count"
+        "train.py changed since run 8; the next runs will show how far earlier ones count"
     ]
 
 

@@ -158,7 +158,7 @@ def test_a_user_may_learn_from_shared_gpus_all_the_same():
 
 
 def test_it_is_said_what_is_kept_of_shared_trials():
-    why = "(with other programs, and policy.learn_from_shared is false)"
+    why = "(policy.learn_from_shared is false)"
     past = [learned(0.96, shared=True), learned(0.97, shared=True), trial(64, OOM, shared=True)]
     assert describe_kept(NOW, past) == [
         f"2 runs shared their GPUs {why}: kept for their epochs",

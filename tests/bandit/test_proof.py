@@ -76,7 +76,7 @@ def test_a_run_that_went_on_from_another_ones_checkpoint_teaches_nothing_but_its
     run = ran((5, 2.0), (6, 4.0), continued=True)
     assert prove(run) == (Doubt.CONTINUED, Doubt.CONTINUED)
     (told,) = describe_kept(NOW, [run])
-    assert "went on from a checkpoint of another run (epoch 5): left out" in told
+    assert "went on from a checkpoint of another run: left out" in told
     assert not prove(dataclasses.replace(run, status=OOM)).nothing
 
 
@@ -207,17 +207,17 @@ def test_a_run_that_began_anew_teaches_its_speed_and_no_epochs():
 def test_what_an_interrupted_run_still_proves_is_told():
     assert describe_kept(NOW, [ORDINARY, RESUMED]) == []
     assert describe_kept(NOW, [ANEW, IN_ALL]) == [
-        "1 run began anew after an interruption (epoch 5): kept for its speed",
-        "1 run had no epoch without an interruption (epoch 1, epoch 2): kept for its epochs",
+        "1 run began anew after an interruption: kept for its speed",
+        "1 run had no epoch without an interruption: kept for its epochs",
     ]
     nothing = ran((1, 102.0), cuts=[(100.0, 4)])
-    assert describe_kept(NOW, [nothing])[0].endswith("(epoch 5): left out")
+    assert describe_kept(NOW, [nothing])[0].endswith(": left out")
 
 
 def test_what_a_shared_run_proves_is_told_as_the_job_reads_it():
     anew = ran((1, 102.0), cuts=[(100.0, 4)], shared=True)
     now = dataclasses.replace(NOW, learn_from_shared=True)
-    assert describe_kept(now, [anew])[0].endswith("(epoch 5): left out")
+    assert describe_kept(now, [anew])[0].endswith(": left out")
 
 
 def test_a_bound_that_the_lost_part_reached_says_nothing_of_the_batch_size_but_for_tonight():
@@ -348,6 +348,6 @@ def test_a_crash_with_other_ranks_says_nothing_of_the_batch_size():
 def test_what_a_run_that_changed_its_ranks_still_proves_is_told():
     assert describe_kept(NOW, [GROWN]) == []
     assert describe_kept(NOW, [GROWN_AT_ONCE, dataclasses.replace(GROWN, status=OOM)]) == [
-        "1 run changed the number of ranks (2→4): kept for its epochs",
-        "1 run changed the number of ranks (OOM): left out",
+        "1 run changed the number of ranks: kept for its epochs",
+        "1 run changed the number of ranks: left out",
     ]

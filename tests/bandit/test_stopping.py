@@ -49,6 +49,5 @@ def test_a_trial_that_lags_behind_is_held_to_its_share():
     assert hopeless(bound, "max", Running(10, 50.0, 0.3)) is None
     why = hopeless(bound, "max", Running(12, 60.0, 0.3))
     assert why == (
-        "after 12 epochs it has come 56 % of the way at most, for 60.0 J of the 100 J that it "
-        "may cost"
+        "after 12 epochs it has come 56 % of the way at most, and has used 60 % of its bound, 100 J"
     )

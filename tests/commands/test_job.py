@@ -99,7 +99,7 @@ def test_explain_says_what_it_kept_of_trials_with_another_target(cli, record, ze
     learned = replace(DONE, curve=(CurvePoint(1, 2.0, 20.0, 0.3), CurvePoint(2, 4.0, 40.0, 0.6)))
     record(1, learned, world_size=1, max_epochs=5, target=0.4)
     out = cli("explain", zeusrun.job(policy={"name": "zeus"}))[1]
-    assert "· history: 1 run had another target (0.4): read again from its learning curve" in out
+    assert "· history: 1 run had another target: read again from its learning curve" in out
 
 
 def test_explain_by_name_takes_the_job_as_it_was_last_run(cli, record, zeusrun):

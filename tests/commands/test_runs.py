@@ -244,7 +244,7 @@ def test_nothing_is_learned_from_a_forgotten_trial(cli, record, zeusrun):
     record(1, world_size=1, max_epochs=5)
     cli("history", "--forget", "job-1-1")
     told = cli("explain", job)[1]
-    assert "1 run forgotten by 'history --forget' (REACHED): left out" in told
+    assert "1 run forgotten by 'history --forget': left out" in told
     beliefs = json.loads(cli("explain", job, "--json")[1])
     assert {(each["trials"], each["cost_j"]) for each in beliefs} == {(0, None)}
 

@@ -128,5 +128,5 @@ class BackendContract:
 
     def test_a_job_of_a_newer_version_is_left_alone(self):
         for act in (cancel_job, interrupt_job):
-            with pytest.raises(LaunchError, match="names no scheduler that this version"):
+            with pytest.raises(LaunchError, match="names no job of a scheduler that this version"):
                 act(f"{self.BACKEND}x:1")

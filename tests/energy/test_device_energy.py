@@ -77,7 +77,7 @@ def test_a_counter_that_runs_backwards_is_dropped_with_one_warning():
     track = counter_track()
     restarted = [(number % 25 * 10.0, 100.0) for number in range(51)]
     (warning,) = watch(track, restarted)
-    assert "ran backwards, from 240.0 to 0.0 J" in warning
+    assert "jumped from 240.0 to 0.0 J" in warning
     assert track.energy_j(0.0, 5.0) == pytest.approx(500.0)
 
 
@@ -146,7 +146,7 @@ def test_a_counter_that_leaps_forward_is_dropped_with_one_warning(max_power_w, a
     track = EnergyTrack("GPU-1", EnergySource.COUNTER, max_power_w)
     leaping = [(number * 10.0 + (5e6 if number >= at else 0.0), 100.0) for number in range(101)]
     (warning,) = watch(track, leaping)
-    assert "GPU-1 leapt from" in warning
+    assert "GPU-1 jumped from" in warning
     assert "sampled power is integrated instead" in warning
     assert track.energy_j(0.0, 10.0) == pytest.approx(1000.0)
 
@@ -351,7 +351,7 @@ def test_a_driver_that_restarts_is_bridged_by_sampled_power():
     watch(track, counting(100.0, 5))
     miss(track, 5.1, 8.0)
     (dropped,) = resume(track, 8.0, counting(100.0, 5))
-    assert "ran backwards" in dropped
+    assert "jumped from" in dropped
     assert "sampled power is integrated instead" in dropped
     assert track.energy_j(0.0, 10.0) == pytest.approx(1000.0)
     assert track.source is EnergySource.INTEGRATED

@@ -125,19 +125,3 @@ def test_without_counters_it_is_a_device_error(machine, begin, text):
 def test_a_file_without_cpus_tells_nothing(machine, begin):
     (machine.root / "stat").write_text("intr 7\n")
     assert begin().measure() is None
-
-
-def test_the_largest_programs_are_named_by_what_they_used_since(machine, begin, clock):
-    machine.set(300, parent=1, own=900.0, name="old")
-    machine.set(301, parent=1, own=100.0, name="gzip")
-    machine.set(302, parent=1, own=50.0, name="reused", started=1)
-    machine.set(201, parent=ME, own=0.0, name="rank")
-    others = begin()
-    machine.set(301, parent=1, own=110.0, name="gzip")
-    machine.set(302, parent=1, own=20.0, name="new", started=2)
-    machine.set(303, parent=1, own=0.5, name="few")
-    machine.set(304, parent=1, reaped=500.0, name="shell")  # of a job that ran before
-    machine.set(201, parent=ME, own=99.0, name="rank")
-    clock.advance(2.0)
-    others.measure()
-    assert others.largest() == ["new", "gzip"]

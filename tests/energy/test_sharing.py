@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,6 +11,10 @@ from zeusrun.energy.sharing import PERIOD_S, ForeignProcesses, Sharing
 
 OURS = frozenset({os.getpid()})
 HIM, HER, THEM = (frozenset({os.getpid() + number}) for number in (1, 2, 3))
+
+
+def constantly(value):
+    return lambda: value
 
 
 @pytest.fixture
@@ -24,9 +29,11 @@ def look(clock, monkeypatch):
         warnings = []
         for listed in looks:
             clock.advance(PERIOD_S)
-            if sharing.is_due(clock()):
-                found = {f"GPU-{number}": processes for number, processes in enumerate(listed)}
-                warnings.append(sharing.check(found))
+            gpus = [
+                SimpleNamespace(model="GPU", uuid=str(number), is_gpu=True, compute_processes=pids)
+                for number, pids in enumerate(map(constantly, listed))
+            ]
+            warnings.append(sharing.look(gpus, clock()))
         return sharing.shared, [warning for warning in warnings if warning]
 
     return look
@@ -39,7 +46,7 @@ def one_gpu(*listed):
 def test_another_foreign_process_at_each_look_makes_the_run_shared(look):
     shared, (told,) = look(*one_gpu(OURS, OURS | HIM, OURS | HER, OURS | THEM))
     assert shared is True
-    assert f"GPUs: {min(HER)} on GPU-0" in told
+    assert f"GPUs: {min(HER)} on GPU (0)" in told
 
 
 def test_a_foreign_process_at_every_other_look_makes_the_run_shared(look):
@@ -73,7 +80,7 @@ def test_a_gpu_that_does_not_tell_its_processes_leaves_it_unknown_whatever_other
 def test_a_run_is_shared_though_one_gpu_does_not_tell_its_processes(look):
     shared, (told,) = look(*[(OURS | HIM, None)] * 8)
     assert shared is True
-    assert "GPU-0" in told
+    assert "GPU (0)" in told
 
 
 def test_one_look_at_which_a_gpu_does_not_tell_changes_nothing(look):

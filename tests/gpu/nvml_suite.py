@@ -341,7 +341,7 @@ def test_a_counter_that_restarts_in_mid_run_is_replaced(machine):
         machine.work(100)
     assert monitor.energy_between(start_s, start_s + 5) == pytest.approx(5 * 2 * DEMAND_W)
     (warning,) = monitor.warnings
-    assert "Fake A100 (GPU-00000000-1111) and 1 more ran backwards" in warning
+    assert "Fake A100 (GPU-00000000-1111) and 1 more jumped from" in warning
 
 
 def test_a_gpu_lost_in_mid_run_makes_energy_unknown(machine):

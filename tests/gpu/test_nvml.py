@@ -57,8 +57,8 @@ def test_the_nvml_suite_passes(build_library):
             "integrated None",
         ),
         ("-DWITHOUT_FIELDS", "device.read().power_w", "250.0"),
-        ("-DWITHOUT_EVENT_REASONS", "device.read().health.throttle_reasons", "()"),
-        ("-DWITHOUT_PROCESSES_V3", "device.compute_processes()", "frozenset({1})"),
+        ("-DWITHOUT_EVENT_REASONS", "device.read().health.throttle_reasons", "None"),
+        ("-DWITHOUT_PROCESSES_V3", "device.compute_processes()", "None"),
     ],
 )
 def test_a_driver_older_than_a_question_is_asked_another_or_none(

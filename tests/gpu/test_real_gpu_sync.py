@@ -16,7 +16,6 @@ pytestmark = [pytest.mark.gpu, pytest.mark.torchrun]
     [
         *({"compress": "bf16"}, {"compress": "fp16"}, {"compress": "powersgd", "warmup": 10}),
         *({"every": 3, "warmup": 2}, {"method": "sma", "switch_at": 10}, {"method": "pair"}),
-        {"buckets": "tune"},
     ],
     ids=str,
 )

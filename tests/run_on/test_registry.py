@@ -13,7 +13,6 @@ from zeusrun.run_on import registry
 from zeusrun.run_on.kubernetes import client as kubernetes
 from zeusrun.run_on.kubernetes.client import KubernetesJob
 from zeusrun.run_on.registry import (
-    BACKENDS,
     cancel_job,
     describe_job,
     end_job,
@@ -187,9 +186,7 @@ def test_a_job_that_does_not_end_says_which_command_tells_why(slurm, cluster, na
 @pytest.mark.parametrize("name", STRANGE)
 def test_nothing_is_done_to_a_job_of_an_unknown_scheduler(slurm, cluster, name):
     for act in (cancel_job, interrupt_job, lambda name: end_job(name, 0.0)):
-        prefix = name.partition(":")[0]
-        what = f"names no job of {prefix}$" if prefix in BACKENDS else "names no scheduler that "
-        with pytest.raises(LaunchError, match=f"^{name} {what}"):
+        with pytest.raises(LaunchError, match=f"^{name} names no job of a scheduler that this"):
             act(name)
     text = f"{name}: this version of zeusrun does not know its scheduler"
     assert describe_job(name, None) == text

@@ -57,7 +57,6 @@ def test_each_way_has_a_name_of_its_own_and_can_be_read_again(job_file, sync, va
         ("{topology: star, method: sma}", RANKS, "cannot be used together with 'method'"),
         ("{on_slow: compress, every: 8}", RANKS, "cannot be used together with 'every'"),
         ("{switch_at: 8}", RANKS, "switch_at: needs method: sma"),
-        ("{buckets: tune, every: 8}", RANKS, "buckets: needs an all-reduce of gradients"),
         ("{rank: 8}", RANKS, "rank: needs compress: powersgd"),
         ("{warmup: 8, method: pair}", RANKS, "warmup: needs every or compress: powersgd"),
         ("{every: 1}", RANKS, "greater than or equal to 2"),

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from zeusrun.bandit.proof import (
     CRASHED,
     Doubt,
-    changed_parts,
     prove,
     same_energy,
     same_hardware,
@@ -17,15 +17,13 @@ from zeusrun.bandit.proof import (
     with_ranks_of,
 )
 from zeusrun.bandit.reinterpret import CUT_SHORT, complete, read_trial
-from zeusrun.trial import TrialStatus, is_baseline, split_variant
+from zeusrun.trial import TrialStatus, split_variant
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from zeusrun.bandit.problem import Problem
     from zeusrun.trial import Trial
-
-_FEW = 3  # values to name of each difference
 
 
 def find_ignored(trials: Sequence[Trial]) -> Trial | None:
@@ -76,16 +74,14 @@ def find_own_size(trials: Sequence[Trial]) -> int | None:
 def describe_kept(problem: Problem, trials: Sequence[Trial]) -> list[str]:
     """Describe which finished trials read otherwise than they ended, and what still counts.
 
-    Such as ``4 runs had another target (0.9): read again from their learning curves``. A trial is
-    counted under its first difference.
+    Such as ``4 runs had another target: read again from their learning curves``. A trial is counted
+    under its first difference.
     """
     problem = complete(problem, trials)
-    values: dict[tuple[str, str], list[str]] = {}
+    counts: Counter[tuple[str, str]] = Counter()
     for trial in (with_ranks_of(problem, each) for each in trials):
-        difference = next(_differences(problem, trial), None)
-        if difference is not None:
-            what, value = difference
-            values.setdefault((what, _what_counts(problem, trial)), []).append(value)
+        if (what := _find_difference(problem, trial)) is not None:
+            counts[what, _what_counts(problem, trial)] += 1
     clauses = []
     if (ignored := find_ignored(trials)) is not None:
         clauses.append(_describe_ignored(problem, ignored))
@@ -95,87 +91,55 @@ def describe_kept(problem: Problem, trials: Sequence[Trial]) -> list[str]:
             f"{largest.global_batch_size}: an epoch has no more samples, so no larger one runs. "
             f"Once it has: zeusrun history --forget {largest.trial}"
         )
-    for (what, kept), seen in values.items():
-        distinct = list(dict.fromkeys(seen))
-        few = ", ".join(distinct[:_FEW]) + (", …" if len(distinct) > _FEW else "")
-        some, own = ("runs", "their") if len(seen) > 1 else ("run", "its")
-        clause = f"{len(seen)} {some} {what} ({{few}}): {kept}"
-        clauses.append(clause.format(few=few, own=own, s=some[3:]))
+    for (what, kept), count in counts.items():
+        some, own = ("runs", "their") if count > 1 else ("run", "its")
+        clauses.append(f"{count} {some} {what}: {kept}".format(own=own, s=some[3:]))
     return clauses
 
 
 def _describe_ignored(problem: Problem, ignored: Trial) -> str:
-    observed, asked = ignored.observed_batch_size or 0, ignored.global_batch_size
+    observed, asked = ignored.observed_batch_size, ignored.global_batch_size
     size = f"batch size {observed}" if observed else "its own batch size"
-    text = (
-        f"{ignored.trial} trained with {size}, not with {asked}: only "
-        f"{problem.default} runs until another one arrives. "
+    return (
+        f"{ignored.trial} trained with {size}, not with {asked}: only {problem.default} runs until "
+        f"another one arrives. Once the script takes it: zeusrun history --forget {ignored.trial}"
     )
-    times, rest = divmod(observed, asked)
-    if problem.default != observed > 0 == rest:
-        text += (
-            f"If the script trains with {times} times what it gets, pass ${{batch_size/{times}}} "
-            f"in args, and make {times * problem.default} the default. "
-        )
-    return f"{text}Once the script takes it: zeusrun history --forget {ignored.trial}"
 
 
-def _differences(problem: Problem, trial: Trial) -> Iterator[tuple[str, str]]:
-    """Yield how a finished trial differs from a trial of today, and its value of that."""
+def _find_difference(problem: Problem, trial: Trial) -> str | None:
+    """Return how a finished trial differs from a trial of today, by the first difference."""
     if not trial.status.finished:
-        return
+        return None
     if trial.status in {CUT_SHORT, TrialStatus.PREEMPTED} and not (
         trial.epochs or trial.power_profile or trial.forgotten
     ):
-        return  # it ended too early to teach anything
+        return None  # it ended too early to teach anything
     proof = prove(trial, learn_from_shared=problem.learn_from_shared)
     if proof.nothing and proof.learning is not None:
-        other = str(trial.observed_batch_size or "its own")
-        values = {Doubt.OTHER_SIZE: other, Doubt.NO_CRASH: trial.trial}
-        first = next((point.epoch for point in trial.curve if not is_baseline(point)), 0)
-        values[Doubt.CONTINUED] = f"epoch {first}"
-        yield proof.learning.value, values.get(proof.learning, trial.status.value)
+        return proof.learning.value
     (adapts, sync), now = split_variant(trial.variant), split_variant(problem.variant)
-    if adapts != now[0]:
-        yield "adapted {own} batch size in another way", adapts or "not at all"
-    if sync != now[1]:
-        yield "had another sync", sync or "none"
-    if proof.speed is Doubt.SHARED:
-        device = "GPUs" if trial.gpu_count else "CPU"
-        why = "with other programs, and policy.learn_from_shared is false"
-        yield f"shared {{own}} {device}", why
-    if not same_hardware(problem, trial):
-        watts = "" if trial.max_power_w is None else f" of {trial.max_power_w:g} W"
-        device = f"{trial.gpu_count} x {trial.gpu_model}" if trial.gpu_count else f"CPU{watts}"
-        ranks = f"{trial.world_size} rank{'' if trial.world_size == 1 else 's'}"
-        yield "had other hardware", f"{device} with {ranks}"
-    if not same_split(problem, trial):
-        samples = trial.micro_batch_size or trial.global_batch_size // trial.world_size
-        yield "had other micro-batches", f"{samples} samples"
+    devices = "GPUs" if trial.gpu_count else "CPU"
+    shared = f"shared {{own}} {devices} (policy.learn_from_shared is false)"
+    found = {
+        "adapted {own} batch size in another way": adapts != now[0],
+        "had another sync": sync != now[1],
+        shared: proof.speed is Doubt.SHARED,
+        "had other hardware": not same_hardware(problem, trial),
+        "had other micro-batches": not same_split(problem, trial),
+    }
     if trial.status not in CRASHED:
-        epochs = ", ".join(f"epoch {each.epochs + 1}" for each in trial.interruptions)
-        values = {Doubt.CHANGED: ", ".join(changed_parts(trial))}
-        values |= dict.fromkeys((Doubt.RESTARTED, Doubt.UNCLEAR, Doubt.INTERRUPTED), epochs)
-        ranks = "→".join(str(each.world_size) for each in trial.world_sizes)
-        values |= {Doubt.SHORT: trial.status.value, Doubt.RESIZED: ranks}
-        yield from ((doubt.value, values[doubt]) for doubt in proof if doubt in values)
-        yield from _job_differences(problem, trial)
-
-
-def _job_differences(problem: Problem, trial: Trial) -> Iterator[tuple[str, str]]:
-    if not same_energy(problem, trial):
-        source = trial.energy_source
-        yield "had another kind of energy", source.value if source else "none"
-    if (trial.metric, trial.mode) != (problem.metric, problem.mode):
-        yield "had another metric", f"{trial.metric}, {trial.mode}"
-    if not same_learning(problem, trial):
-        rate = trial.learning_rate
-        yield "had another learning rate", "none" if rate is None else f"{rate:g}"
-    for name in ("target", "max_epochs", "eta_knob") if trial.curve else ():
-        if getattr(trial, name) != getattr(problem, name):
-            yield f"had another {name}", f"{getattr(trial, name):g}"
-    if trial.curve and trial.global_batch_size not in problem.candidates:
-        yield "had a batch size that is no candidate", str(trial.global_batch_size)
+        found |= {doubt.value: True for doubt in proof if doubt is not None}
+        found |= {
+            "had another kind of energy": not same_energy(problem, trial),
+            "had another metric": (trial.metric, trial.mode) != (problem.metric, problem.mode),
+            "had another learning rate": not same_learning(problem, trial),
+        }
+        if trial.curve:
+            names = ("target", "max_epochs", "eta_knob")
+            found |= {f"had another {n}": getattr(trial, n) != getattr(problem, n) for n in names}
+            no_candidate = trial.global_batch_size not in problem.candidates
+            found["had a batch size that is no candidate"] = no_candidate
+    return next((what for what, holds in found.items() if holds), None)
 
 
 def _what_counts(problem: Problem, trial: Trial) -> str:

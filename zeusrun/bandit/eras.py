@@ -24,7 +24,6 @@ class Change(NamedTuple):
 
     part: str
     since: int  # the recurrence of that run
-    back_to: int | None = None  # the newest recurrence that had it before
 
 
 class Eras(NamedTuple):
@@ -57,8 +56,7 @@ def compare_training(now: Mapping[str, str], trials: Sequence[Trial]) -> Eras:
             if not any(_is_ignored(changed[:end]) for end in range(len(changed))):
                 newly.append(part)
         elif changed[-1]:
-            same = [number for number, then in known.items() if then == value]
-            changes.append(Change(part, list(known)[-1], max(same, default=None)))
+            changes.append(Change(part, list(known)[-1]))
     return Eras(tuple(changes), frozenset(ignored), tuple(newly))
 
 
@@ -136,18 +134,12 @@ def name_part(part: str, script: str = "the script") -> str:
 
 def describe_eras(eras: Eras, script: str) -> list[str]:
     """Describe in sentences what has changed; ``script`` is what to call the script."""
-    parts: dict[str, list[str]] = {}  # by since when they differ
+    sentences = []
     for change in eras.changes:
-        since = f"changed since run {change.since}"
-        if change.back_to is not None:
-            since += f", back to what run {change.back_to} had"
-        elif change.part != "learning":  # the learning rate and the metric have their own sentences
-            since += "; {its} first runs will show how far earlier ones count"
-        parts.setdefault(since, []).append(name_part(change.part, script))
-    sentences = [
-        f"{' and '.join(names)} {since.format(its='its' if names == [script] else 'their')}"
-        for since, names in parts.items()
-    ]
+        sentence = f"{name_part(change.part, script)} changed since run {change.since}"
+        if change.part != "learning":  # the learning rate and the metric have their own sentences
+            sentence += "; the next runs will show how far earlier ones count"
+        sentences.append(sentence)
     sentences += [
         f"{name_part(part, script)} changed in nearly every run; from now on zeusrun ignores this"
         for part in eras.newly_ignored

@@ -34,12 +34,6 @@ class PowerObjective:
     name: Literal["cost", "energy", "time", "max_slowdown"] = "cost"
     factor: float | None = None
 
-    def __post_init__(self) -> None:
-        if (self.name == "max_slowdown") != (self.factor is not None):
-            raise ValueError(f"a factor belongs to max_slowdown alone, not to {self.name}")
-        if self.factor is not None and not 1 <= self.factor < math.inf:
-            raise ValueError(f"factor must be at least 1, not {self.factor}")
-
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:

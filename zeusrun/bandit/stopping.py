@@ -31,12 +31,10 @@ def hopeless(bound: Bound | None, mode: str, running: Running) -> str | None:
     if bound.epochs is None:
         spent, allowed = running.cost_j or 0.0, bound.cost_j
         what, limit = "its cost", energy_text(allowed)
-        used = f"for {energy_text(spent)} of the {limit} that"
     else:
         spent, allowed = float(epochs), bound.epochs
         usual = f"{energy_text(bound.cost_j)} at its usual speed"
         what, limit = "it", f"{amount_text(allowed, running.unit)} ({usual})"
-        used = f"and {limit} are what"
     if spent + spent / max(1, epochs) > allowed:
         left = f"{what} passed" if spent > allowed else "one more epoch would pass"
         return f"{left} the bound of {limit}"
@@ -45,7 +43,7 @@ def hopeless(bound: Bound | None, mode: str, running: Running) -> str | None:
         return None
     return (
         f"after {amount_text(epochs, running.unit)} it has come {100 * share:.0f} % of the way at "
-        f"most, {used} it may cost"
+        f"most, and has used {100 * spent / allowed:.0f} % of its bound, {limit}"
     )
 
 

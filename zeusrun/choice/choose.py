@@ -45,8 +45,20 @@ class Choice:
 
     @property
     def too_large(self) -> Trial | None:
-        """The run that ran out of memory after the least growth of its batch size, if any."""
-        return find_grown_too_large(self.trial, self.earlier)
+        """The comparable run that ran out of memory after the least growth, if any."""
+
+        def likeness(each: Trial) -> tuple[object, ...]:
+            return each.variant, each.micro_batch_size, each.hardware
+
+        found = [
+            then
+            for then in self.earlier
+            if then.status is TrialStatus.OOM
+            and not then.forgotten
+            and then.last_batch_size > then.global_batch_size
+            and likeness(then) == likeness(self.trial)
+        ]
+        return min(found, key=_size_that_fit, default=None)
 
     @property
     def largest_that_fits(self) -> int | None:
@@ -169,23 +181,6 @@ def _continue(
         note=note,
         earlier=tuple(trials[-_COMPARED_WITH:]),
     )
-
-
-def find_grown_too_large(trial: Trial, earlier: Sequence[Trial]) -> Trial | None:
-    """Return the comparable run that ran out of memory after the least growth, if any."""
-
-    def likeness(each: Trial) -> tuple[object, ...]:
-        return each.variant, each.micro_batch_size, each.hardware
-
-    found = [
-        then
-        for then in earlier
-        if then.status is TrialStatus.OOM
-        and not then.forgotten
-        and then.last_batch_size > then.global_batch_size
-        and likeness(then) == likeness(trial)
-    ]
-    return min(found, key=_size_that_fit, default=None)
 
 
 def _size_that_fit(grown: Trial) -> int:
@@ -332,20 +327,16 @@ def choose_offline(
 
 
 def _cheapest(problem: Problem, runs: Sequence[Observation]) -> Decision:
-    tally = build_tally(problem, runs)
-    means = {arm: sum(costs) / len(costs) for arm, costs in tally.costs_j.items() if costs}
-    means = {arm: mean for arm, mean in means.items() if arm in tally.fitting}
-    proven = likeliest_arm(tally)
-    if not means and proven is not None:
-        arm = proven[0]
-        why = f"{_NO_ANSWER}, and no cost is known here: {arm} has reached the target"
-        return Decision(arm, Stage.EXPLOIT, why, first_lever(problem, runs, arm))
-    if not means:
+    tally, stage = build_tally(problem, runs), Stage.EXPLOIT
+    known = {arm: costs for arm, costs in tally.costs_j.items() if costs and arm in tally.fitting}
+    if known:
+        arm = min(known, key=lambda arm: (sum(known[arm]) / len(known[arm]), arm))
+        why = f"{arm} is the cheapest batch size that is known here"
+    elif (proven := likeliest_arm(tally)) is not None:
+        arm, why = proven[0], f"no cost is known here: {proven[1]}"
+    else:
         fits = problem.default in tally.fitting or not tally.fitting
-        arm = problem.default if fits else tally.fitting[-1]
+        arm, stage = problem.default if fits else tally.fitting[-1], Stage.EXPLORE
         what = "the default" if fits else "the largest that may run"
-        why = f"{_NO_ANSWER}, and no cost is known here: {arm} is {what}"
-        return Decision(arm, Stage.EXPLORE, why, first_lever(problem, runs, arm))
-    arm = min(means, key=lambda arm: (means[arm], arm))
-    why = f"{_NO_ANSWER}, and {arm} is the cheapest batch size that is known here"
-    return Decision(arm, Stage.EXPLOIT, why, first_lever(problem, runs, arm))
+        why = f"no cost is known here: {arm} is {what}"
+    return Decision(arm, stage, f"{_NO_ANSWER}, and {why}", first_lever(problem, runs, arm))

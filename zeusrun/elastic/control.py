@@ -21,15 +21,13 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
-from zeusrun.elastic.rank.board import FOLDER, Board
+from zeusrun.elastic.rank.board import Board
 from zeusrun.errors import LaunchError
-from zeusrun.files.private import replace_file
 from zeusrun.launcher.rundir.layout import ask_to_cancel
 from zeusrun.launcher.supervision.agent import Agent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from zeusrun.elastic.section import Elastic, Provision
     from zeusrun.launcher.supervision.supervised import Supervised
@@ -69,10 +67,8 @@ class _Provisioning(Agent):
         def samples(ranks: int) -> float:
             return trial.global_batch_size * (ranks / trial.world_size if is_scaled else 1.0)
 
-        path = run.begun.paths.run_dir / FOLDER / "provision.csv"
-        table, energy_between = _open_table(path, section.by), run.meter.energy_between
         self._board, self._count = board, run.ranks.count
-        self._provisioner = Provisioner(section, elastic.max, energy_between, samples, table)
+        self._provisioner = Provisioner(section, elastic.max, run.meter.energy_between, samples)
 
     def advance(self, progress: Progress) -> None:
         """Order another number of ranks, if a change is due."""
@@ -87,19 +83,6 @@ class _Provisioning(Agent):
         """Do nothing: all ranks have ended, and the board is closed."""
 
 
-def _open_table(path: Path, by: str) -> Callable[[int, float], None]:
-    """Return a function that adds a row to a new table of what was measured."""
-    unit = "joule" if by == "joules" else "second"
-    lines = [f"ranks,samples_per_{unit}"]
-
-    def note(ranks: int, rate: float) -> None:
-        lines.append(f"{ranks},{rate:.6g}")
-        with contextlib.suppress(OSError):  # a full disk
-            replace_file(path, "\n".join([*lines, ""]).encode(), durable=False)
-
-    return note
-
-
 class Provisioner:
     """Measures each number of ranks for some steps, and decides on the next.
 
@@ -108,8 +91,6 @@ class Provisioner:
         most: Ranks.
         energy_between: Returns joules between two monotonic seconds; ``None``: unknown.
         samples: Returns those of a step over so many ranks.
-        note: Called with each number of ranks that was measured, and its samples a second or a
-            joule.
     """
 
     def __init__(
@@ -118,9 +99,8 @@ class Provisioner:
         most: int,
         energy_between: Callable[[float, float], float | None],
         samples: Callable[[int], float],
-        note: Callable[[int, float], None],
     ) -> None:
-        self._samples, self._note = samples, note
+        self._samples = samples
         self._by, self._every, self._most = section.by, section.every, most
         self._energy_between = energy_between
         self._generation: int | None = None  # that is measured
@@ -151,7 +131,6 @@ class Provisioner:
         if spent <= 0:
             return None
         self._known[size] = steps * self._samples(size) / spent
-        self._note(size, self._known[size])
         self._has_asked = True
         return self._choose(size)
 
@@ -264,12 +243,10 @@ class _Handler(BaseHTTPRequestHandler):
         if not 0 <= length <= _MAX_BYTES:
             raise ValueError(f"a request may have {_MAX_BYTES} bytes, not {length}")
         try:
-            content = json.loads(self.rfile.read(length))
-        except ValueError as error:
-            raise ValueError(f'a request must be JSON, such as {{"size": 3}}: {error}') from error
-        if not isinstance(content, dict):
-            raise ValueError('a request must be an object, such as {"size": 3}')  # noqa: TRY004
-        size, least, most = content.get("size"), self._elastic.min, self._elastic.max
+            size = json.loads(self.rfile.read(length))["size"]
+        except (ValueError, TypeError, LookupError) as error:
+            raise ValueError('a request must be JSON, such as {"size": 3}') from error
+        least, most = self._elastic.min, self._elastic.max
         if type(size) is not int or not least <= size <= most:
             raise ValueError(f"size must be a number from {least} to {most}, not {size!r}")
         return size

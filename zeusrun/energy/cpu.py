@@ -42,7 +42,6 @@ class Stat(NamedTuple):
     parent: int
     cpu_s: float
     started: int
-    own_s: float  # without its children
 
 
 def read_stat(pid: int, proc: str = "/proc") -> Stat | None:
@@ -60,8 +59,7 @@ def read_stat(pid: int, proc: str = "/proc") -> Stat | None:
     fields = text[text.rindex(b")") + 2 :].split()
     name = text[text.index(b"(") + 1 : text.rindex(b")")].decode("utf-8", "replace")
     ticks = [int(field) for field in fields[11:15]]
-    own_s, cpu_s = sum(ticks[:2]) / TICKS_PER_S, sum(ticks) / TICKS_PER_S
-    return Stat(name, int(fields[1]), cpu_s, int(fields[19]), own_s)
+    return Stat(name, int(fields[1]), sum(ticks) / TICKS_PER_S, int(fields[19]))
 
 
 def reaped_cpu_s() -> float:
@@ -102,11 +100,6 @@ class DescendantTimes:
         self._highest_s = float("-inf")
         self._origin_s = 0.0
         self._origin_s = self.cpu_s()
-
-    @property
-    def pids(self) -> frozenset[int]:
-        """The process and its descendants, as of the last ``cpu_s``."""
-        return frozenset({self._process, *self._descendants})
 
     def cpu_s(self) -> float:
         """Return the CPU seconds so far."""

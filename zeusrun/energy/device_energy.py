@@ -206,15 +206,11 @@ class CounterAccount:
             well = time_s - self._answered_s <= STILL_S
             return None if well else "does not answer any more"
         self._answered_s = time_s
-        if last_j is not None and energy_j < last_j:
-            return f"ran backwards, from {last_j:.1f} to {energy_j:.1f} J"
+        within_s = time_s - self._moved_s
+        most_j = self._leap_w * (within_s + _LATE_S)
+        if last_j is not None and not 0 <= energy_j - last_j <= most_j:
+            return f"jumped from {last_j:.1f} to {energy_j:.1f} J within {within_s:.1f} s"
         if last_j is None or energy_j > last_j:
-            within_s = time_s - self._moved_s
-            if last_j is not None and energy_j - last_j > self._leap_w * (within_s + _LATE_S):
-                return (
-                    f"leapt from {last_j:.1f} to {energy_j:.1f} J within {within_s:.1f} s, more "
-                    "than the device can draw"
-                )
             self.moved = last_j is not None
             self._moved_s = self._drawing_since_s = time_s
             if self._is_model:  # it finds a process, and all that it has used, a second late

@@ -6,7 +6,7 @@ import contextlib
 import os
 import threading
 import time
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from zeusrun.energy.device import Health, name_of
 from zeusrun.energy.device_energy import LOST_S, Accounts, EnergyTrack
@@ -18,7 +18,7 @@ from zeusrun.files.private import open_for_writing
 from zeusrun.trial import EnergySource
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
     from typing import BinaryIO
 
@@ -30,15 +30,6 @@ if TYPE_CHECKING:
 
 _JOIN_TIMEOUT_S = 20.0  # a driver call that hangs must not keep zeusrun from recording the trial
 _WEAKEST_FIRST = (EnergySource.ESTIMATED, EnergySource.INTEGRATED, EnergySource.COUNTER)
-
-
-class KnowsSharing(Protocol):
-    """Finds whether other programs use the same devices."""
-
-    @property
-    def shared(self) -> bool | None:
-        """Whether other programs use the devices; ``None`` if unknown."""
-        ...
 
 
 class EnergyMonitor(Meter):
@@ -56,12 +47,12 @@ class EnergyMonitor(Meter):
         clock: Callable[[], float] = time.monotonic,
         foreign: ForeignProcesses | None = None,
         *,
-        others: KnowsSharing | None = None,
+        others: Callable[[], bool | None] = lambda: None,
     ) -> None:
         """Prepare; without ``csv_path``, write no file.
 
-        ``foreign`` finds processes that share the GPUs, ``others`` programs that share other
-        devices. Without both, sharing is unknown.
+        ``foreign`` finds processes that share the GPUs; ``others`` returns whether programs share
+        other devices. Without both, sharing is unknown.
         """
         self._warnings: list[str] = []
         self._metered: list[tuple[Device, EnergyTrack]] = []
@@ -136,7 +127,8 @@ class EnergyMonitor(Meter):
             self._limits.add(self._clock(), limits_w)
             self._warnings += _merged(found)
         self._warn(self._csv.write(rows))
-        self._check_sharing()
+        if self._sharing is not None:
+            self._warn(self._sharing.look(self._each_device(), self._clock()))
 
     def energy_between(self, since_s: float, until_s: float) -> float | None:
         """See ``Meter``. Energy is interpolated between samples."""
@@ -191,8 +183,7 @@ class EnergyMonitor(Meter):
     @property
     def shared(self) -> bool | None:
         """See ``Meter``."""
-        known = self._sharing or self._others
-        return None if known is None else known.shared
+        return self._others() if self._sharing is None else self._sharing.shared
 
     @property
     def warnings(self) -> list[str]:
@@ -216,19 +207,11 @@ class EnergyMonitor(Meter):
             self._stop.set()
             self._give_up(f"{type(error).__name__}: {error}")
 
-    def _check_sharing(self) -> None:
-        """Check once a second which processes compute on the GPUs."""
-        if self._sharing is None or not self._sharing.is_due(self._clock()):
-            return
-        listed: dict[str, frozenset[int] | None] = {}
+    def _each_device(self) -> Iterator[Device]:
         for device, track in self._metered:
-            if device.is_gpu:
-                self._asked, listed[track.name] = track.name, None
-                # It is read ten times a second, and that warns the user of an error.
-                with contextlib.suppress(DeviceError):
-                    listed[track.name] = device.compute_processes()
+            self._asked = track.name
+            yield device
         self._asked = None
-        self._warn(self._sharing.check(listed))
 
     def _judge(self) -> None:
         """Warn, at the end, of devices that are missing and of accounts that disagree."""

@@ -10,19 +10,21 @@ kernel, and what the host of a virtual machine takes for itself or for other mac
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from zeusrun.energy.cpu import PROC, TICKS_PER_S, DescendantTimes, read_stat
+from zeusrun.energy.device import name_of
 from zeusrun.errors import DeviceError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
     from pathlib import Path
 
-    from zeusrun.energy.cpu import Stat
+    from zeusrun.energy.device import Device
 
 PERIOD_S = 1.0
 # A process that ends between being listed and being checked makes one check useless. After this
@@ -41,8 +43,6 @@ _FIRST_PID_NAMESPACE = "pid:[4026531836]"
 _FIELDS = 8  # user, nice, system, idle, iowait, irq, softirq, steal; time of guests is in user
 
 _IDLE, _IOWAIT = 3, 4
-
-_NAMES = 3
 
 
 class ForeignProcesses:
@@ -105,14 +105,20 @@ class Sharing:
         self._found_first: frozenset[int] | None = None
         self._found_any: deque[bool] = deque(maxlen=_LAST_CHECKS)
 
-    def is_due(self, now_s: float) -> bool:
-        """Whether a second has passed since the last check, and the answer may still change."""
+    def look(self, devices: Iterable[Device], now_s: float) -> str | None:
+        """Check the GPUs once a second; return a warning once processes of others use one."""
         if self.shared or (self._due_s is not None and now_s < self._due_s):
-            return False
+            return None
         self._due_s = now_s + PERIOD_S
-        return True
+        listed: dict[str, frozenset[int] | None] = {}
+        for device in (each for each in devices if each.is_gpu):
+            listed[name_of(device)] = None
+            # It is read ten times a second, and that warns the user of an error.
+            with contextlib.suppress(DeviceError):
+                listed[name_of(device)] = device.compute_processes()
+        return self._check(listed)
 
-    def check(self, listed: Mapping[str, frozenset[int] | None]) -> str | None:
+    def _check(self, listed: Mapping[str, frozenset[int] | None]) -> str | None:
         """Check the processes of each GPU, by its name; return a warning once some are foreign."""
         known = [pids for pids in listed.values() if pids is not None]
         verdict = self._foreign.check(frozenset[int]().union(*known) if known else None)
@@ -196,7 +202,6 @@ class OtherPrograms:
         cpus = os.sched_getaffinity(0) if cpus is None else cpus
         self._names = {f"cpu{number}" for number in cpus}
         self._descendants = DescendantTimes(proc=proc, clock=clock)
-        self._processes_before = self._read_processes()
         self._begun_s, self._own_before_s = clock(), own_s()
         self._ticks_before = self._read_ticks()
 
@@ -217,24 +222,6 @@ class OtherPrograms:
         idle = spent[_IDLE] + spent[_IOWAIT]
         others = max(0.0, total - idle - own_s * TICKS_PER_S)
         return Load(seconds, others / total, idle / total)
-
-    def largest(self) -> list[str]:
-        """Return the names of the present programs that used the most CPU time, the most first."""
-        spent_s: dict[str, float] = {}
-        for pid, now in self._read_processes().items():
-            before = self._processes_before.get(pid)
-            same = before is not None and before.started == now.started
-            before_s = before.own_s if before is not None and same else 0.0
-            spent_s[now.name] = spent_s.get(now.name, 0.0) + now.own_s - before_s
-        most = sorted(spent_s, key=lambda name: -spent_s[name])[:_NAMES]
-        return [name for name in most if spent_s[name] > sum(spent_s.values()) / 10]
-
-    def _read_processes(self) -> dict[int, Stat]:
-        """Return all processes but ours."""
-        pids = {int(name) for name in os.listdir(self._proc) if name.isdecimal()}  # noqa: PTH208
-        pids -= self._descendants.pids
-        found = {pid: read_stat(pid, str(self._proc)) for pid in pids}
-        return {pid: stat for pid, stat in found.items() if stat is not None}
 
     def _read_ticks(self) -> Mapping[str, tuple[int, ...]]:
         """Return the counters of each of our CPUs; those of all if ours are not listed."""

@@ -37,7 +37,6 @@ _SLOW_COUNTER_S = 0.001
 _COUNTER_SHARE = 0.01
 _MODULE_WITH_CPU = re.compile(r"\bG[HB]\d")  # GH200, GB200, …
 _GPU_SCOPE = 0  # NVML_POWER_SCOPE_GPU
-_PROCESSES = tuple(f"nvmlDeviceGetComputeRunningProcesses_v{version}" for version in (3, 2))
 _THROTTLE_REASONS = (
     (0x1, "gpu_idle"),
     (0x2, "applications_clocks_setting"),
@@ -122,7 +121,8 @@ class NvmlGpu:
     def compute_processes(self) -> frozenset[int] | None:
         """See ``Device.compute_processes``; on a GPU with MIG, those of all instances."""
         try:
-            processes = _first_answer(self._nvml, _PROCESSES, self._handle)
+            query = self._nvml.nvmlDeviceGetComputeRunningProcesses_v3
+            processes = unless_unsupported(self._nvml, query, self._handle)
         except self._nvml.NVMLError_InsufficientSize:  # more processes came during the query
             return None
         except self._nvml.NVMLError as error:
@@ -277,35 +277,22 @@ def read_pci_address(nvml: Nvml, handle: Nvml) -> PciAddress | None:
     return None if pci is None else (pci.domain, pci.bus, pci.device)
 
 
-def _first_answer(nvml: Nvml, names: tuple[str, ...], *arguments: Nvml) -> Nvml:
-    """Run a query that has several names, the newest first; ``None`` if none is supported."""
-    for name in names:
-        query = getattr(nvml, name, None)
-        answer = None if query is None else unless_unsupported(nvml, query, *arguments)
-        if answer is not None:
-            return answer
-    return None
-
-
 def _read_health(nvml: Nvml, handle: Nvml) -> Health:
     """Read the sensors except power. One that fails is ``None``, so that energy stays known."""
 
-    def ask(*names: str, of: tuple[int, ...] = ()) -> Nvml:
+    def ask(name: str, *of: int) -> Nvml:
         try:
-            return _first_answer(nvml, names, handle, *of)
-        except nvml.NVMLError:
+            return getattr(nvml, name)(handle, *of)
+        except (nvml.NVMLError, AttributeError):  # a binding of another version lacks a name
             return None
 
     utilization = ask("nvmlDeviceGetUtilizationRates")
-    reasons = ask(
-        "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"
-    )
-    temperature = ("nvmlDeviceGetTemperature", "nvmlDeviceGetTemperatureV")
+    reasons = ask("nvmlDeviceGetCurrentClocksEventReasons")
     return Health(
         utilization=None if utilization is None else utilization.gpu / 100,
-        temperature_c=ask(*temperature, of=(nvml.NVML_TEMPERATURE_GPU,)),
-        sm_clock_mhz=ask("nvmlDeviceGetClockInfo", of=(nvml.NVML_CLOCK_SM,)),
-        memory_clock_mhz=ask("nvmlDeviceGetClockInfo", of=(nvml.NVML_CLOCK_MEM,)),
+        temperature_c=ask("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
+        sm_clock_mhz=ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM),
+        memory_clock_mhz=ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_MEM),
         throttle_reasons=None if reasons is None else _name_reasons(reasons),
     )
 

@@ -151,9 +151,7 @@ def is_remote(allocation: str | None) -> bool:
 def _client(name: str) -> Client:
     """Return the client of the scheduler that has a job; raises ``LaunchError``."""
     if (backend := backend_of(name)) is None:  # of a newer version; nor may it be an option
-        prefix = name.partition(":")[0]
-        what = "names no scheduler that this version of zeusrun supports"
-        raise LaunchError(f"{name} {f'names no job of {prefix}' if prefix in BACKENDS else what}")
+        raise LaunchError(f"{name} names no job of a scheduler that this version supports")
     client: Client = load(backend, "client")
     return client
 

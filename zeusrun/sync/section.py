@@ -80,11 +80,6 @@ class Sync(PartSection):
         description="compress: where most ranks find the network slow, they exchange bf16, then "
         "average parameters after every 8 backward passes, until it is calm again.",
     )
-    buckets: Literal["keep", "tune"] = Field(
-        "keep",
-        description="tune: in the first 150 backward passes, the ranks try smaller buckets of "
-        "gradients, and keep the size with the shortest steps.",
-    )
 
     def _check_keys(self) -> None:
         """Raise ``ValueError`` if a key excludes another one, or has no effect without it."""
@@ -98,7 +93,6 @@ class Sync(PartSection):
             ("alpha", sma, "method: sma"),
             ("switch_at", sma, "method: sma"),
             ("vote", self.topology is not None, "topology"),
-            ("buckets", not powers and ways in ([], ["compress"]), "an all-reduce of gradients"),
         ):
             # Not whether it is set: the job.yaml of a run has every key.
             if not has_effect and getattr(self, name) != type(self).model_fields[name].default:
@@ -133,8 +127,7 @@ class Sync(PartSection):
 
     def tell(self, chosen: Chosen) -> dict[str, Mapping[str, Any]]:
         """Return how the ranks agree; nothing for DDP's own all-reduce, which stays as it is."""
-        is_own = self.sync_variant is None and self.buckets == "keep"
-        return {} if is_own else super().tell(chosen)
+        return {} if self.sync_variant is None else super().tell(chosen)
 
 
 SECTION = Sync

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from zeusrun.adapt.rank.agent import Rates, find_factor
 from zeusrun.adapt.rank.policies import (
+    POLICIES,
     Limits,
     PolicyRunner,
     TrainingObservation,
     clip,
-    decide,
     round_down,
 )
 from zeusrun.gradients.rank.noise import NoiseEstimate
@@ -28,7 +28,7 @@ def play(policy, changes, limits=LIMITS, start=START):
     """Return the batch sizes that a policy decides on, one for each change of the observation."""
     sizes, observation = [], start
     for change in changes:
-        proposal = decide(policy, replace(observation, **change), limits)
+        proposal = POLICIES[policy](replace(observation, **change), limits)
         size = observation.batch_size if proposal is None else proposal.batch_size
         observation = replace(observation, batch_size=int(size), **change)
         sizes.append(size)
@@ -53,9 +53,9 @@ def test_noise_scale_moves_to_the_nearest_likely_ratio_to_its_least_value():
         noise(16, 20, 24),
     ]
     assert play("noise-scale", trace) == [64, 96, 96, 192, 320, 320, 384, 192, 192]
-    proposal = decide("noise-scale", replace(START, **trace[1]), LIMITS)
+    proposal = POLICIES["noise-scale"](replace(START, **trace[1]), LIMITS)
     assert proposal.reason == "the noise scale is at least 1.5 times its least value"
-    proposal = decide("noise-scale", replace(START, batch_size=512, **trace[2]), LIMITS)
+    proposal = POLICIES["noise-scale"](replace(START, batch_size=512, **trace[2]), LIMITS)
     assert proposal.reason == "the noise scale is at most 1.75 times its least value"
 
 
@@ -73,7 +73,7 @@ def test_noise_scale_keeps_to_the_growth():
     ],
 )
 def test_noise_scale_waits_for_what_it_does_not_know(unknown):
-    assert decide("noise-scale", replace(START, **unknown), LIMITS) is None
+    assert POLICIES["noise-scale"](replace(START, **unknown), LIMITS) is None
 
 
 def asked(*observations):
@@ -150,7 +150,7 @@ def test_a_decision_keeps_to_the_limits_whatever_is_observed(noise, least, ranks
     limits = Limits(8 * ranks, 512 * ranks, growth, ranks, most)
     now = 64 * ranks
     observation = TrainingObservation(now, now, noise=noise, least_noise=least)
-    proposal = decide("noise-scale", observation, limits)
+    proposal = POLICIES["noise-scale"](observation, limits)
     if proposal is not None:
         size = proposal.batch_size
         assert size % ranks == 0

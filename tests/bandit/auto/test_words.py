@@ -19,7 +19,7 @@ ARMS = (16, 32, 64)
 def assess(times=(1.0, 1.0, 1.0), values=(0.5, 0.0, 2.0), *, incumbent=1, cost_j=100.0, **evidence):
     """What is known if 32 is the cheapest, and each arm costs so many times as much."""
     known = {
-        "results": {}, "reached": {32: [1]}, "crashes": {}, "crashed": {}, "outdated": (), "fitting": ARMS,
+        "results": {}, "reached": {32: [1]}, "crashed": {}, "outdated": (), "fitting": ARMS,
         "in_flight": (), "failed_since": dict.fromkeys(ARMS, 0), "failed_now": {16},
         "crashed_now": {64, 16}, "last_reached": 32, "out_of_memory": {}, "speeds": {32: [1]},
         "timed": {}, "freedom": 4.0, "run_sd": 0.1, "speed_sd": 0.05, "speed_freedom": 4.0, "luck": Luck(Spread(0.1), {}, 0.0),
@@ -44,9 +44,7 @@ def assess(times=(1.0, 1.0, 1.0), values=(0.5, 0.0, 2.0), *, incumbent=1, cost_j
         (1.006, "1 % more expensive than"),
         (0.8, "20 % cheaper than"),
         (1.94, "94 % more expensive than"),
-        (1.951, "2 times as expensive as"),
-        (3.0, "3 times as expensive as"),
-        (9.99, "10 times as expensive as"),
+        (9.99, "899 % more expensive than"),
         (10.01, "far more expensive than"),
     ],
 )
@@ -61,23 +59,16 @@ def test_a_batch_size_is_compared_with_the_cheapest_one(times, words):
 def test_what_a_try_is_worth_is_told_in_runs(value, worth):
     told = why_try(assess(values=(value, 0.0, 0.0)), 0, 1)
     assert f"trying it is expected to save the cost of about {worth.removeprefix('about ')}" in told
-    again = assess(values=(value, 0.0, 0.0), results={16: [1]}, crashes={16: 1})
-    told = why_try(again, 0, 1)
-    assert told.startswith("16, with which the script crashed in one recurrence, is expected")
-    assert "another run of it is expected" in told
-    assert "in 2 recurrences," in why_try(assess(crashes={16: 2}), 0, 1)
+    again = assess(values=(value, 0.0, 0.0), results={16: [1]})
+    assert "another run of it is expected" in why_try(again, 0, 1)
 
 
 @pytest.mark.parametrize(
     ("evidence", "why"),
     [
-        ({}, "of what is left, 64 is nearest to 32, which reached the target last"),
+        ({}, "of the batch sizes that have failed least often since then, 64 is nearest to it"),
         ({"reached": {64: [1]}}, "64 has reached the target before"),
-        (
-            {"failed_since": {16: 9, 32: 1, 64: 0}},
-            "of the batch sizes that have failed least often since then, 64 is nearest to it",
-        ),
-        ({"last": True}, "which reached the target last; this is the last attempt allowed"),
+        ({"last": True}, "64 is nearest to it; this is the last attempt allowed"),
     ],
 )
 def test_why_a_batch_size_follows_a_failure_is_told(evidence, why):

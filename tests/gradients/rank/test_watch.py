@@ -67,14 +67,13 @@ def test_the_half_life_is_an_epoch_and_without_one_a_quarter_of_the_samples(monk
 
 def test_another_way_to_measure_begins_again(monkeypatch):
     training = Training(monkeypatch)
-    for way, noise in (("examples", 3), ("micro_batches", 8)):
+    for way, noise in (("ranks", 3), ("micro_batches", 8)):
         for _ in range(5):
             training.step(exactly(noise, 1), way)
     training.model.finish()
     last = training.records[-1]
     assert last.how == "micro_batches"
     assert last.values["noise_scale"] == pytest.approx(8)
-    assert "gradient_variance" not in training.records[0].values  # of a few layers
 
 
 def test_a_measurement_stands_for_the_steps_of_its_interval(monkeypatch):

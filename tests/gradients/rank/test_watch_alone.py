@@ -31,9 +31,6 @@ def train(model, call=None, epochs=1, accumulate=1):
 def plain():
     return torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
 
-def normed():
-    return torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.LayerNorm(8), torch.nn.Linear(8, 1))
-
 """
 WATCH = {"noise_scale": {"interval": 1}}
 
@@ -54,44 +51,34 @@ def run(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("script", "how"),
+    "script",
     [
-        (
-            "model = normed(); zeusrun.watch(model); train(model, accumulate=2, epochs=9)",
-            "examples",
-        ),
-        pytest.param(
-            "model = plain(); zeusrun.watch(model); train(model, accumulate=4, epochs=9)",
-            "micro_batches",
-            marks=pytest.mark.long,
-        ),
+        "model = plain(); zeusrun.watch(model); train(model, accumulate=2, epochs=9)",
         pytest.param(
             """
             from torch import distributed
             from torch.nn.parallel import DistributedDataParallel
             distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
-            model = DistributedDataParallel(normed())
+            model = DistributedDataParallel(plain())
             zeusrun.watch(model)
             zeusrun.watch(model.module)
             train(model, accumulate=2, epochs=9)
             distributed.destroy_process_group()
             """,
-            "examples",
             marks=pytest.mark.long,
         ),
     ],
-    ids=["examples", "micro-batches", "DDP of one rank"],
+    ids=["a model", "DDP of one rank"],
 )
-def test_a_model_is_measured_as_well_as_it_allows(run, script, how):
+def test_a_model_is_measured_by_its_micro_batches(run, script):
     events = run(script)
     assert {event.model for event in events} == {0}
-    assert events[-1].how == how
+    assert events[-1].how == "micro_batches"
     assert events[-1].problem is None
-    if how == "examples":
-        values = events[-1].values
-        assert 0 < values["noise_scale_low"] < values["noise_scale"] < values["noise_scale_high"]
-        assert [e.samples for e in events] == sorted(e.samples for e in events)
-        assert 0 < events[-1].samples < 9 * 96
+    values = events[-1].values
+    assert 0 < values["noise_scale_low"] < values["noise_scale"] < values["noise_scale_high"]
+    assert [e.samples for e in events] == sorted(e.samples for e in events)
+    assert 0 < events[-1].samples < 9 * 96
 
 
 @pytest.mark.parametrize(
@@ -157,11 +144,11 @@ def test_a_model_is_measured_as_well_as_it_allows(run, script, how):
         (
             "model = plain(); zeusrun.watch(model); train(model)",
             {},
-            "a step has one gradient, and nothing to compare it with: the noise scale needs LayerNorm",
+            "a step has one gradient, and nothing to compare it with: the noise scale needs gradient acc",
         ),
         (
             """
-            model = normed()
+            model = plain()
             zeusrun.watch(model)
             optimizer = torch.optim.SGD(model.parameters(), 0.001)
             for _ in range(35):
@@ -175,7 +162,7 @@ def test_a_model_is_measured_as_well_as_it_allows(run, script, how):
         ),
         (
             """
-            model = normed()
+            model = plain()
             zeusrun.watch(model)
             optimizer = torch.optim.SGD(model.parameters(), 0.001)
             for epoch in range(3):
@@ -217,15 +204,16 @@ def test_the_scale_of_the_loss_is_removed(run):
         models = []
         for scale in (1.0, 1024.0):
             torch.manual_seed(1)
-            models.append(model := normed())
+            models.append(model := plain())
             zeusrun.watch(model)
             optimizer = torch.optim.SGD(model.parameters(), 0.001)
             scaler = torch.amp.GradScaler("cpu", init_scale=scale)
-            for batch, y in DataLoader(data, 8):
-                scaler.scale(torch.nn.functional.mse_loss(model(batch), y)).backward()
-                scaler.step(optimizer)
-                scaler.update()
-                optimizer.zero_grad()
+            for number, (batch, y) in enumerate(DataLoader(data, 8)):
+                scaler.scale(torch.nn.functional.mse_loss(model(batch), y) / 2).backward()
+                if number % 2:
+                    scaler.step(optimizer)
+                    scaler.update()
+                    optimizer.zero_grad()
         """
     )
     plain, scaled = ([e for e in events if e.model == model][-1].values for model in (0, 1))
@@ -242,9 +230,9 @@ def test_a_model_that_is_gone_and_cannot_be_recorded_does_not_end_the_training(r
             raise OSError("no space left")
 
         def train_one():
-            model = normed()
+            model = plain()
             zeusrun.watch(model)
-            train(model, epochs=2)
+            train(model, accumulate=2, epochs=2)
 
         train_one()
         gc.collect()
@@ -262,9 +250,9 @@ def test_models_that_come_and_go_have_numbers_of_their_own_and_keep_their_last_v
         import gc
 
         def train_one():
-            model = normed()
+            model = plain()
             zeusrun.watch(model)
-            train(model, epochs=2)
+            train(model, accumulate=2, epochs=2)
 
         for _ in range(3):
             train_one()

@@ -215,9 +215,7 @@ def test_numbers_are_passed_without_loss(spec):
     assert float(values["learning_rate"]) == 0.1 + 0.2
 
 
-@pytest.mark.parametrize(
-    ("sync", "is_told"), [({}, False), ({"compress": "bf16"}, True), ({"buckets": "tune"}, True)]
-)
+@pytest.mark.parametrize(("sync", "is_told"), [({}, False), ({"compress": "bf16"}, True)])
 def test_the_all_reduce_of_the_script_stays_as_it_is_if_sync_changes_nothing(spec, sync, is_told):
     parts = build(spec(sync=sync)).env.get("ZEUSRUN_PARTS", "{}")
     assert ("sync" in json.loads(parts)) is is_told

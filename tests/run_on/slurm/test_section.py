@@ -89,23 +89,16 @@ def test_a_time_limit_of_0_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("option", "advice"),
+    "option",
     [
-        ("--nodes=2", "--nodes; set launch.nnodes"),
-        ("--nod=2", "--nod; set launch.nnodes"),
-        ("--ntasks=4", "--ntasks; set launch.nproc_per_node"),
-        ("--ntasks-per-node=4", "--ntasks-per-node; set launch.nproc_per_node"),
-        ("--no-requeue", "--no-requeue; set run_on.slurm.requeue"),
-        ("--signal=B:USR1@60", "--signal; remove it: zeusrun decides on it"),
-        ("--error=x", "--error; remove it"),
-        ("--open-mode=append", "--open-mode; remove it"),
-        ("--parsable", "--parsable; remove it"),
-        ("--wrap=true", "--wrap; remove it"),
+        *("--nodes=2", "--nod=2", "--ntasks=4", "--ntasks-per-node=4", "--no-requeue"),
+        *("--signal=B:USR1@60", "--error=x", "--open-mode=append", "--parsable", "--wrap=true"),
     ],
 )
-def test_an_option_that_has_a_key_or_is_zeusruns_own_is_refused(tmp_path, option, advice):
+def test_an_option_that_has_a_key_or_is_zeusruns_own_is_refused(tmp_path, option):
     said = refused(tmp_path, {"extra": ["--exclude=n7", option]})
-    assert f"'run_on.slurm.extra[1]' cannot contain {advice}" in said
+    name = option.partition("=")[0]
+    assert f"'run_on.slurm.extra[1]' cannot contain {name}: zeusrun sets it" in said
 
 
 @pytest.mark.parametrize(

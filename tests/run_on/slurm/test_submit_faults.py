@@ -131,7 +131,7 @@ def test_a_submit_in_a_scheduler_that_is_not_known_is_shown_and_left_alone(zeusr
     code, _, told = cli("logs", "job")
     assert (code, "nomad:1: this version of zeusrun does not know" in told) == (2, True)
     code, _, told = cli("cancel", "job")
-    assert (code, "nomad:1 names no scheduler that this version" in told) == (5, True)
+    assert (code, "nomad:1 names no job of a scheduler that this version" in told) == (5, True)
     assert [each.allocation for each in Tickets(zeusrun.home).present()] == ["nomad:1"]
 
 

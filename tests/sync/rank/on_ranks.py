@@ -5,7 +5,6 @@ A case raises if a value differs from one that is computed by hand, on any rank.
 
 from __future__ import annotations
 
-import copy
 import gc
 import itertools
 import os
@@ -22,7 +21,7 @@ import torch
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
-from zeusrun.sync.rank import agent, buckets, vote
+from zeusrun.sync.rank import agent, vote
 from zeusrun.sync.section import Sync, Topology
 from zeusrun.worker.hooks.install import installed_hooks
 
@@ -31,7 +30,6 @@ RANK, RANKS = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 TOPOLOGIES = get_args(Topology)
 RATE, FEATURES = 0.1, 6
 agent._SAVED = 5
-buckets._ROUNDS = buckets._MEASURED = 1
 CHECK = vote.CHECK = 8  # shorter, and as long as the steps between two averages
 
 
@@ -484,37 +482,6 @@ def case_a_slow_rank_is_no_slow_network():
     of_all_ranks = [None] * RANKS
     distributed.all_gather_object(of_all_ranks, np.median(waited[5 * CHECK :]))
     assert min(of_all_ranks) == of_all_ranks[0]
-
-
-def case_buckets_are_tuned_and_gradients_stay_right():
-    def layers():
-        return torch.nn.Sequential(*(torch.nn.Linear(400, 400) for _ in range(10)))
-
-    installed_hooks().parts["sync"]._given = Sync(buckets="tune").model_dump()
-    torch.manual_seed(0)
-    model = DistributedDataParallel(layers())
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    synced, layouts, calls = synced_of(model), set(), []
-    reduce = synced._way.reduce
-    synced._way = synced._way._replace(reduce=lambda bucket: calls.append(1) or reduce(bucket))
-    for step in range(20):
-        generator = torch.Generator().manual_seed(1000 * step + RANK)
-        inputs = torch.randn(4, 400, generator=generator)
-        optimizer.zero_grad()
-        calls.clear()
-        model(inputs).square().mean().backward()
-        layouts.add(len(calls))
-        if step % 4 == 0:
-            own = copy.deepcopy(model.module)
-            own.zero_grad()
-            own(inputs).square().mean().backward()
-            for each, alone in zip(model.parameters(), own.parameters(), strict=True):
-                distributed.all_reduce(alone.grad)
-                assert torch.allclose(each.grad, alone.grad / RANKS, atol=1e-6), step
-        optimizer.step()
-    assert synced._search is None
-    assert {1, 10} <= layouts
-    assert np.ptp(of_all(model), axis=0).max() == 0
 
 
 def case_a_vote_changes_the_topology():

@@ -82,15 +82,6 @@ class BatchSizeProposal(NamedTuple):
     reason: str
 
 
-def decide(
-    policy: str, observation: TrainingObservation, limits: Limits
-) -> BatchSizeProposal | None:
-    """Return the next batch size by a policy of ``POLICIES``; ``None`` to keep the present one."""
-    proposal = POLICIES[policy](observation, limits)
-    is_new = proposal is not None and proposal.batch_size != observation.batch_size
-    return proposal if is_new else None
-
-
 def clip(size: float, observation: TrainingObservation, limits: Limits) -> int:
     """Return the nearest batch size that the limits allow after the present one.
 
@@ -215,7 +206,7 @@ class PolicyRunner:
             return wish and BatchSizeProposal(
                 clip(wish.batch_size, observation, limits), wish.reason
             )
-        proposal = decide(self._name, observation, limits)
+        proposal = POLICIES[self._name](observation, limits)
         if self._name != "noise-scale":
             return proposal
         self._warn_if_unknown(observation)

@@ -24,7 +24,7 @@ from zeusrun.bandit.problem import (
     timed_runs,
     usual_speed,
 )
-from zeusrun.bandit.tally import count_crashes, failed_now, fitting, rule_out_crashed
+from zeusrun.bandit.tally import failed_now, fitting, rule_out_crashed
 from zeusrun.trial import Stage, TrialStatus
 
 if TYPE_CHECKING:
@@ -117,7 +117,6 @@ class Evidence:
     luck: Luck
     widest: Mapping[int, float]  # factor between the expected epochs and the most of the next run
     fitting: tuple[int, ...]  # candidates that neither memory nor crashes of the script rule out
-    crashes: Mapping[int, int]  # see ``count_crashes``
     crashed: Mapping[int, str]  # arms that crashes of the script rule out, and why
     crashed_now: frozenset[int]  # in the recurrence being decided, as the next five
     failed_now: frozenset[int]
@@ -166,7 +165,6 @@ def gather(problem: Problem, runs: Runs) -> Evidence:
         luck=luck,
         widest={arm: _widest(luck.spread, of_arm) for arm, of_arm in reached.items()},
         fitting=fitting(problem.candidates, out_of_memory, runs, crashed),
-        crashes=count_crashes(runs),
         crashed=crashed,
         crashed_now=frozenset(run.arm for run in now if run.status is TrialStatus.FAILED),
         out_of_memory=out_of_memory,

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from zeusrun.trial import Bound
 
 _FAR = 9.0  # times more, of which no number is said: so little is known
-_CERTAIN = 0.9  # that a run would be stopped
 _TAIL = 0.05  # of the runs are above a range
 
 
@@ -44,15 +43,12 @@ def why_first(now: Assessment, index: int) -> str:
     if out.keys() - {arm}:
         nothing = "; ".join((nothing, *(f"{other}: {why}" for other, why in sorted(out.items()))))
     if any(not was_bounded(run) for run in results) or evidence.out_of_memory.get(arm):
-        which = "the default" if last is None else "the nearest to the one that reached it last"
-        return f"{nothing}, and every batch size has failed; so {arm}, {which}"
+        return f"{nothing}, and every batch size has failed; so the nearest to {begin}: {arm}"
     if last is None and arm == now.problem.default:
         return f"{arm} is the default, and {nothing}"
     if arm == last:
         return f"{nothing}; {arm} reached it last"
-    options = "not tried, or only stopped at an old bound" if results else "not tried"
-    options += ", and not running now" if evidence.in_flight else ""
-    why = f"of the batch sizes {options}, {arm} is nearest to {begin}"
+    why = f"of the batch sizes left to try, {arm} is nearest to {begin}"
     if first in evidence.in_flight and arm not in evidence.in_flight:
         why = f"{first} runs now, in another recurrence, so {arm} is tried beside it"
     return f"{nothing}; {why}"
@@ -61,14 +57,10 @@ def why_first(now: Assessment, index: int) -> str:
 def why_retry(now: Assessment, index: int) -> str:
     """Say why an arm is run after a failure in the same recurrence."""
     arm, begin = now.beliefs.arms[index], now.evidence.last_reached
-    counts, left = now.evidence.failed_since, set(now.evidence.fitting) - now.evidence.failed_now
+    least = "of the batch sizes that have failed least often since then"
+    why = f"{begin} reached the target last; {least}, {arm} is nearest to it"
     if arm in now.evidence.reached:
         why = f"{arm} has reached the target before"
-    elif any(counts[other] > counts[arm] for other in left):
-        least = "of the batch sizes that have failed least often since then"
-        why = f"{begin} reached the target last; {least}, {arm} is nearest to it"
-    else:
-        why = f"of what is left, {arm} is nearest to {begin}, which reached the target last"
     last = "; this is the last attempt allowed" if now.problem.last_attempt else ""
     return f"{_listed(now.evidence.failed_now)} failed in this recurrence; {why}{last}"
 
@@ -119,16 +111,10 @@ def why_try(now: Assessment, index: int, incumbent: int) -> str:
         usual = "larger ones usually cost less" if arm > best else "smaller ones may need less"
         known = f"only {best} has run to its end so far, and {usual}: "
     return (
-        f"{known}{arm}{_crashed(now, arm)} is expected to be {_compared(now, index)} {best}, "
+        f"{known}{arm} is expected to be {_compared(now, index)} {best}, "
         f"{doubt}; a bad try costs once, a good one saves in {HORIZON} recurrences; {another} is "
         f"expected to save the cost of about {saving} in all"
     )
-
-
-def _crashed(now: Assessment, arm: int) -> str:
-    crashed = now.evidence.crashes.get(arm, 0)
-    times = "one recurrence" if crashed == 1 else f"{crashed} recurrences"
-    return f", with which the script crashed in {times}," if crashed else ""
 
 
 def _compared(now: Assessment, index: int) -> str:
@@ -139,8 +125,6 @@ def _compared(now: Assessment, index: int) -> str:
         return "as expensive as"
     if share >= _FAR:
         return "far more expensive than"
-    if share >= 0.95:  # 2 times reads better than 99 % more
-        return f"{share + 1:.2g} times as expensive as"
     return f"{100 * abs(share):.0f} % {'more expensive' if share >= 0 else 'cheaper'} than"
 
 
@@ -155,6 +139,7 @@ def belief_of(now: Assessment, index: int, bound: Bound | None, why: str | None)
     log_cost = log_total - float(beliefs.log_misses[index])  # if it reaches the target
     most_j = finite_exp(float(beliefs.log_epoch_cost[index])) * now.problem.epoch_limit
     most_j = min(most_j, math.inf if bound is None else bound.cost_j)
+    epochs = finite_exp(float(beliefs.log_epochs[index]))
     missing = evidence.luck.missing_of(arm)
     late = math.erfc((math.log(most_j) - log_cost) / sd / math.sqrt(2)) / 2
     risk = missing + (1 - missing) * late
@@ -171,19 +156,15 @@ def belief_of(now: Assessment, index: int, bound: Bound | None, why: str | None)
         global_batch_size=arm,
         trials=trials,
         reached=len(evidence.reached.get(arm, ())),
-        epochs=_expected_epochs(now, index) if evidence.reached else None,
+        epochs=min(now.problem.epoch_limit, epochs) if evidence.reached else None,
         epoch_cost_j=finite_exp(float(beliefs.log_epoch_cost[index])) if evidence.speeds else None,
         cost_j=None if cost_j is None else finite_exp(log_total + beliefs.run_sd**2 / 2),
         cost_range_j=cost_range_j,
         failure_chance=failure_chance,
         value_j=value_j,
         chance=float(why is not None),
-        verdict=_verdict(now, index, failure_chance) if why is None else why,
+        verdict=_verdict(now, index) if why is None else why,
     )
-
-
-def _expected_epochs(now: Assessment, index: int) -> float:
-    return min(now.problem.epoch_limit, finite_exp(float(now.beliefs.log_epochs[index])))
 
 
 def _find_reach(evidence: Evidence, sd: float) -> float:
@@ -193,7 +174,7 @@ def _find_reach(evidence: Evidence, sd: float) -> float:
     return student(SDS90, (runs + noise) ** 2 / spread) * sd
 
 
-def _verdict(now: Assessment, index: int, failure_chance: float | None) -> str:
+def _verdict(now: Assessment, index: int) -> str:
     evidence, beliefs = now.evidence, now.beliefs
     arm = beliefs.arms[index]
     if arm not in evidence.fitting:
@@ -210,8 +191,5 @@ def _verdict(now: Assessment, index: int, failure_chance: float | None) -> str:
     worth = "worth a try, but less than another"
     if now.values[index] <= LEAST_SAVING:
         worth = "not worth a try" if now.values[index] <= 0 else "a try would save too little"
-    stopped = ""
-    if arm in evidence.reached and (failure_chance or 0.0) > _CERTAIN:
-        stopped = ", so that a try would be stopped for its cost"
     failed += "counting that, " if failures else ""
-    return f"{failed}{_compared(now, index)} {beliefs.arms[beliefs.incumbent]}{stopped}; {worth}"
+    return f"{failed}{_compared(now, index)} {beliefs.arms[beliefs.incumbent]}; {worth}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 import time
 import weakref
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from types import ModuleType
 
-    from zeusrun.gradients.rank.ddp import Reduction
     from zeusrun.gradients.rank.noise import Norms
     from zeusrun.worker.environment import WorkerEnvironment
     from zeusrun.worker.hooks.install import Hooks
@@ -121,8 +119,7 @@ class WatchedModel:
     def _values(self) -> dict[str, float]:
         names = ("noise_scale_low", "noise_scale", "noise_scale_high")
         values = dict(zip(names, self.noise.estimate() or (), strict=False))
-        if self._how != "examples":  # those are gradients of a few layers
-            values["gradient_variance"] = self.noise.variance
+        values["gradient_variance"] = self.noise.variance
         return {name: value for name, value in values.items() if value is not None}
 
     def report_problem(self, problem: str) -> None:
@@ -186,7 +183,6 @@ class WatchedModels(RankAgent):
         self._observer = observer
         self._count = 0  # of models
         self._steps = 0  # optimizer steps before the first model
-        self._has_reported = False  # that a model is sharded
         self._has_matched = False  # whether an optimizer had parameters of a model
         self._models: weakref.WeakKeyDictionary[Any, WatchedModel] = weakref.WeakKeyDictionary()
         self._gone: list[WatchedModel] = []  # of modules that have been freed
@@ -283,10 +279,9 @@ class WatchedModels(RankAgent):
         return self._measure_alone(module, model)
 
     def _measure_alone(self, module: Any, model: WatchedModel) -> Any:
-        from zeusrun.gradients.rank.examples import measure_alone  # noqa: PLC0415 - imports torch
+        from zeusrun.gradients.rank.gradients import Gradients  # noqa: PLC0415 - imports torch
 
-        replace = functools.partial(setattr, model, "watch")
-        return measure_alone(module, replace, self._measuring(model))
+        return Gradients(module.parameters(), self._measuring(model))
 
     def _measuring(self, model: WatchedModel) -> Measuring:
         return Measuring(
@@ -301,8 +296,7 @@ class WatchedModels(RankAgent):
 
     def _explain_no_model(self, optimizer: Any) -> str:
         """Return why there is no watched model, although an optimizer steps."""
-        if _has_sharded(optimizer):
-            self._has_reported = True
+        if any(_is_sharded(p) for group in optimizer.param_groups for p in group["params"]):
             return SHARDED
         if self._environment.world_size > 1:
             return "the script makes no DistributedDataParallel; on several ranks, watch needs one"
@@ -329,13 +323,13 @@ class WatchedModels(RankAgent):
             return math.inf if done is None else done / 4, None
         return data, None if done is None else done // data
 
-    def follow(self, ddp: Any, synced: Reduction) -> Any:
-        """Average as the job file says; return what measures, or ``None`` if nothing does."""
+    def follow(self, ddp: Any, synced: Any) -> bool:
+        """Average as the job file says; return whether the hook that measures does so."""
         model = self._models.get(ddp)
         if model is None or not hasattr(model.watch, "follow"):
-            return None
+            return False
         model.watch.follow(synced)
-        return model.watch
+        return True
 
     def count_step(self, optimizer: Any) -> None:
         """Begin another optimizer step."""
@@ -346,9 +340,6 @@ class WatchedModels(RankAgent):
                 self._new_model().report_problem(self._explain_no_model(optimizer))
         trained = [model for model in self._models.values() if model.is_of(optimizer)]
         self._has_matched = self._has_matched or bool(trained)
-        if self._count and not trained and not self._has_reported and _has_sharded(optimizer):
-            self._has_reported = True  # beside a model that is watched
-            self._new_model().report_problem(SHARDED)
         everyone = [] if self._has_matched else list(self._models.values())
         for model in trained or everyone:  # an optimizer may have copies of the parameters
             try:
@@ -386,10 +377,6 @@ def _finish(model: WatchedModel) -> None:
         with contextlib.suppress(Exception):  # the process group may be gone
             model.watch.flush()
     model.finish()
-
-
-def _has_sharded(optimizer: Any) -> bool:
-    return any(_is_sharded(p) for group in optimizer.param_groups for p in group["params"])
 
 
 def _is_sharded(parameter: Any) -> bool:

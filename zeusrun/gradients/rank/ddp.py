@@ -7,7 +7,7 @@ rest of the step, and its result is read in a later step.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import distributed
@@ -45,19 +45,6 @@ class BackwardPass:
         self.failed = False  # on this rank
 
 
-class Reduction(Protocol):
-    """Averages gradients over the ranks, in place of the backend's all-reduce."""
-
-    @property
-    def is_mean(self) -> bool:
-        """Whether ``hook`` returns the mean over all ranks."""
-        ...
-
-    def hook(self, bucket: GradBucket) -> Future[Tensor]:
-        """Average the gradients of a bucket over the ranks."""
-        ...
-
-
 class GradientWatch:
     """Measures the gradients of one ``DistributedDataParallel``.
 
@@ -77,8 +64,8 @@ class GradientWatch:
         self._waiting: list[tuple[Tensor, BackwardPass]] = []  # for it
         self._started: tuple[Any, Tensor, list[tuple[Tensor, BackwardPass]]] | None = None
         self._how, self._interval = how, how.interval
-        self._reduce: Reduce = self._average
-        self._synced: Reduction | None = None
+        self._reduce: Reduce = lambda bucket: average(bucket.buffer(), self.group)
+        self._synced: Any = None
         self._says = True  # that it cannot be measured
         self._count = 0  # backward passes with communication
         self._since_step = 0  # the same since the last optimizer step
@@ -99,8 +86,8 @@ class GradientWatch:
         self._collect()
         self._deferred.flush()
 
-    def follow(self, synced: Reduction) -> None:
-        """Average as the job file says; measure only where that returns the mean."""
+    def follow(self, synced: Any) -> None:
+        """Average by the hook of a ``SyncedModel``; measure only where it returns the mean."""
         self._synced, self._reduce = synced, synced.hook
 
     def hook(self, bucket: GradBucket) -> Future[Tensor]:
@@ -206,15 +193,15 @@ class GradientWatch:
             text = f"gradients were not measured ({type(error).__name__}: {error})"
             self._how.fail_here(text)
 
-    def _average(self, bucket: GradBucket) -> Future[Tensor]:
-        """Average as the reducer does without a hook.
 
-        It divides gradients that are in their bucket already (``gradient_as_bucket_view``, and
-        gradients that are set to zero). If the number of ranks is no power of two, this may differ
-        in the last bit.
-        """
-        buffer = bucket.buffer()
-        buffer.mul_(1.0 / self.ranks)
-        work = distributed.all_reduce(buffer, group=self.group, async_op=True)
-        future: Future[Tensor] = work.get_future().then(lambda done: done.value()[0])
-        return future
+def average(buffer: Tensor, group: distributed.ProcessGroup) -> Future[Tensor]:
+    """Average as DDP's reducer does without a hook.
+
+    It divides gradients that are in their bucket already (``gradient_as_bucket_view``, and
+    gradients that are set to zero). If the number of ranks is no power of two, this may differ in
+    the last bit.
+    """
+    buffer.mul_(1.0 / group.size())
+    work = distributed.all_reduce(buffer, group=group, async_op=True)
+    future: Future[Tensor] = work.get_future().then(lambda done: done.value()[0])
+    return future

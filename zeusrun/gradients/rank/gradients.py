@@ -1,11 +1,10 @@
-"""Squared norms of gradients, and how they are measured on one rank: by micro-batches, say."""
+"""Squared norms of gradients, and how they are measured on one rank: by its micro-batches."""
 
 from __future__ import annotations
 
 import functools
 import math
 import weakref
-from abc import ABC, abstractmethod
 from collections import deque
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -86,26 +85,49 @@ class DeferredNumbers:
             self._receive(host.tolist(), *extra)
 
 
-class OneRankMeter(ABC):
-    """Measures one model in some of its optimizer steps: what both ways on one rank share.
+def hook(method: Callable[..., None]) -> Callable[..., None]:
+    """Return a method as a hook: it runs in measured steps only, and never raises."""
 
-    A subclass registers hooks in ``_handles``, begins the first step, and has the three abstract
-    methods. ``_end_step`` adds numbers to ``_deferred``, and ``_receive_numbers`` is called with
-    them some steps later.
+    @functools.wraps(method)
+    def guarded(self: Gradients, *arguments: Any) -> None:
+        if self._is_on:
+            try:
+                method(self, *arguments)
+            except Exception as error:  # noqa: BLE001 - the training goes on
+                self._give_up(error)
 
-    ``how``: what to measure, and whom to tell; ``fail`` is called once, if this way cannot measure
-    the model.
+    return guarded
+
+
+class Gradients:
+    """Compares the whole gradients of a step's micro-batches, as ranks are compared.
+
+    A backward pass adds the gradients of the model to ``Parameter.grad``.
+
+    Args:
+        parameters: Of the model.
+        how: What to measure, and whom to tell; ``fail`` is called once, if this cannot measure it.
     """
 
     follows_copies = False  # steps of an optimizer that has copies of the parameters
 
-    def __init__(self, how: Measuring) -> None:
+    def __init__(self, parameters: Iterable[Any], how: Measuring) -> None:
         self._how = how
         self._deferred = DeferredNumbers(self._receive_numbers)
         self._handles: list[Any] = []
         self._steps = 0
         self._is_on = True  # whether the present step is measured
         self._problem: str | None = None
+        trained = [p for p in parameters if p.requires_grad]
+        self._parameters = [weakref.ref(p) for p in trained]  # the script may drop the model
+        self._usual_passes = 0  # backward passes in a step
+        self._alone = 0  # measured steps in a row with a single gradient
+        self._begin_step()
+        for index, parameter in enumerate(trained):
+            before = functools.partial(self._before_add, index)
+            after = functools.partial(self._after_add, index)
+            self._handles.append(parameter.register_hook(before))
+            self._handles.append(parameter.register_post_accumulate_grad_hook(after))
 
     def close(self) -> None:
         """Remove all hooks."""
@@ -133,60 +155,10 @@ class OneRankMeter(ABC):
         """Receive all that is measured."""
         self._deferred.flush()
 
-    @abstractmethod
-    def _begin_step(self) -> None:
-        """Set everything of a step to its start."""
-
-    @abstractmethod
-    def _end_step(self) -> None:
-        """Compute the numbers of a step that is measured."""
-
-    @abstractmethod
-    def _receive_numbers(self, *numbers: Any) -> None:
-        """Receive the numbers of a step, and what was added with them."""
-
     def _give_up(self, error: Exception) -> None:
         text = f"measuring ended with an error ({type(error).__name__}: {error})"
         self._problem = self._problem or text
         self._is_on = False
-
-
-def hook(method: Callable[..., None]) -> Callable[..., None]:
-    """Return a method of a meter as a hook: it runs in measured steps only, and never raises."""
-
-    @functools.wraps(method)
-    def guarded(meter: OneRankMeter, *arguments: Any) -> None:
-        if meter._is_on:
-            try:
-                method(meter, *arguments)
-            except Exception as error:  # noqa: BLE001 - the training goes on
-                meter._give_up(error)
-
-    return guarded
-
-
-class Gradients(OneRankMeter):
-    """Compares the whole gradients of a step's micro-batches, as ranks are compared.
-
-    A backward pass adds the gradients of the model to ``Parameter.grad``.
-
-    Args:
-        parameters: Of the model.
-        how: What to measure, and whom to tell.
-    """
-
-    def __init__(self, parameters: Iterable[Any], how: Measuring) -> None:
-        super().__init__(how)
-        trained = [p for p in parameters if p.requires_grad]
-        self._parameters = [weakref.ref(p) for p in trained]  # the script may drop the model
-        self._usual_passes = 0  # backward passes in a step
-        self._alone = 0  # measured steps in a row with a single gradient
-        self._begin_step()
-        for index, parameter in enumerate(trained):
-            before = functools.partial(self._before_add, index)
-            after = functools.partial(self._after_add, index)
-            self._handles.append(parameter.register_hook(before))
-            self._handles.append(parameter.register_post_accumulate_grad_hook(after))
 
     def _begin_step(self) -> None:
         self._discarded = 0  # samples whose gradients were thrown away
@@ -241,7 +213,7 @@ class Gradients(OneRankMeter):
             if self._alone == _MAX_ALONE:
                 self._problem = (
                     "a step has one gradient, and nothing to compare it with: the noise scale "
-                    "needs LayerNorm or RMSNorm layers, gradient accumulation, or several ranks"
+                    "needs gradient accumulation, or several ranks"
                 )
             return
         self._alone = 0

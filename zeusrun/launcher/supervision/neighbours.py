@@ -72,17 +72,12 @@ class Neighbours:
 
     def describe_load(self) -> str | None:
         """Return a warning, once the run has ended, if other programs took too much."""
-        if self._found or self._load is None or self._others is None or not disturbs(self._load):
+        if self._found or self._load is None or not disturbs(self._load):
             return None
-        try:
-            names = self._others.largest()
-        except (OSError, ValueError):
-            names = []
-        most = f" (most of it: {', '.join(names)})" if names else ""
         return (
             f"other programs took {100 * self._load.others:.0f} % of this machine's CPU time while "
-            f"it trained{most}, so its time and cost are unreliable: they count only where no "
-            "better ones are known"
+            "it trained, so its time and cost are unreliable: they count only where no better ones "
+            "are known"
         )
 
     def _measure(self) -> None:

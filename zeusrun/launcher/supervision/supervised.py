@@ -142,7 +142,10 @@ class Supervised:
         messages = begun.messages
         neighbours = Neighbours(submission.home, on_cpu=not submission.gpus)
         self.meter = EnergyMonitor(
-            submission.devices, paths.power, foreign=ForeignProcesses(), others=neighbours
+            submission.devices,
+            paths.power,
+            foreign=ForeignProcesses(),
+            others=lambda: neighbours.shared,
         )
         ranks = RunningRanks(paths, range(submission.own_ranks), submission.nodes)
         values = placeholder_values(spec, trial, paths)

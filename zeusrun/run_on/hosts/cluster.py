@@ -325,15 +325,11 @@ def _compare(
     found = []
     this = socket.gethostname()
     for node in nodes:
-        if len(node.ranks) != own_ranks:
+        theirs = _describe(len(node.ranks), node.devices)
+        if theirs != (ours := _describe(own_ranks, own_devices)):
             found.append(
-                f"host {node.name} has {len(node.ranks)} processes and {this} has {own_ranks}"
-            )
-        models = [_models(devices) for devices in (own_devices, node.devices)]
-        if models[0] != models[1]:
-            found.append(
-                f"host {node.name} trains on {models[1]} and {this} on {models[0]}: the slower one "
-                "decides the speed"
+                f"host {node.name} has {theirs} and {this} has {ours}: the slower one decides the "
+                "speed"
             )
         if _source(own_devices) != _source(node.devices):
             for device in node.devices:
@@ -345,9 +341,10 @@ def _compare(
     return found
 
 
-def _models(devices: Sequence[Device]) -> str:
+def _describe(ranks: int, devices: Sequence[Device]) -> str:
     counts = Counter(device.model for device in devices)
-    return ", ".join(f"{count} x {model}" for model, count in counts.items())
+    models = ", ".join(f"{count} x {model}" for model, count in counts.items())
+    return f"{ranks} {'process' if ranks == 1 else 'processes'} on {models}"
 
 
 def _source(devices: Sequence[Device]) -> str:

@@ -8,7 +8,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from zeusrun.energy.device import Health, Reading, name_of
+from zeusrun.energy.device import Health, Reading
 from zeusrun.errors import DeviceError, LaunchError, ZeusrunError
 from zeusrun.lever import POWER, Lever
 from zeusrun.trial import EnergySource
@@ -52,14 +52,9 @@ class Sampler:
         while not self._stop.wait(self._period_s):
             self._channel.send("readings", readings=self.read())
             sharing = self.sharing
-            if sharing is not None and sharing.is_due(time.monotonic()):
-                listed: dict[str, frozenset[int] | None] = {}
-                for device in filter(lambda each: each.is_gpu, self.devices):
-                    listed[name_of(device)] = None
-                    with contextlib.suppress(DeviceError):
-                        listed[name_of(device)] = device.compute_processes()
-                if (text := sharing.check(listed)) is not None:
-                    self._channel.send("warning", text=text)
+            text = sharing and sharing.look(self.devices, time.monotonic())
+            if text:
+                self._channel.send("warning", text=text)
 
 
 def _read(device: Device) -> str | list[Any]:

@@ -237,14 +237,10 @@ def _find_pod(name: str, kind: str) -> Pod | None:
     options = {"_preload_content": False, "_request_timeout": _READ_S}
     label = f"{_LABELS[kind]}={job}"
     answer = api.call(api.core.list_namespaced_pod, namespace, label_selector=label, **options)
-    heads = [each for each in json.loads(answer.data)["items"] if _is_head(each)]
+    pods = json.loads(answer.data)["items"]
+    heads = [p for p in pods if (p["metadata"].get("annotations") or {}).get(_INDEX, "0") == "0"]
     newest = max(heads, key=lambda each: each["metadata"]["creationTimestamp"], default=None)
     return None if newest is None else _read_pod(newest)
-
-
-def _is_head(pod: Mapping[str, Any]) -> bool:
-    annotations = pod["metadata"].get("annotations") or {}
-    return bool(annotations.get(_INDEX, "0") == "0")
 
 
 def _read_pod(found: Mapping[str, Any]) -> Pod:
@@ -316,7 +312,6 @@ def describe_job(name: str, job: SchedulerJob | None) -> str:
 
 def explain_end(name: str, *, saved: bool) -> None:
     """Return ``None``: the lease of the trial shows the server of the history that it has ended."""
-    del name, saved
 
 
 def cancel_job(name: str) -> None:

@@ -14,17 +14,10 @@ from zeusrun.jobfile.run_on_section import SchedulerSection
 from zeusrun.jobfile.validators import duration_s
 from zeusrun.jobfile.values import read_by
 
-_OWN = "remove it: zeusrun decides on it"
-_DECIDED = {  # the options of sbatch that ``extra`` cannot set, and what to do instead
-    "nodes": "set launch.nnodes",
-    "ntasks": "set launch.nproc_per_node",
-    "ntasks-per-node": "set launch.nproc_per_node",
-    "time": "set run_on.slurm.time",
-    "requeue": "set run_on.slurm.requeue",
-    "no-requeue": "set run_on.slurm.requeue",
-    **dict.fromkeys(("signal", "output", "error", "open-mode", "array", "wait"), _OWN),
-    **dict.fromkeys(("parsable", "wrap", "test-only", "clusters"), _OWN),
-}
+_DECIDED = (  # the options of sbatch that ``extra`` cannot set
+    *("nodes", "ntasks", "ntasks-per-node", "time", "requeue", "no-requeue", "signal", "output"),
+    *("error", "open-mode", "array", "wait", "parsable", "wrap", "test-only", "clusters"),
+)
 
 
 def _limit_s(text: str) -> float:
@@ -43,9 +36,10 @@ def _check_option(text: str) -> str:
     match = re.fullmatch(r"--([a-z][\w-]*)(=.*)?", text, re.ASCII)
     if match is None:
         raise ValueError(f"must be one option of sbatch, such as --exclude=n7, not {text!r}")
-    for name, advice in _DECIDED.items():
-        if name.startswith(match[1]):  # sbatch takes --nod for --nodes
-            raise ValueError(f"cannot contain --{match[1]}; {advice}")
+    if any(name.startswith(match[1]) for name in _DECIDED):  # sbatch takes --nod for --nodes
+        raise ValueError(
+            f"cannot contain --{match[1]}: zeusrun sets it, by launch and by run_on.slurm"
+        )
     return text
 
 

@@ -93,11 +93,6 @@ class QueuedFiles:
                 f"{path}, which contains the request, cannot be read: {why}; submit the job again"
             ) from error
 
-    def remove_result(self) -> None:
-        """Remove how the submit ended before."""
-        with contextlib.suppress(OSError):
-            (self.folder / "result.json").unlink()
-
     def read_result(self) -> dict[str, Any] | None:
         """Return how the submit ended; ``None`` if it has not."""
         with contextlib.suppress(OSError, ValueError):
@@ -222,7 +217,8 @@ class SlurmSubmitter(Submitter["_QueuedSource"]):
         this = f"{self.backend}:{os.environ.get(self.id_variable, '')}"
         if request.allocation not in {"", this}:
             raise UsageError(f"this command is for the batch step that runs {request.allocation}")
-        files.remove_result()  # from before a restart of the job
+        with contextlib.suppress(OSError):  # from before a restart of the job
+            (files.folder / "result.json").unlink()
         try:
             result = self._run(request, home, received)
         except ZeusrunError as error:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 from zeusrun.files.private import read_file, replace_file
 from zeusrun.sidecar.events import SYNC_STATE, Synced
-from zeusrun.sync.rank.buckets import MB, begin_search, build_buckets
 from zeusrun.sync.rank.vote import Seconds, Vote
 from zeusrun.worker.agent import RankAgent
 from zeusrun.worker.hooks.imports import refuse, replaces, wrap
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from zeusrun.gradients.rank.agent import WatchedModels
-    from zeusrun.sync.rank.buckets import BucketSearch
     from zeusrun.sync.rank.vote import Change
     from zeusrun.sync.rank.ways import Way, Ways
     from zeusrun.worker.environment import WorkerEnvironment
@@ -61,7 +59,6 @@ class SyncedModel:
 
     Attributes:
         ways: In which it can agree.
-        watch: Measures its gradients, and has the registered hook; else ``None``.
 
     Raises:
         RuntimeError: If the model cannot agree so.
@@ -81,7 +78,6 @@ class SyncedModel:
         self._way = self._first = self._due_way()
         if self._passes:
             owner.record(self._way.name, f"{self._passes} backward passes came before this start")
-        self.watch: Any = None
         self._is_new = False  # whether a backward pass has begun since the last look
         self._last_pass = 0  # the number of its last one among those of all models
         self._mode = False  # ``ddp.training`` in the last forward pass
@@ -89,8 +85,6 @@ class SyncedModel:
         self._seconds = Seconds()
         self._fallbacks = ways.fallbacks()
         self._vote = Vote(1 + len(self._fallbacks), ways.gather) if self._fallbacks else None
-        tunes = given["buckets"] == "tune"
-        self._search = begin_search(ddp, ways.gather, owner.warn) if tunes else None
         self._send_buffers()
 
     @property
@@ -144,8 +138,6 @@ class SyncedModel:
             self._go_on(self._due_way(), f"after {self._passes} backward passes")
         if self._counts and self._passes % _SAVED == 0 and self._is_first:
             self._owner.save(self._index, self._passes)
-        if self._search is not None and (ddp := self._ddp()) is not None:
-            self._try_buckets(self._search, ddp)
         if self._vote is not None:
             # ``None`` on all ranks or on none: each pass counts, however short it was on this one.
             seconds = self._seconds.take()
@@ -153,21 +145,12 @@ class SyncedModel:
             if change is not None:
                 self._follow(change)
 
-    def _try_buckets(self, search: BucketSearch, ddp: Any) -> None:
-        if (size := search.after_pass()) is not None:
-            build_buckets(ddp, size)
-            self.register(ddp)
-        if search.why is not None:
-            self._search = None
-            self._owner.record(f"buckets of {ddp.bucket_bytes_cap / MB:g} MB", search.why)
-
     def register(self, ddp: Any) -> None:
-        """Register the communication hook with the buckets that the model has now."""
+        """Register the communication hook."""
         from torch import distributed  # noqa: PLC0415 - is imported
 
         # As in ``GradientWatch``: DDP's own method would add it to what is pickled.
-        owner, register = self.watch or self, vars(distributed)["_register_comm_hook"]
-        register(ddp.reducer, owner, type(owner).hook)
+        vars(distributed)["_register_comm_hook"](ddp.reducer, self, SyncedModel.hook)
 
     def _due_way(self) -> Way:
         """Return the last planned way whose number of passes is reached."""
@@ -258,9 +241,7 @@ class SyncedModels(RankAgent):
             return
         self._built += 1
         model = self._models[ddp] = SyncedModel(ddp, self._given, self, self._built - 1)
-        if self._watched is not None:
-            model.watch = self._watched.follow(ddp, model)
-        if model.watch is None:
+        if self._watched is None or not self._watched.follow(ddp, model):
             model.register(ddp)
 
     def before_forward(self, ddp: Any) -> None:

@@ -87,7 +87,8 @@ class Vote:
 
     def _look(self) -> tuple[float, float]:
         """Return what the all-reduces of a pass take of late, and 1 if that is slow, else 0."""
-        own_s, now_t = _typical(self._seconds), time.perf_counter()
+        # The lower quartile: other programs hit some passes, and a slow network hits all.
+        own_s, now_t = sorted(self._seconds)[len(self._seconds) // 4], time.perf_counter()
         step_s, self._began_t = (now_t - self._began_t) / len(self._seconds), now_t
         if self._reference_s is None:
             return own_s, 0.0
@@ -128,11 +129,3 @@ class Vote:
     def _change(self, way: int, why: str | None) -> Change:
         self.way, self._votes, self._slow = way, 0, 0
         return Change(way, why)
-
-
-def _typical(seconds: list[float]) -> float:
-    """Return the lower quartile.
-
-    What other programs of the machine cost hits some passes; a slow network hits all.
-    """
-    return sorted(seconds)[len(seconds) // 4]

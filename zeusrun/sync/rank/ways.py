@@ -18,6 +18,7 @@ import torch
 import torch.distributed
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 
+from zeusrun.gradients.rank.ddp import average
 from zeusrun.sync.rank.averaging import Pairs, Parameters
 from zeusrun.sync.rank.topologies import build_trees, spanning_tree
 
@@ -160,14 +161,8 @@ class Ways:
         return Way("sma", local, False, average)
 
     def _pair(self) -> Way:
-        ddp: Any = self._ddp()
         pairs = Pairs(self.parameters, self.group, self._warn)
-        if ddp.find_unused_parameters:
-            self._warn(
-                "method: pair: the model has find_unused_parameters=True, so ranks wait for each "
-                "other in every step"
-            )
-        weakref.finalize(ddp, pairs.close)
+        weakref.finalize(self._ddp(), pairs.close)
 
         def average(_ends: bool) -> bool:
             pairs.step()
@@ -199,7 +194,7 @@ def local(bucket: GradBucket) -> Future[Tensor]:
 
 def all_reduce(group: Any) -> Reduce:
     """Average with the backend's all-reduce."""
-    return lambda bucket: _all_reduce(bucket.buffer(), group)
+    return lambda bucket: average(bucket.buffer(), group)
 
 
 def compressed(group: Any, kind: str) -> Reduce:
@@ -208,7 +203,7 @@ def compressed(group: Any, kind: str) -> Reduce:
 
     def reduce(bucket: GradBucket) -> Future[Tensor]:
         buffer = bucket.buffer()
-        future = _all_reduce(buffer.to(dtype), group)
+        future = average(buffer.to(dtype), group)
         return future.then(lambda small: buffer.copy_(small.value()))
 
     return reduce
@@ -224,13 +219,6 @@ def power_sgd(group: Any, rank: int, warmup: int) -> Reduce:
         group, matrix_approximation_rank=rank, start_powerSGD_iter=warmup
     )
     return lambda bucket: done(powerSGD_hook.powerSGD_hook(state, bucket).wait())
-
-
-def _all_reduce(buffer: Tensor, group: Any) -> Future[Tensor]:
-    buffer.div_(group.size())
-    work = distributed.all_reduce(buffer, group=group, async_op=True)
-    future: Future[Tensor] = work.get_future().then(lambda result: result.value()[0])
-    return future
 
 
 class Along:

@@ -50,7 +50,9 @@ def begin(launched_ranks: int) -> None:
         if not done:
             done = True
             with contextlib.suppress(Exception):  # an error of ours must not end the child
-                _record_training()
+                from zeusrun.sidecar.events import Spawned, append_event  # noqa: PLC0415 - few need it
+
+                append_event(os.environ["ZEUSRUN_SIDECAR"], Spawned(time.monotonic(), os.getpid()))
 
     after_import((_GROUPS, _OPTIMIZER, "multiprocessing.spawn"), hook)
 
@@ -64,9 +66,3 @@ def _become_rank() -> None:
 
     install_hooks(take_place(current_environment()), launched=False)
     signal.signal(LEAVE_SIGNAL, leave)
-
-
-def _record_training() -> None:
-    from zeusrun.sidecar.events import Spawned, append_event  # noqa: PLC0415 - few children need it
-
-    append_event(os.environ["ZEUSRUN_SIDECAR"], Spawned(time.monotonic(), os.getpid()))

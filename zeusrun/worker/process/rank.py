@@ -110,8 +110,12 @@ def _begin() -> _Rank:
     run_dir = os.environ["ZEUSRUN_RUN_DIR"]
     number = int(os.environ.get("ZEUSRUN_SLOT") or os.environ.get("RANK", "0"))
     log = os.path.join(run_dir, "logs", f"rank{number}")  # noqa: PTH118
+    appending = os.O_WRONLY | os.O_APPEND | os.O_CREAT
     with _going_on("this rank has no log of its own"):
-        _redirect_output(f"{log}.log")
+        descriptor = open_for_writing(f"{log}.log", appending)
+        os.dup2(descriptor, 1)
+        os.dup2(descriptor, 2)
+        os.close(descriptor)
     _drop_what_does_not_fit([each.buffer for each in (sys.stdout, sys.stderr) if each])
     if sys.argv[1] == "--plain":
         sys.stdout.flush()
@@ -119,7 +123,9 @@ def _begin() -> _Rank:
     if os.isatty(0):
         _keep_terminal()
     with _going_on("stacks cannot be dumped"):
-        _dump_stacks_on_signal(f"{log}.stack")
+        # The handler is written in C, so it works while the main thread waits in a collective.
+        stacks = open_for_writing(f"{log}.stack", appending)
+        faulthandler.register(STACK_SIGNAL, file=stacks, all_threads=True)
     clock = None
     with _going_on("steps are not counted"):
         clock = StepClock(os.path.join(run_dir, "clock", f"rank{number}"))  # noqa: PTH118
@@ -137,13 +143,6 @@ def _going_on(problem: str) -> Iterator[None]:
         yield
     except OSError as error:
         print(f"zeusrun: {problem}: {error}", file=sys.stderr)  # noqa: T201
-
-
-def _redirect_output(path: str) -> None:
-    descriptor = open_for_writing(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    os.dup2(descriptor, 1)
-    os.dup2(descriptor, 2)
-    os.close(descriptor)
 
 
 def _drop_what_does_not_fit(files: Sequence[Any]) -> None:
@@ -193,12 +192,3 @@ def _keep_terminal() -> None:
         return ask()
 
     os.get_terminal_size, builtins.input = get_terminal_size, ask_in_line
-
-
-def _dump_stacks_on_signal(path: str) -> None:
-    """Append the stacks of all threads to a file at each ``STACK_SIGNAL``.
-
-    The handler is written in C, so it works while the main thread waits in a collective.
-    """
-    descriptor = open_for_writing(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    faulthandler.register(STACK_SIGNAL, file=descriptor, all_threads=True)

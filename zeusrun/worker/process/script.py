@@ -10,6 +10,7 @@ import ctypes
 import os
 import sys
 from importlib.machinery import SourceFileLoader, SourcelessFileLoader
+from pkgutil import get_importer
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def run_script(arguments: list[str], known: frozenset[str]) -> BaseException | N
     try:
         if arguments[0] == "-m":
             _run_module(arguments[1], os.getcwd(), known, ["-m", *arguments[2:]])  # noqa: PTH109
-        if _has_importer(arguments[0]):
+        if get_importer(arguments[0]) is not None:  # a folder or an archive
             _run_module("__main__", arguments[0], known)
         _run_file(arguments[0], main, known)
     except BaseException as error:  # noqa: BLE001 - whatever ends the script is its result
@@ -66,17 +67,6 @@ def _run_module(
     # What Python's main calls; public functions leave another module as __main__ afterwards.
     runpy._run_module_as_main(name, alter_argv=argv is not None)  # type: ignore[attr-defined] # noqa: SLF001
     raise SystemExit  # Python's main would take __file__ out of __main__ at the end of our file
-
-
-def _has_importer(path: str) -> bool:
-    """Whether the path is a folder or an archive (zipimport) to the import system."""
-    for hook in sys.path_hooks:
-        try:
-            hook(path)
-        except ImportError:
-            continue
-        return True
-    return False
 
 
 def _run_file(path: str, main: dict[str, Any], known: frozenset[str]) -> None:
