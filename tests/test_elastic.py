@@ -280,7 +280,7 @@ def test_a_schedule_that_ends_with_an_epoch_lets_nobody_wait(zeusrun):
 def test_a_class_of_the_user_decides(zeusrun):
     elastic = {"policy": "elastic_policy:Grows"}
     training = Training(zeusrun, elastic_job(zeusrun, epochs=5000, elastic=elastic))
-    wait_for(lambda: "provisioning wants 3" in training.log)
+    training.wait_for_ranks(3)
     training.resize(0)
     assert training.end()[0] == 4
     training.check()
@@ -313,10 +313,15 @@ def test_a_rank_that_hangs_is_killed_and_lost(zeusrun):
 
 
 @pytest.mark.long
-def test_ranks_are_added_as_long_as_they_pay(zeusrun):
+def test_ranks_are_added_as_long_as_they_pay_and_what_was_measured_is_kept(zeusrun):
     elastic = {"max": 3, "provision": {"by": "throughput", "every": 10}}
     training = Training(zeusrun, elastic_job(zeusrun, epochs=5000, elastic=elastic))
-    wait_for(lambda: "provisioning wants 3" in training.log)
+    table = training.run_dir / "elastic" / "provision.csv"
+    wait_for(lambda: table.exists() and len(table.read_text().splitlines()) == 3)
+    head, two, three = (line.split(",") for line in table.read_text().splitlines())
+    assert (head, two[0], three[0]) == (["ranks", "samples_per_second"], "2", "3")
+    stays = float(three[1]) >= (1 + 1 / 9) * float(two[1])
+    training.wait_for_ranks(3 if stays else 2)
     training.resize(0)
     assert training.end()[0] == 4
 

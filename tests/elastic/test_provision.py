@@ -25,8 +25,10 @@ class Training:
         self.sizes = [size]
         self.generation = 1
         self.steps, self.t = 0, 100.0
+        self.measured = {}
+        note = self.measured.__setitem__
         section = Provision(by=by, every=EVERY)
-        self.provisioner = Provisioner(section, most, self._energy, samples)
+        self.provisioner = Provisioner(section, most, self._energy, samples, note)
         self.asked = []
 
     def _energy(self, since, until):
@@ -62,7 +64,7 @@ def test_ranks_are_added_while_they_add_a_third_of_their_share_then_the_last_is_
     training = Training(rates_of(10, 19, 26, 26.5), most=8)  # 26 * (1 + 1/12) = 28.2
     assert training.train(200) == [1, 2, 3, 4, 3]
     assert training.provisioner.has_ended
-    assert training.provisioner._known == pytest.approx({1: 160, 2: 304, 3: 416, 4: 424})
+    assert training.measured == pytest.approx({1: 160, 2: 304, 3: 416, 4: 424})
 
 
 def test_a_step_that_has_more_samples_with_more_ranks_may_take_longer():

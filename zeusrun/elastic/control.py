@@ -21,13 +21,15 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
-from zeusrun.elastic.rank.board import Board
+from zeusrun.elastic.rank.board import FOLDER, Board
 from zeusrun.errors import LaunchError
+from zeusrun.files.private import replace_file
 from zeusrun.launcher.rundir.layout import ask_to_cancel
 from zeusrun.launcher.supervision.agent import Agent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from zeusrun.elastic.section import Elastic, Provision
     from zeusrun.launcher.supervision.supervised import Supervised
@@ -67,8 +69,10 @@ class _Provisioning(Agent):
         def samples(ranks: int) -> float:
             return trial.global_batch_size * (ranks / trial.world_size if is_scaled else 1.0)
 
+        path = run.begun.paths.run_dir / FOLDER / "provision.csv"
+        table, energy_between = _open_table(path, section.by), run.meter.energy_between
         self._board, self._count = board, run.ranks.count
-        self._provisioner = Provisioner(section, elastic.max, run.meter.energy_between, samples)
+        self._provisioner = Provisioner(section, elastic.max, energy_between, samples, table)
 
     def advance(self, progress: Progress) -> None:
         """Order another number of ranks, if a change is due."""
@@ -83,6 +87,19 @@ class _Provisioning(Agent):
         """Do nothing: all ranks have ended, and the board is closed."""
 
 
+def _open_table(path: Path, by: str) -> Callable[[int, float], None]:
+    """Return a function that adds a row to a new table of what was measured."""
+    unit = "joule" if by == "joules" else "second"
+    lines = [f"ranks,samples_per_{unit}"]
+
+    def note(ranks: int, rate: float) -> None:
+        lines.append(f"{ranks},{rate:.6g}")
+        with contextlib.suppress(OSError):  # a full disk
+            replace_file(path, "\n".join([*lines, ""]).encode(), durable=False)
+
+    return note
+
+
 class Provisioner:
     """Measures each number of ranks for some steps, and decides on the next.
 
@@ -91,6 +108,8 @@ class Provisioner:
         most: Ranks.
         energy_between: Returns joules between two monotonic seconds; ``None``: unknown.
         samples: Returns those of a step over so many ranks.
+        note: Called with each number of ranks that was measured, and its samples a second or a
+            joule.
     """
 
     def __init__(
@@ -99,8 +118,9 @@ class Provisioner:
         most: int,
         energy_between: Callable[[float, float], float | None],
         samples: Callable[[int], float],
+        note: Callable[[int, float], None],
     ) -> None:
-        self._samples = samples
+        self._samples, self._note = samples, note
         self._by, self._every, self._most = section.by, section.every, most
         self._energy_between = energy_between
         self._generation: int | None = None  # that is measured
@@ -131,6 +151,7 @@ class Provisioner:
         if spent <= 0:
             return None
         self._known[size] = steps * self._samples(size) / spent
+        self._note(size, self._known[size])
         self._has_asked = True
         return self._choose(size)
 
