@@ -13,9 +13,9 @@ from zeusrun.bandit.eras import (
     continue_training,
     describe_eras,
     find_differences,
-    find_reporting,
 )
 from zeusrun.bandit.proof import changed_parts
+from zeusrun.launcher.supervision.verdict import find_reporting
 from zeusrun.trial import CurvePoint, TrialStatus
 
 REACHED = TrialStatus.REACHED

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zeusrun.energy.device_energy import CounterAccount, PowerAccount
-from zeusrun.energy.series import EnergySeries, LimitSeries
+from zeusrun.energy.monitor import LimitSeries
+from zeusrun.energy.series import EnergySeries
 
 PERIOD_S = 0.1
 

@@ -90,26 +90,6 @@ def find_differences(
     return found[::-1]
 
 
-def find_reporting(trial: Trial, earlier: Sequence[Trial]) -> Trial | None:
-    """Return the newest run of the same training that reported a metric which a trial did not.
-
-    ``None`` if there is none, or if one had the batch size of the trial: then that is no cause.
-    """
-    now = trial.fingerprint or {}
-    differences = find_differences(earlier, now, compare_training(now, earlier).ignored)
-    found = [
-        each
-        for each, differs in zip(earlier, differences, strict=True)
-        if differs is None
-        and each.curve
-        and each.teaches
-        and (each.metric, each.variant) == (trial.metric, trial.variant)
-    ]
-    if any(each.global_batch_size == trial.global_batch_size for each in found):
-        return None
-    return found[-1] if found else None
-
-
 def last_hash(print_: str) -> str:
     """Return the hash that a part ended with."""
     return print_.rpartition(THEN)[2]

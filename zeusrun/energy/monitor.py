@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import threading
 import time
+from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
 from zeusrun.energy.device import Health, name_of
 from zeusrun.energy.device_energy import LOST_S, Accounts, EnergyTrack
 from zeusrun.energy.meter import Meter
-from zeusrun.energy.series import LimitSeries
 from zeusrun.energy.sharing import Sharing
 from zeusrun.errors import DeviceError
 from zeusrun.files.private import open_for_writing
@@ -231,6 +232,31 @@ class EnergyMonitor(Meter):
     def _warn(self, text: str | None) -> None:
         if text is not None:
             self._warnings.append(text)
+
+
+class LimitSeries:
+    """Power limit over time. Memory grows with the changes, not with the readings."""
+
+    def __init__(self) -> None:
+        self._changes: list[tuple[float, float | None]] = []
+        self._last_s = 0.0
+
+    def add(self, time_s: float, limits_w: Sequence[float | None]) -> None:
+        """Add a later reading of all GPUs. The lowest counts: the slowest rank sets the speed."""
+        self._last_s = time_s
+        known = [limit_w for limit_w in limits_w if limit_w is not None]
+        limit_w = min(known) if known and len(known) == len(limits_w) else None
+        if not self._changes or self._changes[-1][1] != limit_w:
+            self._changes.append((time_s, limit_w))
+
+    def longest_w(self, since_s: float, until_s: float) -> float | None:
+        """Return the watts per GPU that were in force for most of a window; ``None`` if unknown."""
+        held_s: defaultdict[float | None, float] = defaultdict(float)
+        ends = [*self._changes, (max(self._last_s, until_s), None)]
+        for (from_s, limit_w), (to_s, _) in itertools.pairwise(ends):
+            held_s[limit_w] += max(0.0, min(to_s, until_s) - max(from_s, since_s))
+        longest_w = max(held_s, key=lambda limit_w: held_s[limit_w], default=None)
+        return longest_w if held_s[longest_w] > 0 else None
 
 
 def _merged(found: Sequence[tuple[str, str]]) -> list[str]:

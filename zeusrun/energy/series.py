@@ -1,15 +1,9 @@
-"""Samples of one device or job over time: cumulative energy, and the power limit."""
+"""The cumulative energy of one device or job over time."""
 
 from __future__ import annotations
 
-import itertools
 from array import array
 from bisect import bisect_left, bisect_right
-from collections import defaultdict
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 # How far outside the samples energy is extrapolated. At 10 Hz a window ends at most one period
 # after the last sample; the rest allows for slow driver calls.
@@ -146,28 +140,3 @@ class EnergySeries:
                 self._times_s.append(time_s)
                 self._energies_j.append(energy_j)
                 next_s = time_s + distance_s
-
-
-class LimitSeries:
-    """Power limit over time. Memory grows with the changes, not with the readings."""
-
-    def __init__(self) -> None:
-        self._changes: list[tuple[float, float | None]] = []
-        self._last_s = 0.0
-
-    def add(self, time_s: float, limits_w: Sequence[float | None]) -> None:
-        """Add a later reading of all GPUs. The lowest counts: the slowest rank sets the speed."""
-        self._last_s = time_s
-        known = [limit_w for limit_w in limits_w if limit_w is not None]
-        limit_w = min(known) if known and len(known) == len(limits_w) else None
-        if not self._changes or self._changes[-1][1] != limit_w:
-            self._changes.append((time_s, limit_w))
-
-    def longest_w(self, since_s: float, until_s: float) -> float | None:
-        """Return the watts per GPU that were in force for most of a window; ``None`` if unknown."""
-        held_s: defaultdict[float | None, float] = defaultdict(float)
-        ends = [*self._changes, (max(self._last_s, until_s), None)]
-        for (from_s, limit_w), (to_s, _) in itertools.pairwise(ends):
-            held_s[limit_w] += max(0.0, min(to_s, until_s) - max(from_s, since_s))
-        longest_w = max(held_s, key=lambda limit_w: held_s[limit_w], default=None)
-        return longest_w if held_s[longest_w] > 0 else None

@@ -1,28 +1,22 @@
-"""Whether other programs take the job's GPUs or CPUs while it trains.
+"""Whether other programs use the job's GPUs while it trains.
 
 NVML lists process ids. In a container they may be of the host's pid namespace, where a number means
 another process than here. Then the answer is often unknown: ``None``.
-
-Source of the CPU times: proc_stat(5). They are those of the whole machine, also in a container.
-What is not idle and not of this process or its descendants is of others: their programs, the
-kernel, and what the host of a virtual machine takes for itself or for other machines ("steal").
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from zeusrun.energy.cpu import PROC, TICKS_PER_S, DescendantTimes, read_stat
+from zeusrun.energy.cpu import read_stat
 from zeusrun.energy.device import name_of
 from zeusrun.errors import DeviceError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
-    from pathlib import Path
+    from collections.abc import Iterable, Mapping
 
     from zeusrun.energy.device import Device
 
@@ -38,11 +32,6 @@ _MPS = "nvidia-cuda-mps"  # the kernel cuts names to 15 letters
 
 # PROC_PID_INIT_INO of the kernel: the pid namespace in which the machine started.
 _FIRST_PID_NAMESPACE = "pid:[4026531836]"
-
-
-_FIELDS = 8  # user, nice, system, idle, iowait, irq, softirq, steal; time of guests is in user
-
-_IDLE, _IOWAIT = 3, 4
 
 
 class ForeignProcesses:
@@ -174,63 +163,3 @@ def _is_ours(pid: int) -> bool:
         process = read_stat(pid)
         pid = 0 if process is None else process.parent
     return False
-
-
-class Load(NamedTuple):
-    """Mean shares of the time of the CPUs, from 0 to 1, over some seconds."""
-
-    seconds: float
-    others: float
-    idle: float  # waiting for a disk included
-
-
-class OtherPrograms:
-    """Measures from its making on, over the CPUs that this process may use."""
-
-    def __init__(
-        self,
-        proc: Path = PROC,
-        cpus: Collection[int] | None = None,
-        own_s: Callable[[], float] = time.process_time,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """Start. ``own_s`` is the CPU time of this process itself.
-
-        Raises ``DeviceError`` if ``proc`` cannot be read.
-        """
-        self._proc, self._clock, self._own_s = proc, clock, own_s
-        cpus = os.sched_getaffinity(0) if cpus is None else cpus
-        self._names = {f"cpu{number}" for number in cpus}
-        self._descendants = DescendantTimes(proc=proc, clock=clock)
-        self._begun_s, self._own_before_s = clock(), own_s()
-        self._ticks_before = self._read_ticks()
-
-    def measure(self) -> Load | None:
-        """Return the load since this object was made; ``None`` if the counters did not move.
-
-        Raises ``DeviceError`` if ``/proc`` cannot be read.
-        """
-        own_s = self._own_s() - self._own_before_s + self._descendants.cpu_s()
-        now, seconds = self._read_ticks(), self._clock() - self._begun_s
-        spent = [0] * _FIELDS
-        for name, before in self._ticks_before.items():  # a CPU may be switched off meanwhile
-            for place, (then, after) in enumerate(zip(before, now.get(name, before), strict=True)):
-                spent[place] += max(0, after - then)  # idle and iowait may go back
-        total = sum(spent)
-        if not total:
-            return None
-        idle = spent[_IDLE] + spent[_IOWAIT]
-        others = max(0.0, total - idle - own_s * TICKS_PER_S)
-        return Load(seconds, others / total, idle / total)
-
-    def _read_ticks(self) -> Mapping[str, tuple[int, ...]]:
-        """Return the counters of each of our CPUs; those of all if ours are not listed."""
-        try:
-            text = (self._proc / "stat").read_text(encoding="ascii")
-            lines = [line.split() for line in text.splitlines() if line.startswith("cpu")]
-            ticks = {line[0]: tuple(map(int, line[1 : _FIELDS + 1])) for line in lines}
-        except (OSError, ValueError) as error:
-            raise DeviceError(f"{self._proc / 'stat'} cannot be read: {error}") from error
-        # Some containers number their CPUs anew.
-        ours = {name: ticks[name] for name in ticks.keys() & self._names}
-        return ours or {name: ticks[name] for name in ticks.keys() & {"cpu"}}

@@ -15,12 +15,11 @@ from tests.bandit.scripts import problem
 from tests.factories import DONE, build_trial
 from tests.runs import only_trial, wait_for
 from zeusrun.bandit.reinterpret import read_trial
-from zeusrun.energy.sharing import Load
 from zeusrun.errors import DeviceError
 from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.launcher.queue.tickets import Tickets
 from zeusrun.launcher.supervision import neighbours as module
-from zeusrun.launcher.supervision.neighbours import Neighbours, disturbs
+from zeusrun.launcher.supervision.neighbours import Load, Neighbours, disturbs
 from zeusrun.trial import join_parts
 
 WAITS = """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from zeusrun.bandit.eras import find_reporting
+from zeusrun.bandit.eras import compare_training, find_differences
 from zeusrun.launcher.supervision.stalls import ranks_text
 from zeusrun.launcher.supervision.stopping import BY_SIGNAL
 from zeusrun.metrics.seen import list_names
@@ -165,6 +165,26 @@ def _without_metric(
         f"{trial.global_batch_size}"
     )
     return TrialStatus.MISSED, ReasonCode.NO_METRIC, text
+
+
+def find_reporting(trial: Trial, earlier: Sequence[Trial]) -> Trial | None:
+    """Return the newest run of the same training that reported a metric which a trial did not.
+
+    ``None`` if there is none, or if one had the batch size of the trial: then that is no cause.
+    """
+    now = trial.fingerprint or {}
+    differences = find_differences(earlier, now, compare_training(now, earlier).ignored)
+    found = [
+        each
+        for each, differs in zip(earlier, differences, strict=True)
+        if differs is None
+        and each.curve
+        and each.teaches
+        and (each.metric, each.variant) == (trial.metric, trial.variant)
+    ]
+    if any(each.global_batch_size == trial.global_batch_size for each in found):
+        return None
+    return found[-1] if found else None
 
 
 def describe_target(trial: Trial, progress: Progress, reached: CurvePoint) -> str:

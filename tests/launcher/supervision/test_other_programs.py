@@ -8,8 +8,8 @@ import pytest
 
 from tests.energy.test_cpu_times import FakeProc
 from zeusrun.energy.cpu import TICKS_PER_S
-from zeusrun.energy.sharing import OtherPrograms
 from zeusrun.errors import DeviceError
+from zeusrun.launcher.supervision.neighbours import OtherPrograms
 
 ME = os.getpid()
 
