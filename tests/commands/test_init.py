@@ -272,7 +272,7 @@ def test_a_try_says_that_the_script_trains_in_processes_of_its_own(zeusrun, scri
             sidecar.write(json.dumps(event) + "\\n")
     """)
     done = zeusrun("init", "--try", "--", "python", "train.py", "--batch-size", 8)
-    assert "train.yaml: the script started 1 training process of its own" in done.stderr
+    assert "train.yaml: the script started training processes of its own" in done.stderr
     assert "made no optimizer step" not in done.stdout
 
 
@@ -664,28 +664,12 @@ def test_a_batch_size_that_never_changes_is_found_by_the_rehearsal(zeusrun, scri
 
 
 @pytest.mark.long
-def test_a_multiple_of_what_the_option_gets_is_found_and_delivered(zeusrun, script):
-    """As in a script that starts two ranks itself, each with the batch size of the option."""
-    script(LOADED.format(size="2 * given.batch_size"))
-    done = zeusrun("init", "--try", "--", "python", "train.py", "--batch-size", 8, "--epochs", 2)
-    assert done.returncode == 0, done.stderr
-    assert "trained with a batch size of 16, not with 8; 'batch_size' and 'args' are" in done.stderr
-    assert "Batch size 8 arrives in the training" in done.stdout
-    path = zeusrun.folder / "train.yaml"
-    job = yaml.safe_load(path.read_text())
-    assert job["args"][:2] == ["--batch-size", "${local_batch_size/2}"]
-    assert job["batch_size"] == {"default": 16, "candidates": [4, 8, 16, 32, 64]}
-    code, result, _ = zeusrun.submit(path, "--set", "objective.target=0.6")
-    (trial,) = result["trials"]
-    assert (code, trial["global_batch_size"], trial["observed_batch_size"]) == (0, 16, 16)
-
-
-@pytest.mark.long
 def test_a_fixed_batch_size_that_happens_to_be_a_multiple_is_none(zeusrun, script):
     script(LOADED.format(size=16))
     done = zeusrun("init", "--try", "--", "python", "train.py", "--batch-size", 8, "--epochs", 2)
     assert done.returncode == 3
-    assert "batch size 8 does not arrive: the run trained with 16" in done.stderr
+    assert "size of 16, not with 8; correct 'batch_size' and 'args'" in done.stderr
+    assert "batch size 4 does not arrive: the run trained with 16" in done.stderr
     job = yaml.safe_load((zeusrun.folder / "train.yaml").read_text())
     assert (job["args"][1], job["batch_size"]["default"]) == ("${local_batch_size}", 8)
 

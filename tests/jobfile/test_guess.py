@@ -526,7 +526,7 @@ def test_where_the_optimizer_is_an_option_its_value_counts(words, scale):
 
 def facts(script):
     text = script.library, script.divides, script.scales_by, script.uses_adam, script.devices
-    return (*text, script.options, script.spawns, script.late_save)
+    return (*text, script.options, script.late_save)
 
 
 def test_a_script_of_another_python_is_no_error():

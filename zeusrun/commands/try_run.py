@@ -66,7 +66,7 @@ def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> i
     proposal, shape = tried.propose(guess)
     progress, printed = tried.progress, tried.printed
     sight = TrainingSummary.of(progress)
-    _show(sight, tried, guess, path)
+    _show(sight, tried, path)
     if tried.ended or (tried.failed and proposal is None):
         what, first = ("ended", "D") if tried.ended else ("failed", "Correct the cause, d")
         with_epochs = (
@@ -75,16 +75,16 @@ def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> i
         then = f"{path} stays as it is. {first}elete the file, and run the same command again"
         tell(f"the run {what}{with_epochs}: {tried.reason}; {then}")
         return tried.code
-    as_written = replace(
+    guess = replace(
         guess,
         seen_rate=max(sight.learning_rates, default=None),
         pattern=None if shape is None else shape.pattern,
         seen_epochs=find_epochs(printed, shape) or tried.all_epochs,
     )
-    guess = _check_batch(as_written, path, sight, progress)
+    guess = _check_batch(guess, path, sight, progress)
     objective, lines = _describe(tried, proposal, shape, path)
     if proposal is not None:
-        guess, as_written = (replace(each, metric=proposal.metric) for each in (guess, as_written))
+        guess = replace(guess, metric=proposal.metric)
     new = write(guess, objective=objective)
     changed, arrives = _replace(path, text, new), True
     if not tried.failed and proposal is not None and read_text(path) == new:
@@ -93,8 +93,6 @@ def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> i
             return code
         if not arrives:
             lines[-1] = _NOT_ARRIVED.format(path=path)
-            if guess.batch is not None and guess.batch.parts > 1:  # it is no multiple
-                _replace(path, new, write(as_written, objective=objective))
     if objective is not None and guess.batch is None:
         arrives, lines[-1] = False, _NO_BATCH_SIZE.format(path=path)
     typer.echo(plain_text("\n".join([f"{path} {changed}.", *lines])))
@@ -105,13 +103,13 @@ def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> i
     return ExitCode.REACHED if objective and arrives else ExitCode.TRAINING_FAILED
 
 
-def _show(sight: TrainingSummary, tried: Tried, guess: Guess, path: Path) -> None:
+def _show(sight: TrainingSummary, tried: Tried, path: Path) -> None:
     """Show the metrics of a run, and warn of processes that the script starts itself."""
     if sight.metrics:
         shown = console()
         shown.print(metrics_table(sight, tried.trial.metric, shown.width))
     spawned = tried.progress.ranks.spawned.values()
-    if (started := describe_spawned(spawned, always=guess.spawns)) is not None:
+    if (started := describe_spawned(spawned)) is not None:
         tell(f"warning: {path}: {started}")
 
 
@@ -226,8 +224,7 @@ def _rehearse(guess: Guess, path: Path) -> tuple[int | None, bool]:
     batch = guess.batch
     if batch is None:
         return None, True
-    ranks = guess.ranks * batch.parts
-    default = batch.default
+    ranks, default = guess.ranks, batch.default
     halves = default % (2 * ranks) == 0 and default >= 4 * ranks  # one sample may be too few
     other = default // 2 if halves else 2 * default
     typer.echo(f"Rehearsing batch size {other} for a few steps:")

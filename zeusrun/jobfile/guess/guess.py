@@ -74,11 +74,9 @@ class Batch:
     why: str  # where it is from, for the comment
     per_device_max: int | None = None  # if the command accumulates gradients
     by_hook: bool = False  # the script has no option for it
-    parts: int = 1  # the option gets the batch size divided by this, too
 
     def candidates(self, ranks: int) -> list[int]:
         """Return powers of two times the default that the ranks can share equally."""
-        ranks *= self.parts
         shares = {self.default * factor / 4 / ranks for factor in (1, 2, 4, 8, 16)}
         fit = [int(each) for each in shares if each >= 1 and each == int(each)]
         sizes = {each * ranks for each in fit if can_split(each, self.per_device_max)}
@@ -102,7 +100,6 @@ class Guess:
     seen_rate: float | None = None  # of the optimizer in a run
     seen_epochs: int | None = None  # that a run has printed
     pattern: str | None = None  # of the lines in which a run printed its metric
-    spawns: bool = False  # whether the script always starts training processes itself
     late_save: int | None = None  # the line of the script that saves after the training loop
 
 
@@ -142,7 +139,6 @@ def build_guess(launched: Launched, script: Script, *, gpus: int, cpus: int) -> 
         monitor=script.monitor,
         warnings=tuple(warnings),
         hidden=hidden,
-        spawns=script.spawns,
         late_save=script.late_save,
     )
 
@@ -207,8 +203,7 @@ def _guess_learning_rate(
 def correct_batch(guess: Guess, size: int) -> Guess | None:
     """Return the guess with the global batch size of a run; ``None`` if it cannot be corrected.
 
-    It corrects an option that was taken for each process but means all of them, or the reverse, and
-    one that the training multiplies: the script starts ranks itself, or accumulates gradients.
+    It corrects an option that was taken for each process but means all of them, or the reverse.
     """
     batch, ranks, args = guess.batch, guess.ranks, guess.launched.args
     if batch is None or batch.per_device_max is not None or batch.by_hook:
@@ -218,18 +213,11 @@ def correct_batch(guess: Guess, size: int) -> Guess | None:
         batch.default / ranks: ("${local_batch_size}", "${batch_size}", "all processes"),
     }
     wrong, right, what = swaps.get(size, ("", "", ""))
-    if not any(wrong in word for word in args):
-        wrong = ""  # the option is what it was taken for, but the training multiplies it
-    times, rest = divmod(size, batch.default)
-    parts, what = 1, f"the option is for {what}"
-    if not wrong and rest == 0 and 1 < times < 100:
-        wrong, right, what = "batch_size}", f"batch_size/{times}}}", f"{times} x the option"
-        parts = times
     if not wrong or not any(wrong in word for word in args):
         return None
     return replace(
         guess,
-        batch=Batch(size, f"the run of --try: {what}", parts=parts),
+        batch=Batch(size, f"the run of --try: the option is for {what}"),
         launched=replace(guess.launched, args=tuple(word.replace(wrong, right) for word in args)),
     )
 
