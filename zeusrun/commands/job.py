@@ -99,7 +99,7 @@ def init(
     workdir = os.path.relpath(Path.cwd(), path.parent)
     write = functools.partial(write_draft, words=command, path=path, workdir=workdir)
     text = write(guess)
-    _create(path, text, 0o600 if guess.hidden else 0o666)
+    _create(path, text)
     head = f"Wrote {path}. The comments say what init guessed, and why:"
     typer.echo(plain_text(f"{head}\n\n{text}"))
     _warn(path, guess, command)
@@ -144,12 +144,11 @@ def _read_text(launched: Launched) -> str:
     return "\n".join([text, *(read_text(Path(word)) for word in settings if word.endswith(".py"))])
 
 
-def _create(path: Path, text: str, mode: int) -> None:
+def _create(path: Path, text: str) -> None:
     made = False
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-        made = True
-        with open(descriptor, "w", encoding="utf-8") as file:  # noqa: PTH123 - for the mode
+        with path.open("x", encoding="utf-8") as file:
+            made = True
             file.write(text)
     except FileExistsError as error:
         if read_text(path) == text:  # of a try that failed

@@ -11,7 +11,6 @@ from zeusrun.commands.options import console, tell
 from zeusrun.commands.short_run import START_S, TRY_S, overrides, run_shortly
 from zeusrun.errors import ExitCode, UsageError
 from zeusrun.files.private import replace_file
-from zeusrun.jobfile.guess.draft import reveal
 from zeusrun.jobfile.guess.guess import Batch, correct_batch
 from zeusrun.jobfile.guess.script import read_text
 from zeusrun.jobfile.metrics_section import find_metrics
@@ -120,7 +119,7 @@ def _run(guess: Guess, path: Path) -> Tried:
     if epochs is not None:
         how = f"one epoch ({epochs.written} 1)"
     typer.echo(f"Running it once: {how}. This run is not recorded in the history.")
-    spec = load_spec(path, [*overrides(guess), *reveal(guess)])
+    spec = load_spec(path, overrides(guess))
     tried = run_shortly(spec, whole=epochs is not None)
     return tried._replace(is_part=epochs is not None and epochs.value != 1)
 
@@ -229,7 +228,7 @@ def _rehearse(guess: Guess, path: Path) -> tuple[int | None, bool]:
     other = default // 2 if halves else 2 * default
     typer.echo(f"Rehearsing batch size {other} for a few steps:")
     sizes = f"batch_size.candidates=[{min(default, other)}, {max(default, other)}]"
-    rehearsal = [*overrides(guess), *reveal(guess), sizes, f"timeout_s={START_S + TRY_S}"]
+    rehearsal = [*overrides(guess), sizes, f"timeout_s={START_S + TRY_S}"]
     tried = run_shortly(load_spec(path, rehearsal), whole=False, size=other)
     if tried.ended:
         return tried.code, True
