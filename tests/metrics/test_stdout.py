@@ -281,19 +281,6 @@ def test_a_script_that_was_ended_before_its_first_result_is_not_told_about_the_p
     assert list(source.warnings) == []
 
 
-def test_lines_of_a_traceback_are_not_said_to_be_results(tmp_path):
-    source = open_source(tmp_path, source="stdout", pattern=PATTERN)
-    append(
-        log(tmp_path),
-        "loss 0.25\nTraceback (most recent call last):\n"
-        '  File "train.py", line 9, in <module>\n    x = 5 / accuracy\n'
-        "ZeroDivisionError: 5 by 0\nframe #45: _start + 0x21 (0x55cb in python)\n",
-    )
-    source.read(final=True)
-    (warning,) = source.warnings
-    assert warning.endswith("should it match 'loss 0.25'?")
-
-
 def test_a_pattern_that_matches_has_no_such_warning(tmp_path):
     source = open_source(tmp_path, source="stdout", pattern=PATTERN)
     append(log(tmp_path), "saved 12 files\nepoch 1 acc 0.9\nsaved 13 files\n")

@@ -17,7 +17,6 @@ from zeusrun.commands import options
 from zeusrun.commands.compose import compose
 from zeusrun.errors import BusyError, ExitCode, HistoryError, ZeusrunError
 from zeusrun.history.base import NEWEST, UnavailableError
-from zeusrun.jobfile.fingerprint import take_fingerprint
 from zeusrun.jobfile.secrets import find_exposed
 from zeusrun.launcher.attempts.recurrence import submit as run_submit
 from zeusrun.launcher.context import holding_limits
@@ -145,28 +144,7 @@ def prepare(submission: Submission, emit: Emit) -> Submission:
     exposed = find_exposed(spec.secrets, spec.source)
     for text in [*exposed, *find_script_warnings(spec), *remarks]:
         emit(Warned(text))
-    if (renamed := _find_other_name(submission.history, spec)) is not None:
-        emit(Noted(renamed))
     return replace(submission, spec=spec)
-
-
-def _find_other_name(history: History, spec: JobSpec) -> str | None:
-    """Return that a new job has the script of another one, which may be the same, renamed."""
-    if history.address(spec.name) or history.count(spec.name):
-        return None
-    script, found = take_fingerprint(spec).parts.get("script"), []
-    for job in history.jobs() if script else ():
-        with contextlib.suppress(HistoryError):  # another job's history is damaged
-            found += [
-                t for t in history.trials(job, 1) if (t.fingerprint or {}).get("script") == script
-            ]
-    if not found:
-        return None
-    other = max(found, key=lambda trial: trial.started_at).job
-    return (
-        f"no history of the name {spec.name}; {other} has the same script. If it is the same job, "
-        f"write  name: {other}"
-    )
 
 
 class _HistoryMessages:

@@ -92,7 +92,6 @@ def open_sources(run: SourceContext) -> Mapping[str, MetricSource]:
     return {str(sidecar): SidecarReader(sidecar), key: PluginSource(name, source)}
 
 
-_PLAIN = json.JSONDecoder()
 _MAX_TEXT = 1000
 MAX_WARNINGS = 5
 
@@ -143,7 +142,7 @@ def decode_event(line: bytes) -> Event | None:
         ValueError: If the line is not an event; the message says why.
     """
     try:
-        record = _parse(line)
+        record = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise ValueError("not JSON") from error
     if not isinstance(record, dict):
@@ -156,16 +155,6 @@ def decode_event(line: bytes) -> Event | None:
         return None
     event: Event = cls(**{name: _value(name, *how, record) for name, how in _FIELDS[kind].items()})
     return event
-
-
-def _parse(line: bytes) -> object:
-    """Return what ``json.loads`` returns, in half the time where the line is only its value."""
-    with contextlib.suppress(ValueError):
-        text = line.decode()
-        record, end = _PLAIN.raw_decode(text)
-        if end == len(text):
-            return record
-    return json.loads(line)
 
 
 def _value(name: str, kind: str, default: object, record: dict[str, Any]) -> object:

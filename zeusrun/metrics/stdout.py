@@ -27,11 +27,6 @@ if TYPE_CHECKING:
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 _DIGIT = re.compile(r"\d")
 _DIGITS = frozenset("0123456789.")
-# A line of a traceback, of Python or of a library in C++.
-_TRACED = re.compile(
-    r'\s*(?:File ".*", line \d|frame #\d|#\d+[: ]|(?:[\w.]+\.)?\w*(?:Error|Exception)\b|\*\*\* |'
-    r"Exception raised from )"
-)
 # What follows or precedes a number in percent; ``\s`` is also a no-break space.
 _PERCENT = re.compile(r"\s*(?:[%\uff05]|(?:percent|pct)\b)")
 _OF_PERCENT = re.compile(r"(?:[(\[]|[^\W\d][ _]?)[%\uff05][)\]]?\s*[:=|]?\s*$")
@@ -75,7 +70,6 @@ class PrintedLines(RowSource):
         for name in run.section.pattern or READY:
             rank = run.world_size - 1 if name == _ON_LAST_RANK else 0
             patterns.setdefault(rank, []).extend(map(re.compile, READY.get(name, (name,))))
-        self._traced = False  # whether the last line named a place in a file
         self._logs = [(LineTail(run.log(rank)), rank, each) for rank, each in patterns.items()]
         for tail, _, _ in self._logs:
             tail.skip_backlog(1)  # of a continued run: only new lines count
@@ -148,11 +142,8 @@ class PrintedLines(RowSource):
                 self._matched = True
                 self._rows.take(row, written_s, log_bytes=at)
             elif not self._matched and _DIGIT.search(part):
-                traced = _TRACED.match(part) is not None
-                if not (traced or self._traced):  # the line after a place is its code
-                    self._unmatched.append(part)
-                    self._results += self._results < _RESULTS and shows_evaluation(part)
-                self._traced = traced and part.lstrip().startswith("File ")
+                self._unmatched.append(part)
+                self._results += self._results < _RESULTS and shows_evaluation(part)
 
     def _read(self, match: re.Match[str]) -> dict[str, str]:
         """Return the named groups of a match: percent with their sign, no part of a number."""
