@@ -25,7 +25,7 @@ from zeusrun.launcher.queue.admission import admitted, check_not_ended
 from zeusrun.launcher.redact import mask_job
 from zeusrun.metrics.printed import shows_evaluation
 from zeusrun.metrics.progress import Progress
-from zeusrun.metrics.propose import is_alike, propose
+from zeusrun.metrics.propose import propose
 from zeusrun.metrics.propose_pattern import list_each_step, propose_pattern
 from zeusrun.metrics.rows import HANDFUL, SourceContext
 from zeusrun.metrics.seen import CONTROLLING, names_an_evaluation
@@ -121,16 +121,11 @@ class Tried(NamedTuple):
         """Return a proposal, and the pattern that it needs, if any."""
         seen, likely, monitor = self.progress.seen, guess.metric, guess.monitor
         proposal = propose(seen, likely, monitor)
-        # What is printed once for an evaluation precedes the mean of what is logged in it.
-        mean = proposal is not None and seen[proposal.metric, proposal.source].parts > 1
-        read = mean or proposal is None
+        if proposal is not None:
+            return proposal, None
         read_by = likely, self._each_step, monitor, self.progress.others
-        shape = propose_pattern(self.printed, *read_by) if read else None
-        if proposal is None or (
-            shape is not None and is_alike(proposal.metric, shape.proposal.metric)
-        ):
-            return (shape.proposal if shape else None), shape
-        return proposal, None
+        shape = propose_pattern(self.printed, *read_by)
+        return (shape.proposal if shape else None), shape
 
 
 def overrides(guess: Guess) -> list[str]:

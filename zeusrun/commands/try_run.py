@@ -16,7 +16,7 @@ from zeusrun.jobfile.guess.script import read_text
 from zeusrun.jobfile.metrics_section import find_metrics
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.metrics.progress import TrainingSummary
-from zeusrun.metrics.propose import a_little_worse, describe_choice
+from zeusrun.metrics.propose import describe_choice, propose_target
 from zeusrun.metrics.propose_pattern import list_likely
 from zeusrun.metrics.seen import (
     describe_alone,
@@ -149,15 +149,11 @@ def _describe_proposal(
 
     ``whole``: the training has run to its own end, so that it reaches no more than that.
     """
-    metric, source, _, target, last, best = proposal
-    if whole:
-        target = a_little_worse(last if best is None else best, mode)
+    metric, source, _, target, last = proposal
     better = "at most" if mode == "min" else "at least"
-    was = f"{last:.6g}" if best is None else f"{best:.6g} at best, and {last:.6g} at the end"
     remarks = []
-    if best is not None:
-        remarks.append(f"It was {was}: the target is near the best.")
-    elif whole:
+    if whole:
+        target = propose_target(last, mode, better=False)
         remarks.append("The whole training has run: this is what it reached. Another may miss it.")
     elif target == last:
         remarks.append("It is at its best after one epoch: choose the target yourself.")
@@ -167,7 +163,7 @@ def _describe_proposal(
         remarks.append("It may be of the training: its name does not say that it is not.")
     if shape is not None:
         remarks.append(f"It is read from lines such as: {plain_text(shape.line.strip())}")
-    origin = f"it was {was} in the run of --try; source: {source}"
+    origin = f"it was {last:.6g} in the run of --try; source: {source}"
     proposed = " ".join([f"Proposed: {metric} {better} {target:g}.", *remarks])
     return (metric, mode, target, origin), proposed
 
