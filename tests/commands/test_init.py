@@ -490,13 +490,6 @@ def test_a_job_file_without_secrets_may_be_read_by_others_as_the_umask_allows(cl
     assert (zeusrun.folder / "train.yaml").stat().st_mode & 0o777 == 0o644
 
 
-def test_an_option_of_init_behind_the_command_is_named(cli, script):
-    script("print(1)", "mine.py")
-    code, _, err = cli("init", "python", "mine.py", "-o", "x.yaml")
-    assert code == 0
-    assert "mine.yaml: the script gets -o x.yaml; options of init come before" in err
-
-
 def test_a_job_file_elsewhere_runs_the_command_where_it_was(cli, zeusrun, script):
     script("print(1)")
     (zeusrun.folder / "jobs").mkdir()

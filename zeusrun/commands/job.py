@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import re
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -66,10 +64,6 @@ def schema() -> None:
     print_json(spec_json_schema())
 
 
-# An option of init that stands behind the command, so that the script would get it.
-_OWN_OPTION = re.compile(r" (?:--try\b|(?:-o|--output)[ =]\S+\.ya?ml\b)")
-
-
 def init(
     command: Annotated[
         list[str],
@@ -102,7 +96,7 @@ def init(
     _create(path, text)
     head = f"Wrote {path}. The comments say what init guessed, and why:"
     typer.echo(plain_text(f"{head}\n\n{text}"))
-    _warn(path, guess, command)
+    _warn(path, guess)
     if try_it:
         from zeusrun.commands.try_run import try_job  # noqa: PLC0415 - imports numpy
 
@@ -163,13 +157,8 @@ def _create(path: Path, text: str) -> None:
         raise UsageError(f"{path} cannot be written: {error.strerror}") from error
 
 
-def _warn(path: Path, guess: Guess, command: list[str]) -> None:
+def _warn(path: Path, guess: Guess) -> None:
     warnings, name = list(guess.warnings), job_name(path)
-    if found := _OWN_OPTION.search(shlex.join(command)):
-        warnings.append(
-            f"the script gets {found[0].strip()}; options of init come before the command: zeusrun "
-            "init -o JOB.yaml --try -- COMMAND"
-        )
     with contextlib.suppress(ZeusrunError):  # the guess does not depend on it
         if name in open_home()[1].jobs():
             warnings.append(

@@ -216,7 +216,7 @@ def run_shortly(spec: JobSpec, *, whole: bool, size: int | None = None) -> Tried
         def consume(event: SubmitEvent) -> None:
             nonlocal progress, stopped
             if isinstance(event, TrialStarts):
-                watch.log = SourceContext(Path(event.trial.run_dir), scratch).log(0)
+                watch.log = SourceContext(Path(event.trial.run_dir), scratch).log
             elif isinstance(event, Advanced):
                 progress = event.progress
                 enough = watch.take(progress)
