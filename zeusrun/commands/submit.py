@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import re
 import shlex
-import sys
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path  # noqa: TC003 - typer reads the annotations at run time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -19,7 +16,6 @@ from zeusrun.commands import options
 from zeusrun.commands.compose import compose
 from zeusrun.commands.recurrence import run_recurrence
 from zeusrun.errors import UsageError
-from zeusrun.jobfile.hosts import parse_hostfile
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.jobfile.validators import Overlap
 from zeusrun.launcher.begin import plan
@@ -61,14 +57,6 @@ def submit(
     wait: Annotated[
         bool, Option("--wait", help="Wait for GPUs that another job uses; by default exit 75.")
     ] = False,
-    nodes_from: Annotated[
-        str | None,
-        Option(metavar="FILE", help="Run on the hosts of this hostfile; -: standard input."),
-    ] = None,
-    fan_out: Annotated[
-        str | None,
-        Option(metavar="COMMAND", help="Starts the words after it on {host}: run_on.fan_out."),
-    ] = None,
     detach: Annotated[
         bool, Option("--detach", help="With a scheduler, return once the run is queued.")
     ] = False,
@@ -77,7 +65,7 @@ def submit(
     quiet: options.Quiet = False,
 ) -> None:
     """Run the job once: choose, launch, meter, record."""
-    changes = [*(overrides or []), *_read_nodes(nodes_from, fan_out)]
+    changes = overrides or []
     request = Request(
         overrides=tuple(changes), batch_size=batch_size, overlap=overlap, wait=wait, quiet=quiet
     )
@@ -135,24 +123,6 @@ def run_job(
     if (elsewhere := _find_submitter(spec, request)) is not None:
         return elsewhere.submit(spec, request, begun, detach=detach, as_json=as_json)
     return int(run_recurrence(spec, request, begun=begun, as_json=as_json)["exit_code"])
-
-
-def _read_nodes(nodes_from: str | None, fan_out: str | None) -> list[str]:
-    """Return the settings of ``--nodes-from`` and ``--fan-out`` as overrides of the job file."""
-    changes = [] if fan_out is None else [f"run_on.fan_out={json.dumps(fan_out)}"]
-    if nodes_from is None:
-        return changes
-    try:
-        text = sys.stdin.read() if nodes_from == "-" else Path(nodes_from).read_text("utf-8")
-        hosts = parse_hostfile(text)
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise UsageError(f"--nodes-from {nodes_from}: {why}") from error
-    listed = [re.sub(r"([^@]*:.*)", r"[\1]", each.name) for each in hosts]  # IPv6
-    pairs = zip(listed, hosts, strict=True)
-    words = [name if each.slots is None else f"{name}:{each.slots}" for name, each in pairs]
-    others = (f"run_on.{name}=null" for name in ("hostfile", *BACKENDS))
-    return [*others, f"run_on.hosts={json.dumps(words)}", *changes]
 
 
 def _repeat(name: str, request: Request) -> tuple[JobSpec, Request]:
