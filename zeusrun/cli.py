@@ -251,16 +251,11 @@ def _report_bug(error: BaseException) -> str:
 
     lines = traceback.format_exception(error)
     try:
-        with tempfile.NamedTemporaryFile(
-            "w",
-            prefix="zeusrun-bug-",
-            suffix=".txt",
-            delete=False,
-            encoding="utf-8",
-            errors="backslashreplace",  # the message may quote a file name that is not UTF-8
-        ) as file:
+        descriptor, path = tempfile.mkstemp(".txt", "zeusrun-bug-")
+        # The message may quote a file name that is not UTF-8.
+        with open(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:  # noqa: PTH123 - a descriptor
             file.writelines(lines)
-        where = f"The traceback is in {file.name}"
+        where = f"The traceback is in {path}"
     except OSError as full:
         where = (
             f"The traceback could not be written ({full.strerror}); it ends in {lines[-2].strip()}"

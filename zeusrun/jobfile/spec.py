@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 from collections.abc import Mapping  # noqa: TC003 - pydantic reads the annotations at run time
@@ -363,16 +362,7 @@ def load_spec(path: Path, overrides: Sequence[str] = (), folder: Path | None = N
     source = Path(os.path.abspath(path if folder is None else folder / path.name))  # noqa: PTH100 - absolute() keeps "..", resolve() leaves links
     secrets = read_secrets(document, source.parent)
     values = {**document.data, "source": source, "secrets": secrets}
-    hide = partial(hide_secret, secrets=secrets)
-    try:
-        return validate(JobSpec, document, values, OWN, hide)
-    except JobFileError:
-        if not overrides:
-            raise
-        with contextlib.suppress(JobFileError):
-            load_spec(path)
-            document.blame_overrides()  # the file alone is valid
-    return validate(JobSpec, document, values, OWN, hide)  # the same, with other places
+    return validate(JobSpec, document, values, OWN, partial(hide_secret, secrets=secrets))
 
 
 def load_keep(path: Path) -> Keep:

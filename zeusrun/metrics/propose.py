@@ -107,21 +107,15 @@ def propose_target(value: float, mode: str, *, better: bool) -> float:
 def describe_choice(proposal: Proposal, seen: SeenMetrics) -> Iterator[str]:
     """Yield sentences on a proposed metric: what it is, and how it is logged."""
     name, source = proposal.metric, proposal.source
-    values = seen.get((name, source))
     better = {"min": "lower is better", "max": "higher is better"}.get(
         proposal.mode or "", "whether lower or higher is better cannot be seen"
     )
     what = "of an evaluation, " if names_an_evaluation({name: 0.0}) else ""
-    how = "as the script prints it"
-    if values is not None and source != "stdout":
-        by = "the script" if source == REPORT else source
-        how = f"reported by {by}, in {values.times} record{'s' * (values.times != 1)}"
-        if values.parts > 1:
-            how += (
-                f"; the script logs {values.parts} values in an evaluation, and their mean counts. "
-                "For AUC or F1 that is only near"
-            )
-    yield f"Chosen: {name} ({what}{better}), {how}."
+    how = {"stdout": "as the script prints it", REPORT: "reported by the script"}
+    how_often = seen[name, source].how if (name, source) in seen else ""
+    yield f"Chosen: {name} ({what}{better}), {how.get(source, f'reported by {source}')}" + (
+        f" ({how_often})." if how_often else "."
+    )
     others = sorted(other for other, by in seen if seen[other, by].each_step)
     if others:
         yield f"No results, because they are logged in every step: {', '.join(others[:5])}."
