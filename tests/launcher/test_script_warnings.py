@@ -353,8 +353,8 @@ def observed(samples, rates=(), rank=0):
             [
                 (
                     "zeusrun's hook does not fit transformers 99.1 (AttributeError: gone), so it sees "
-                    "nothing there; it was tried with 4.44 to 5.23. Call run.report, or name a file or "
-                    "a pattern under metrics (docs/metrics.md)"
+                    "nothing there; docs/hooks.md has the versions that were tried. Call run.report, or "
+                    "name a file or a pattern under metrics (docs/metrics.md)"
                 )
             ],
             id="a hook that does not fit",

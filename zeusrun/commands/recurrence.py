@@ -20,7 +20,7 @@ from zeusrun.history.base import NEWEST, UnavailableError
 from zeusrun.jobfile.secrets import find_exposed
 from zeusrun.launcher.attempts.recurrence import submit as run_submit
 from zeusrun.launcher.context import holding_limits
-from zeusrun.launcher.events import FoundLost, Noted, TrialEnded, Warned
+from zeusrun.launcher.events import FoundLost, Noted, Warned
 from zeusrun.launcher.processes.signals import CaughtSignals
 from zeusrun.launcher.queue.admission import admitted, check_not_ended
 from zeusrun.launcher.redact import restore_secrets
@@ -78,7 +78,6 @@ def run_recurrence(
 
         def consume(event: SubmitEvent) -> None:
             messages.show()
-            messages.note(event)
             view.show(event)
             if isinstance(event, FoundLost):
                 notify(lambda notices: notices.lost_notices(event.trials))
@@ -154,13 +153,6 @@ class _HistoryMessages:
         self._job, self._view, self._signals = job, view, signals
         self._texts: deque[str] = deque()
         self.append = self._texts.append
-        self._next, self._replaced = "it", 0
-
-    def note(self, event: SubmitEvent) -> None:
-        """Note which attempt comes next."""
-        if isinstance(event, TrialEnded):
-            self._replaced += event.replaced
-            self._next = f"attempt {event.trial.attempt + 1 - self._replaced}"
 
     def show(self) -> None:
         """Show the messages that have come."""
@@ -172,7 +164,7 @@ class _HistoryMessages:
         self.show()
         until_t = time.monotonic() + seconds
         while (left_s := until_t - time.monotonic()) > 0:
-            check_not_ended(self._job, self._signals.received, self._next)
+            check_not_ended(self._job, self._signals.received)
             time.sleep(min(_POLL_S, left_s))
 
 

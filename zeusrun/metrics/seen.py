@@ -18,22 +18,6 @@ if TYPE_CHECKING:
     from zeusrun.sidecar.events import Observed, Reported
     from zeusrun.trial import Trial
 
-TESTED = {
-    "accelerate": "1.15",
-    "lightning": "2.2 to 2.6",
-    "mlflow": "3.17",
-    "pytorch_lightning": "2.2 to 2.6",
-    "tensorboard": "2.21",
-    "tensorboardX": "2.6",
-    "timm": "0.9 to 1.0",
-    "torch": "2.13",
-    "torchft": "0.2",
-    "transformers": "4.44 to 5.23",
-    "ultralytics": "8.3 to 8.4",
-    "wandb": "0.31",
-}
-"""The versions of each library that the contract suite of the hooks was run with."""
-
 CONTROLLING = ("transformers", "lightning", "pytorch_lightning", "ultralytics")
 """The libraries whose hook ends the training itself, on all ranks in the same step."""
 

@@ -11,7 +11,6 @@ from zeusrun.launcher.script_warnings import find_choices_to_ask_for, read_job_s
 from zeusrun.launcher.supervision.agent import Agent
 from zeusrun.launcher.supervision.outcome import observed_batch_size
 from zeusrun.metrics.seen import (
-    TESTED,
     describe_alone,
     describe_spawned,
     describe_steps,
@@ -206,7 +205,7 @@ def _observed_remarks(progress: Progress, trial: Trial) -> dict[str, str]:
         if hook.problem is not None:
             remarks[f"hook {hook.library}"] = (
                 f"zeusrun's hook does not fit {hook.library} {hook.version} ({hook.problem}), so "
-                f"it sees nothing there; it was tried with {TESTED.get(hook.library, 'others')}. "
+                "it sees nothing there; docs/hooks.md has the versions that were tried. "
                 "Call run.report, or name a file or a pattern under metrics (docs/metrics.md)"
             )
     for watched in progress.watched.values():
