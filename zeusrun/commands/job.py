@@ -22,7 +22,7 @@ from zeusrun.jobfile.guess.script import Script, module_paths, read_text
 from zeusrun.jobfile.schema import spec_json_schema
 from zeusrun.jobfile.secrets import find_exposed
 from zeusrun.jobfile.spec import load_spec
-from zeusrun.jobfile.tariffs import find_expired, load_tariffs
+from zeusrun.jobfile.tariffs import load_tariffs
 from zeusrun.launcher.script_warnings import find_script_warnings
 from zeusrun.plain_text import plain_text
 from zeusrun.plugins import BUILT_IN
@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 def validate(job: JobFile, *, overrides: Overrides = None) -> None:
     """Check a job file."""
     spec = load_spec(job, overrides or [])
-    warnings = find_expired(spec, load_tariffs(spec))
+    load_tariffs(spec)  # raises if a file of it is wrong
+    warnings: list[str] = []
     if spec.schedule is not None:
         when = spec.schedule.cron or "@yearly"  # else `schedule add` is given one
         try:

@@ -13,7 +13,6 @@ from zeusrun.errors import ExitCode, UsageError
 from zeusrun.files.private import replace_file
 from zeusrun.jobfile.guess.guess import Batch, correct_batch
 from zeusrun.jobfile.guess.script import read_text
-from zeusrun.jobfile.metrics_section import find_metrics
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.metrics.progress import TrainingSummary
 from zeusrun.metrics.propose import describe_choice, propose_target
@@ -21,7 +20,6 @@ from zeusrun.metrics.propose_pattern import list_likely
 from zeusrun.metrics.seen import (
     describe_alone,
     describe_spawned,
-    names_an_evaluation,
     names_training,
 )
 from zeusrun.plain_text import plain_text
@@ -76,7 +74,6 @@ def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> i
         return tried.code
     guess = replace(
         guess,
-        seen_rate=max(sight.learning_rates, default=None),
         pattern=None if shape is None else shape.pattern,
         seen_epochs=tried.all_epochs,
     )
@@ -155,12 +152,8 @@ def _describe_proposal(
     if whole:
         target = propose_target(last, mode, better=False)
         remarks.append("The whole training has run: this is what it reached. Another may miss it.")
-    elif target == last:
-        remarks.append("It is at its best after one epoch: choose the target yourself.")
     if names_training(metric):
         remarks.append("It is of the training: zeusrun has seen no better metric.")
-    elif mode == "min" and not names_an_evaluation({metric: last}):
-        remarks.append("It may be of the training: its name does not say that it is not.")
     if shape is not None:
         remarks.append(f"It is read from lines such as: {plain_text(shape.line.strip())}")
     origin = f"it was {last:.6g} in the run of --try; source: {source}"
@@ -184,8 +177,6 @@ def _describe_likely(tried: Tried) -> Iterator[str]:
         yield _LIKELY
         for line, pattern in likely:
             yield f"  {plain_text(line.strip())}"
-            if all(map(names_training, find_metrics((pattern,)))):
-                yield "    (of the training, not of an evaluation)"
             quoted = pattern.replace("'", "''")
             yield f"    metrics: {{source: stdout, pattern: '{quoted}'}}"
 

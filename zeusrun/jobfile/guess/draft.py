@@ -142,11 +142,10 @@ def _learning_rate(guess: Guess) -> Iterator[str]:
     if guess.learning_rate is None:
         yield _comment(
             "The script keeps its own learning rate. To let zeusrun scale it, remove the # "
-            "below; base is the rate with which the script builds its optimizer (docs/hooks.md)."
-            + (" The 0.1 is only an example." if guess.seen_rate is None else "")
+            "below; base is the rate with which the script builds its optimizer, and the 0.1 is "
+            "only an example (docs/hooks.md)."
         )
-        base = guess.seen_rate or 0.1
-        yield f"# learning_rate: {{base: {base:g}, scale: {guess.scale}, apply: optimizer}}"
+        yield f"# learning_rate: {{base: 0.1, scale: {guess.scale}, apply: optimizer}}"
         return
     rate, scale = guess.learning_rate, guess.scale
     usual = {"linear": "as usual without Adam", "sqrt": "as usual with Adam"}

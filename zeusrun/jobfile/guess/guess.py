@@ -67,7 +67,6 @@ class Guess:
     metric: str  # its probable name
     monitor: tuple[str, str | None]  # what the script itself goes by, and its mode
     warnings: tuple[str, ...]  # a sentence each
-    seen_rate: float | None = None  # of the optimizer in a run
     seen_epochs: int | None = None  # that a run has printed
     pattern: str | None = None  # of the lines in which a run printed its metric
     late_save: int | None = None  # the line of the script that saves after the training loop
