@@ -495,7 +495,7 @@ def test_where_the_optimizer_is_an_option_its_value_counts(words, scale):
 
 
 def facts(script):
-    text = script.library, script.divides, script.scales_by, script.uses_adam, script.devices
+    text = script.library, script.divides, script.scales_by, script.uses_adam
     return (*text, script.options, script.late_save)
 
 
@@ -542,7 +542,7 @@ def test_the_commands_of_the_docs_are_read():
 
 
 def test_processes_that_lightning_would_start_itself_are_zeusruns():
-    text = "import lightning as L\nL.Trainer(accelerator='cpu', devices=2)"
-    guess = build_guess(read_command(["python", "train.py"]), Script(text), gpus=0, cpus=2)
+    words = ["python", "train.py", "--trainer.devices", "2"]
+    guess = build_guess(read_command(words), Script("import lightning as L"), gpus=0, cpus=2)
     assert (guess.launched.nproc_per_node, guess.ranks) == (2, 2)
     assert "distributed: false" not in write_draft(guess, ["python", "train.py"], Path("job.yaml"))

@@ -15,7 +15,7 @@ from zeusrun.jobfile.guess.draft import write_draft
 from zeusrun.jobfile.guess.guess import build_guess
 from zeusrun.jobfile.guess.script import Script
 from zeusrun.jobfile.metrics_section import check_pattern
-from zeusrun.metrics.propose_pattern import list_each_step, propose_pattern
+from zeusrun.metrics.propose_pattern import propose_pattern
 from zeusrun.metrics.stdout import split_states
 
 # e: epoch, E: of how many, l: a loss, a: an accuracy in percent, t: seconds.
@@ -229,7 +229,6 @@ def test_what_is_printed_in_each_step_is_no_result():
     lines = [f"[Epoch 0/1] [Batch {n}/32] [D loss: {0.7 - n / 100:.4f}]" for n in range(32)]
     assert propose_pattern(lines).proposal.metric == "d_loss"
     assert propose_pattern(lines, each_step=7) is None
-    assert list_each_step(lines, 7) == ["d_loss"]
     both = propose_pattern([*lines, "Epoch 0 | val loss: 0.5", "Epoch 1 | val loss: 0.4"], "", 7)
     assert both.proposal.metric == "val_loss"
 

@@ -26,7 +26,7 @@ from zeusrun.launcher.redact import mask_job
 from zeusrun.metrics.printed import shows_evaluation
 from zeusrun.metrics.progress import Progress
 from zeusrun.metrics.propose import propose
-from zeusrun.metrics.propose_pattern import list_each_step, propose_pattern
+from zeusrun.metrics.propose_pattern import propose_pattern
 from zeusrun.metrics.rows import HANDFUL, SourceContext
 from zeusrun.metrics.seen import CONTROLLING, names_an_evaluation
 from zeusrun.metrics.stdout import split_states
@@ -111,11 +111,6 @@ class Tried(NamedTuple):
             return math.inf
         least = max(progress.passes, progress.others)  # those of epochs and evaluations
         return max(_FEW, 2 * least + 1, (progress.steps or 0) / HANDFUL)
-
-    @property
-    def in_each_step(self) -> list[str]:
-        """The metrics that were printed in each step."""
-        return list_each_step(self.printed, self._each_step)
 
     def propose(self, guess: Guess) -> tuple[Proposal | None, Shape | None]:
         """Return a proposal, and the pattern that it needs, if any."""

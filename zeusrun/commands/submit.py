@@ -6,7 +6,7 @@ import contextlib
 import os
 import shlex
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Option
@@ -87,7 +87,7 @@ def submit(
     raise typer.Exit(run_job(spec, request, detach=detach, as_json=as_json))
 
 
-def _find_submitter(spec: JobSpec, request: Request) -> Submitter[Any] | None:
+def _find_submitter(spec: JobSpec, request: Request) -> Submitter | None:
     """Return the submitter of a job's scheduler, or ``None``; refuse a wrong batch size early."""
     if spec.run_on is None:
         return None

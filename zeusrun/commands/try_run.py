@@ -171,9 +171,7 @@ def _ask_for_mode(proposal: Proposal, path: Path) -> str:
 
 def _describe_likely(tried: Tried) -> Iterator[str]:
     """Yield the lines that look most like a result, each with what to write to read it."""
-    if names := tried.in_each_step:
-        yield f"{', '.join(names[:5])}: printed in every step: no result, but that of one batch."
-    elif likely := list_likely(tried.printed):
+    if likely := list_likely(tried.printed):
         yield _LIKELY
         for line, pattern in likely:
             yield f"  {plain_text(line.strip())}"

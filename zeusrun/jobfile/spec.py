@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Mapping  # noqa: TC003 - pydantic reads the annotations at run time
@@ -362,7 +363,16 @@ def load_spec(path: Path, overrides: Sequence[str] = (), folder: Path | None = N
     source = Path(os.path.abspath(path if folder is None else folder / path.name))  # noqa: PTH100 - absolute() keeps "..", resolve() leaves links
     secrets = read_secrets(document, source.parent)
     values = {**document.data, "source": source, "secrets": secrets}
-    return validate(JobSpec, document, values, OWN, partial(hide_secret, secrets=secrets))
+    hide = partial(hide_secret, secrets=secrets)
+    try:
+        return validate(JobSpec, document, values, OWN, hide)
+    except JobFileError:
+        if not overrides:
+            raise
+        with contextlib.suppress(JobFileError):
+            load_spec(path)
+            document.blame_overrides()  # the file alone is valid
+    return validate(JobSpec, document, values, OWN, hide)  # the same, with other places
 
 
 def load_keep(path: Path) -> Keep:

@@ -71,6 +71,14 @@ class JobDocument:
         """Add a problem."""
         self.problems.append(JobFileProblem(path, sentence))
 
+    def blame_overrides(self) -> None:
+        """Let every problem have its origin in the overrides, because the file alone has none."""
+        given = {path: origin for path, origin in self.origins.items() if _is_override(origin)}
+        for path, origin in self.origins.items():
+            if not _is_override(origin):
+                near = [text for other, text in given.items() if other[:1] == path[:1]]
+                self.origins[path] = " ".join(dict.fromkeys(near or given.values())) or origin
+
     def find_origin(self, path: KeyPath) -> tuple[int, str]:
         """Return where ``path``, or else the nearest section around it, was written.
 

@@ -64,11 +64,6 @@ def _plain_event(event: Event, name: str) -> Event:
     return event
 
 
-def open_sidecar(run: SourceContext) -> SidecarReader:
-    """Open the sidecar file of a run as a metric source."""
-    return SidecarReader(run.run_dir / SIDECAR_NAME)
-
-
 def open_sources(run: SourceContext) -> Mapping[str, MetricSource]:
     """Open the sidecar, which every run has, and the source that the job file names.
 

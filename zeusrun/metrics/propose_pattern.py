@@ -66,12 +66,6 @@ def propose_pattern(
     return proposal and Shape(shape, shapes[shape], proposal)
 
 
-def list_each_step(lines: Sequence[str], each_step: float) -> list[str]:
-    """Return the metrics that so many lines have as would be printed in each step."""
-    _, found = _find(lines, each_step)
-    return sorted({name for (name, _), seen in found.items() if seen.each_step})
-
-
 def _find(
     lines: Sequence[str], each_step: float, evaluations: int = 0
 ) -> tuple[dict[str, str], SeenMetrics]:

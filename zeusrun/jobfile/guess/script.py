@@ -93,12 +93,6 @@ class Script:
         adam = _ADAM.search(self.text) is not None and _SGD_FIRST.search(self.text) is None
         return adam or self.library == "transformers"
 
-    @property
-    def devices(self) -> int:
-        """On how many devices Lightning's Trainer starts processes itself."""
-        found = re.search(r"\bdevices\s*=\s*(\d{1,3})\b", self.text)
-        return max(1, int(found[1])) if found and self.library == "lightning" else 1
-
     @cached_property
     def late_save(self) -> int | None:
         """The line that saves a model after the training loop; ``None`` if there is none.
