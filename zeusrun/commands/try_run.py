@@ -66,11 +66,8 @@ def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> i
     _show(sight, tried, path)
     if tried.ended or (tried.failed and proposal is None):
         what, first = ("ended", "D") if tried.ended else ("failed", "Correct the cause, d")
-        with_epochs = (
-            "" if guess.max_epochs is None else f" (zeusrun set {guess.max_epochs.written} 1)"
-        )
         then = f"{path} stays as it is. {first}elete the file, and run the same command again"
-        tell(f"the run {what}{with_epochs}: {tried.reason}; {then}")
+        tell(f"the run {what}: {tried.reason}; {then}")
         return tried.code
     guess = replace(
         guess,

@@ -148,11 +148,9 @@ def _learning_rate(guess: Guess) -> Iterator[str]:
         yield f"# learning_rate: {{base: 0.1, scale: {guess.scale}, apply: optimizer}}"
         return
     rate, scale = guess.learning_rate, guess.scale
-    usual = {"linear": "as usual without Adam", "sqrt": "as usual with Adam"}
-    why = usual.get(scale, "since the script scales it itself")
     yield "learning_rate:"
     yield _line(f"  base: {rate.value!r}", f"guessed from {rate.origin}")
-    yield _line(f"  scale: {scale}", f"how it grows, {why}")
+    yield _line(f"  scale: {scale}", "how it grows with the batch size")
 
 
 def _args(words: Sequence[str]) -> Iterator[str]:
