@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -17,23 +16,13 @@ from typer.main import get_command
 
 from tests.factories import DONE, PYTHON
 from zeusrun import __version__
-from zeusrun.cli import EVERY_DAY, VERBS, app
+from zeusrun.cli import VERBS, app
 
 
 def test_without_arguments_the_verbs_are_listed(cli):
     _, out, err = cli()
     shown = [verb for verb, (_, text) in VERBS["zeusrun"].items() if text]
     assert [verb for verb in shown if verb not in out + err] == []
-
-
-def test_the_help_lists_the_commands_of_every_day_first(cli):
-    _, out, _ = cli("--help")
-    _, daily, rare = re.split(r"^Commands for .*:$", out, flags=re.MULTILINE)
-    names = [re.findall(r"^  ([a-z]+)  ", part, re.MULTILINE) for part in (daily, rare)]
-    assert tuple(names[0]) == EVERY_DAY
-    shown = [verb for verb, (_, text) in VERBS["zeusrun"].items() if text]
-    assert sorted(names[0] + names[1]) == sorted([*shown, *VERBS.keys() - {"zeusrun"}])
-    assert "Run the job once: choose, launch, meter, record." in daily
 
 
 ALL_VERBS = [
@@ -95,7 +84,7 @@ print(*sorted(name for name in sys.modules if name.startswith("zeusrun.commands.
 @pytest.mark.parametrize(
     ("typed", "found", "imported"),
     [
-        (["s"], "submit show schema simulate status serve schedule", ""),
+        (["s"], "submit show status schema simulate serve schedule", ""),
         (["schedule", "r"], "resume remove run-now", ""),
         (["schema", "--h"], "--help", "zeusrun.commands.job zeusrun.commands.options"),
     ],

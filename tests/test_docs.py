@@ -68,7 +68,7 @@ COMMAND_ROWS = re.compile(r"^\| `zeusrun ([a-z]+(?: add)?)[^|]*\|([^|]*)\|", re.
 
 
 def test_the_page_on_commands_has_every_command(zeusrun):
-    listed = zeusrun("--help").stdout.split("Commands for every day:")[1]
+    listed = zeusrun("--help").stdout.split("Commands:")[1]
     named = {command for command, _ in COMMAND_ROWS.findall(DOCS["commands.md"])}
     assert named == set(re.findall(r"^  ([a-z]+)  ", listed, re.MULTILINE))
 

@@ -513,7 +513,8 @@ def test_the_hosts_of_an_allocation_are_those_of_its_hostfile(pair):
     hostfile = pair.zeusrun.folder / "nodes"
     hostfile.write_text("a slots=1\nb slots=2\n")
     job = pair.zeusrun.job(batch_size={"default": 48, "candidates": [48]})
-    options = ("--nodes-from", hostfile, "--fan-out", pair.fan_out)
+    machines = {"hostfile": str(hostfile), "fan_out": pair.fan_out}
+    options = ("--set", f"run_on={json.dumps(machines)}")
     assert pair.run("validate", job).returncode == 0
     planned = pair.run("submit", job, "--dry-run", *options)
     assert planned.returncode == 0, planned.stderr

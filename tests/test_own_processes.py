@@ -24,7 +24,7 @@ def test_ranks_of_the_script_end_at_the_target_as_ranks_do(zeusrun, how):
     done = zeusrun("submit", job)
     said = done.stdout + done.stderr
     assert done.returncode == 0, said
-    assert "the script started 2 training processes of its own. zeusrun has hooks there" in said
+    assert "the script started training processes of its own; zeusrun has hooks there" in said
     assert "rank 0 saves" in said
     assert "rank 1 saves" in said
     assert "outlived" not in said

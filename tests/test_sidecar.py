@@ -34,7 +34,7 @@ counts = st.integers(0, 2**40)
 events = st.one_of(
     st.builds(Started, moments, counts, counts),
     st.builds(Loading, moments),
-    st.builds(Spawned, moments, counts, st.none() | counts, st.booleans(), st.booleans()),
+    st.builds(Spawned, moments, counts, st.none() | counts, st.booleans()),
     st.builds(Ended, moments, counts, counts, st.booleans()),
     st.builds(
         *(Adapted, moments, counts, counts, counts),

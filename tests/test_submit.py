@@ -297,16 +297,6 @@ def test_on_target_continue_trains_on_and_charges_up_to_the_target(zeusrun):
     assert (trial["energy_j"] or 0) < trial["whole_energy_j"]  # an estimate may see no tick
 
 
-def test_a_job_with_another_name_is_told_once_whose_script_it_has(zeusrun):
-    zeusrun.submit(zeusrun.job())
-    again = zeusrun.job(name="nightly")
-    _, _, seen = zeusrun.submit(again)
-    told = "write name: job"
-    assert f"job has the same script. If it is the same job, {told}" in " ".join(seen.split())
-    _, _, seen = zeusrun.submit(again)
-    assert told not in " ".join(seen.split())
-
-
 def test_policy_fixed_has_nothing_else_to_try_and_says_what_could_help(zeusrun):
     job = zeusrun.job(
         args=["--gain", "0.01"], policy={"name": "fixed"}, attempts=3, objective={"max_epochs": 2}

@@ -26,10 +26,13 @@ from zeusrun.plugins import find_culprit
 
 VERBS: dict[str, dict[str, tuple[str, str]]] = {
     "zeusrun": {
-        "submit": ("submit.submit", "Run the job once: choose, launch, meter, record."),
         "init": ("job.init", "Write a job file for a command that you run today."),
+        "submit": ("submit.submit", "Run the job once: choose, launch, meter, record."),
         "history": ("runs.history", "Show past runs, what they cost and what they saved."),
         "show": ("runs.show", "Show everything about one run."),
+        "status": ("current.status", "Show what runs, what waits, and what starts later."),
+        "logs": ("runs.logs", "Print the output of the ranks of a run."),
+        "cancel": ("current.cancel", "Stop a run, or give up a preempted one."),
         "explain": ("next_runs.explain", "Show what the next run would use, and why."),
         "report": ("report.report", "Write a page about past runs, or its numbers as JSON."),
         "export": ("export.export", "Export runs to MLflow or Prometheus."),
@@ -39,10 +42,7 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         "simulate": ("next_runs.simulate", "Replay a job with other settings."),
         "repair": ("upkeep.repair", "Clean up after dead processes; restore histories."),
         "gc": ("upkeep.prune", "Remove the files of old runs; the history stays."),
-        "status": ("current.status", "Show what runs, what waits, and what starts later."),
-        "cancel": ("current.cancel", "Stop a run, or give up a preempted one."),
         "resize": ("elastic.verb.resize", "Change the number of ranks of an elastic training."),
-        "logs": ("runs.logs", "Print the output of the ranks of a run."),
         "join": ("run_on.hosts.verbs.join", "Give this host to a job that waits for it."),
         "connect": ("connect.connect", "Let this machine use the history of a server."),
         "node": ("run_on.hosts.verbs.node", ""),
@@ -76,14 +76,8 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
 """The function of each verb, by group, and its help text.
 
 A name with one dot is a function in a module of ``zeusrun.commands``.
-A verb without a help text is hidden.
+A verb without a help text is hidden. ``--help`` lists them in this order.
 """
-
-EVERY_DAY = (
-    "init", "submit", "schedule", "history", "show", "status", "logs", "cancel", "explain",
-    "report",
-)  # fmt: skip
-"""The commands that ``--help`` lists first, in this order."""
 
 SIMILAR = {"list": "history", "ls": "history", "run": "submit", "start": "submit", "stop": "cancel"}
 """What people type, and the verb that they mean; the letters alone would suggest another one."""
@@ -107,19 +101,6 @@ class LazyGroup(TyperGroup):
         except typer.BadParameter as error:
             error.message = error.message.removeprefix("Value error, ")
             raise
-
-    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - see resolve_command
-        """List the commands; those of ``zeusrun`` in two parts."""
-        if self.name != "zeusrun":
-            super().format_commands(ctx, formatter)
-            return
-        shown = [name for name in self.list_commands(ctx) if not self.commands[name].hidden]
-        rest = [name for name in shown if name not in EVERY_DAY]
-        for when, names in (("every day", EVERY_DAY), ("now and then", rest)):
-            with formatter.section(f"Commands for {when}"):
-                limit = formatter.width - 6 - max(map(len, names))
-                texts = (self.commands[name].get_short_help_str(limit) for name in names)
-                formatter.write_dl(list(zip(names, texts, strict=True)))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401 - click's or, from 0.26 on, Typer's own
         """Return the name, the command and the arguments of the verb that is used."""
@@ -251,16 +232,11 @@ def _report_bug(error: BaseException) -> str:
 
     lines = traceback.format_exception(error)
     try:
-        with tempfile.NamedTemporaryFile(
-            "w",
-            prefix="zeusrun-bug-",
-            suffix=".txt",
-            delete=False,
-            encoding="utf-8",
-            errors="backslashreplace",  # the message may quote a file name that is not UTF-8
-        ) as file:
+        descriptor, path = tempfile.mkstemp(".txt", "zeusrun-bug-")
+        # The message may quote a file name that is not UTF-8.
+        with open(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:  # noqa: PTH123 - a descriptor
             file.writelines(lines)
-        where = f"The traceback is in {file.name}"
+        where = f"The traceback is in {path}"
     except OSError as full:
         where = (
             f"The traceback could not be written ({full.strerror}); it ends in {lines[-2].strip()}"

@@ -27,7 +27,7 @@ BUILT_IN: dict[Group, dict[str, str]] = {
     },
     "zeusrun.metric_sources": {
         "auto": "zeusrun.metrics.stdout:open_source",
-        "sidecar": "zeusrun.metrics.base:open_sidecar",
+        "sidecar": "zeusrun.metrics.base:SidecarReader",
         "stdout": "zeusrun.metrics.stdout:open_source",
         "csv": "zeusrun.metrics.lines:open_source",
         "jsonl": "zeusrun.metrics.lines:open_source",

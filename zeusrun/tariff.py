@@ -59,13 +59,6 @@ class Tariff:
         """Whether one rate holds at all times."""
         return self.constant is not None or len(set(self.week)) == 1
 
-    def describe_end(self, now: float) -> str | None:
-        """Say since when a list of times has no rate, in local time; ``None`` if it still has."""
-        if not self.times or now < self.times[-1]:
-            return None
-        end = datetime.fromtimestamp(self.times[-1], timezone.utc).astimezone(self.zone)
-        return f"has no rate after {end:%Y-%m-%d %H:%M}"
-
     def mean(self, began: float, ended: float) -> float | None:
         """Return the mean rate over a span of time, in Unix seconds.
 

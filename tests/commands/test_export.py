@@ -95,7 +95,6 @@ def test_standard_output_by_its_name_keeps_what_is_there(zeusrun, record):
         (["jbo", *PROMETHEUS], "there is no job called 'jbo'; known jobs: job"),
         ([*PROMETHEUS, "-o", "no/x.prom"], "no/x.prom cannot be written: No such file"),
         ([*PROMETHEUS, "-o", "."], ". cannot be written: Is a directory; name a file"),
-        ([*PROMETHEUS, "-o", ""], "-o '' names no file; write -o FILE"),
         ([*PROMETHEUS, "--uri", "x"], "--uri is only for --format mlflow"),
         (["--format", "mlflow"], "--uri http://localhost:5000, or MLFLOW_TRACKING_URI"),
         (["--format", "mlflow", "--uri", "x", "-o", "f"], "mlflow writes into a store or a server"),

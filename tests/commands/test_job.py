@@ -111,7 +111,7 @@ def test_explain_by_name_takes_the_job_as_it_was_last_run(cli, record, zeusrun):
     code, out, _ = cli("explain", job)
     assert cli("explain", "job")[:2] == (
         code,
-        out + "  Settings: those of the last run, job-1-1.\n",
+        out + "  Settings: those of job-1-1.\n",
     )
     assert "known jobs: job; did you mean 'job'?" in cli("explain", "jobb")[2]
     assert "known jobs: job\n" in cli("explain", "nosuch")[2]

@@ -69,7 +69,7 @@ def test_a_forecast_by_name_says_whose_settings_it_has(cli, learned, zeusrun):
     changes = ("--set", "objective.eta_knob=1", "--set", "attempts=3")
     code, out, err = cli("simulate", "job", *OWN_FEW, *changes)
     assert (code, err) == (0, "")
-    assert "Settings: those of the last run, job-6-1." in out
+    assert "Settings: those of job-6-1." in out
     assert "with objective.eta_knob=1, attempts=3" in " ".join(out.split())
     assert "Settings" not in cli("simulate", learned, *OWN_FEW)[1]
 

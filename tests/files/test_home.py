@@ -86,7 +86,7 @@ def test_a_directory_that_is_shared_on_purpose_is_not_to_be_closed(tmp_path, own
     assert "can be written by everybody" in text
     assert "chmod" not in text
     assert text.endswith(
-        "Set ZEUSRUN_HOME to a directory of me's own; zeusrun makes one that does not exist yet"
+        "Set ZEUSRUN_HOME to a directory that does not exist yet: zeusrun makes it for me alone"
     )
 
 

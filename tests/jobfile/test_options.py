@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import ast
 import shlex
 from textwrap import dedent
 
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 
 from zeusrun.jobfile.guess.command import read_command
 from zeusrun.jobfile.guess.guess import build_guess
-from zeusrun.jobfile.guess.options import match_option, read_options
 from zeusrun.jobfile.guess.script import Script
 from zeusrun.jobfile.placeholders import expand_placeholders
 
@@ -39,11 +37,9 @@ def arrived(guess):
     return [expand_placeholders(word, values) for word in guess.launched.args]
 
 
-def spell(flag, how, value, cut):
+def spell(flag, how, value):
     if how == "attached" and len(flag) == 2:
         return [f"{flag}{value}"]
-    if how == "abbreviated" and flag.startswith("--"):
-        flag = flag[: max(5, len(flag) - cut)]
     return [f"{flag}={value}"] if how == "equals" and len(flag) > 2 else [flag, value]
 
 
@@ -51,8 +47,7 @@ def spell(flag, how, value, cut):
     flags=st.sampled_from(FLAGS),
     spelling=st.tuples(
         st.integers(0, 1),
-        st.sampled_from(["two words", "equals", "attached", "abbreviated"]),
-        st.integers(1, 4),
+        st.sampled_from(["two words", "equals", "attached"]),
     ),
     tool=st.sampled_from(["add_argument", "option"]),
     value=st.integers(1, 500),
@@ -61,11 +56,9 @@ def spell(flag, how, value, cut):
 def test_however_an_option_is_spelled_the_value_given_reaches_the_script(
     flags, spelling, tool, value, rate
 ):
-    which, how, cut = spelling
+    which, how = spelling
     flag = flags[which % len(flags)]
-    if tool == "option" and how == "abbreviated":  # click refuses it
-        how = "two words"
-    words = ["-l", str(rate), *spell(flag, how, str(value), cut), "data"]
+    words = ["-l", str(rate), *spell(flag, how, str(value)), "data"]
     named = ", ".join(map(repr, flags))
     guess = guess_of(
         shlex.join(words),
@@ -132,13 +125,6 @@ def test_the_options_of_transformers_have_the_defaults_of_its_arguments(parser):
 )
 def test_a_script_that_is_nested_deep_is_no_error(text):
     assert Script(f"{text}\nspawn()").options == ()
-
-
-def test_the_beginning_of_two_options_is_neither():
-    text = 'a.add_argument("--epochs", default=9)\na.add_argument("--epoch-size", default=9)'
-    options = read_options(ast.parse(text), text)
-    assert match_option("--epoch", options) is None
-    assert match_option("--epochs", options) == (options[0], "--epochs", None)
 
 
 @pytest.mark.parametrize("words", ["-c cfg.yaml", "--config=recipe.yml", "--train-config x.json"])

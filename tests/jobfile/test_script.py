@@ -158,7 +158,7 @@ NOT_LATE = {
 def test_a_save_after_the_loop_is_found(text):
     text = dedent(text)
     (here,) = [n for n, line in enumerate(text.split("\n"), 1) if line.endswith("# here")]
-    assert Script(text, ["--save-mod", "--lr", "0.1"]).late_save == here
+    assert Script(text, ["--save-model", "--lr", "0.1"]).late_save == here
 
 
 @pytest.mark.parametrize("text", NOT_LATE.values(), ids=NOT_LATE)

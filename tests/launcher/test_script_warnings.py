@@ -9,7 +9,6 @@ import pytest
 
 from tests.factories import REACHED, build_trial, load_job
 from tests.launcher.values import LAUNCHED, after, ended, report, started
-from zeusrun.jobfile.guess.script import Script
 from zeusrun.launcher.events import Messages
 from zeusrun.launcher.script_warnings import (
     find_choices_to_ask_for,
@@ -354,8 +353,8 @@ def observed(samples, rates=(), rank=0):
             [
                 (
                     "zeusrun's hook does not fit transformers 99.1 (AttributeError: gone), so it sees "
-                    "nothing there; it was tried with 4.44 to 5.23. Call run.report, or name a file or "
-                    "a pattern under metrics (docs/metrics.md)"
+                    "nothing there; docs/hooks.md has the versions that were tried. Call run.report, or "
+                    "name a file or a pattern under metrics (docs/metrics.md)"
                 )
             ],
             id="a hook that does not fit",
@@ -520,21 +519,22 @@ def test_training_processes_of_the_script_are_told_once_all_have_stepped():
     both = [Spawned(101.0 + n, 500 + n, 2, followed=True) for n in (0, 0.5)]
     assert told(*both, now_t=102.0) == told(*both, now_t=102.4) == {}
     assert told(*both)["spawned"] == (
-        "the script started 2 training processes of its own. zeusrun has hooks there, but it takes "
+        "the script started training processes of its own; zeusrun has hooks there, but it takes "
         "them for one process: GPUs and ${local_batch_size} are those of one. Use  launch: "
-        "{nproc_per_node: 2}  and take the option away with which the script starts them "
-        "(docs/training-script.md)"
+        "{nproc_per_node: 2}  and take the option away with which the script starts them. Without "
+        "such an option, pass ${batch_size/2} where the script wants the share of each process "
+        "(launch.nproc_per_node stays 1; docs/training-script.md)"
     )
     found = [Spawned(101.0, 500 + n, 2) for n in (0, 1)]
     assert told(*found)["spawned"].startswith(
-        "the script started 2 processes with a RANK; zeusrun has no hook there, so it "
-        "sees neither steps nor batch size, and only metrics that are printed or written to a "
-        "file. Use  launch: {nproc_per_node: 2}"
+        "the script started training processes of its own; zeusrun has no hook in some of them, "
+        "so it may see neither steps nor batch size, and only metrics that are printed or written "
+        "to a file. Use  launch: {nproc_per_node: 2}"
     )
     assert told(Spawned(101.0, 500))["spawned"] == (
-        "the script started 1 training process of its own; zeusrun has no hook there, so it sees "
-        "neither steps nor batch size, and only metrics that are printed or written to a file. Let "
-        "the script train in the processes that zeusrun starts (launch.nproc_per_node; "
+        "the script started training processes of its own; zeusrun has no hook in some of them, so "
+        "it may see neither steps nor batch size, and only metrics that are printed or written to "
+        "a file. Let the script train in the processes that zeusrun starts (launch.nproc_per_node; "
         "docs/training-script.md)"
     )
     assert told(Spawned(101.0, 500, 1, followed=True)) == {}  # all is seen
@@ -546,40 +546,11 @@ def test_the_batch_of_processes_of_the_script_is_the_sum_over_all_of_them_or_unk
     assert told(*both, *parts).keys() == {"spawned"}  # 32, as chosen
     text = told(*both, *parts, goal={"global_batch_size": 16})["batch size"]
     assert "trains with batch size 32 (2 ranks x 16), not with the 16 that zeusrun chose" in text
-    assert text.endswith("Use  launch: {nproc_per_node: 2}  to divide it")
+    assert text.endswith(
+        "Use  launch: {nproc_per_node: 2}  to divide it, or pass ${batch_size/2} in args"
+    )
     for seen in ([*both, parts[0]], [both[0], Spawned(101.0, 501), *parts]):
         assert told(*seen, goal={"global_batch_size": 16}).keys() == {"spawned"}
-
-
-def test_a_script_that_always_starts_its_ranks_is_not_told_to_let_zeusrun_start_them():
-    """Under torchrun, its ranks would wait for each other for half an hour."""
-    both = [Spawned(101.0, 500 + n, 2, followed=True) for n in (0, 1)]
-    parts = [observed(16), observed(16, rank=1)]
-    goal = {"global_batch_size": 16, "default_batch_size": 16}
-    seen = told(*both, *parts, goal=goal, spawns=True)
-    assert seen["batch size"].endswith("Pass ${batch_size/2} in args, and make 32 the default")
-    assert seen["spawned"].endswith(
-        "Without an option that turns this off, keep  launch: {nproc_per_node: 1}  and pass "
-        "${batch_size/2} where the script wants the share of each process (docs/training-script.md)"
-    )
-    arrives = told(*both, *parts, spawns=True)
-    assert arrives.keys() == {"spawned"}
-    assert arrives["spawned"].endswith("${local_batch_size} are those of one")
-
-
-@pytest.mark.parametrize(
-    ("text", "always"),
-    [
-        ("if __name__ == '__main__':\n    mp.spawn(worker, nprocs=2)", True),
-        ("def main():\n    spawn(worker, (), 2)\nmain()", True),
-        ("if torch.cuda.device_count() > 1:\n    mp.spawn(worker)", True),
-        ("p.add_argument('--many')\nif args.many:\n    mp.spawn(worker)\nelse:\n    go()", False),
-        ("worker(0)", False),
-        ("no Python: spawn(", False),
-    ],
-)
-def test_whether_a_script_always_starts_processes_is_read_in_its_text(text, always):
-    assert Script(text).spawns is always
 
 
 def test_a_report_of_processes_whose_steps_are_not_seen_is_not_said_to_precede_them():

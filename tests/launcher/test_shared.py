@@ -22,15 +22,13 @@ from tests.factories import Zeusrun, begin, build_trial
 from tests.runs import only_trial, start_and_wait, wait_for, wait_for_report
 from tests.servers import Proxy, running
 from zeusrun.commands.options import find_settings
-from zeusrun.commands.recurrence import _HistoryMessages
 from zeusrun.commands.runs import logs, show
-from zeusrun.errors import BusyError, HistoryError, UsageError
+from zeusrun.errors import HistoryError, UsageError
 from zeusrun.history.http.client import HttpHistory
 from zeusrun.history.registry import remember_choice
 from zeusrun.history.shared.store import SharedHistory
 from zeusrun.history.sql.store import SqlHistory
 from zeusrun.launcher import heartbeat
-from zeusrun.launcher.events import TrialEnded
 from zeusrun.launcher.heartbeat import HeartbeatThread
 from zeusrun.launcher.rundir.layout import Live, create_run, read_cancel, reserve_record, write_live
 from zeusrun.maintenance.repair import read_found_trials
@@ -178,17 +176,6 @@ def test_without_its_server_a_submit_ends_with_6_and_leaves_nothing(zeusrun, job
     assert done.returncode == 6
     assert "tried for 0.2 s (history.wait_s)" in done.stderr
     assert not (zeusrun.home / "runs" / "job").exists()
-
-
-def test_a_signal_in_the_wait_before_another_attempt_names_that():
-    signals = SimpleNamespace(received=[])
-    told = _HistoryMessages("job", None, signals)
-    told.pause(0.0)
-    for attempt, replaced in ((1, False), (2, True), (3, False)):
-        told.note(TrialEnded(build_trial(attempt=attempt), replaced))
-    signals.received.append(signal.SIGTERM)
-    with pytest.raises(BusyError, match="job: ended by SIGTERM before attempt 3 began"):
-        told.pause(1.0)
 
 
 def test_an_offline_submit_is_numbered_when_it_is_delivered(zeusrun, job, server, database):
@@ -541,7 +528,7 @@ def test_a_submit_is_cancelled_from_another_machine(zeusrun, server, tmp_path):
     assert child.wait(300) == 130
 
 
-@pytest.mark.parametrize("verb", [["logs"], ["show", "--metrics"], ["submit", "--like"]])
+@pytest.mark.parametrize("verb", [["logs"], ["show", "--metrics"]])
 def test_what_only_the_other_machine_can_do_says_so(zeusrun, server, elsewhere, verb):
     elsewhere()
     done = zeusrun(*verb, "job-1-1", ZEUSRUN_HISTORY=server.url)

@@ -7,13 +7,11 @@ from zeusrun.metrics import base
 from zeusrun.metrics.rows import SourceContext
 
 
-def open_source(
-    folder, metric="accuracy", world_size=1, *, values=(), target=None, mode="max", **section
-):
+def open_source(folder, metric="accuracy", *, values=(), target=None, mode="max", **section):
     """Open a source of a run whose script works in a folder."""
     (folder / "run" / "logs").mkdir(parents=True, exist_ok=True)
     run = SourceContext(
-        folder / "run", folder, Metrics(**section), metric, dict(values), world_size, target, mode
+        folder / "run", folder, Metrics(**section), metric, dict(values), target, mode
     )
     *_, source = base.open_sources(run).values()
     return source

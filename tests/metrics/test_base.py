@@ -54,7 +54,7 @@ def test_the_sidecar_is_read_once_where_it_is_the_source(tmp_path):
 
 def test_a_source_looks_for_logs_and_clocks_where_the_launcher_puts_them(tmp_path):
     run, paths = SourceContext(tmp_path, tmp_path), RunPaths(tmp_path)
-    assert run.log(2) == paths.rank_log(2)
+    assert run.log == paths.rank_log(0)
     assert not run.has_trained_a_minute(1000.0)
     paths.clocks.mkdir()
     StepClock(paths.rank_clock(0)).tick()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from datetime import datetime, timezone
-from types import SimpleNamespace
 
 import pytest
 
@@ -19,7 +18,6 @@ from zeusrun.jobfile.spec import load_spec
 from zeusrun.schedule.deferral import check_outlook, decide_start
 from zeusrun.schedule.due import ON_TIME_S, Cursor, PlannedStart, Rules, Timetable, find_due
 from zeusrun.schedule.store import Occurrence, Schedules
-from zeusrun.schedule.tick import _has_ended, _show_start
 
 HOUR_S = 3600.0
 NIGHTLY = Timetable("0 2 * * *", "UTC")
@@ -188,28 +186,6 @@ def test_without_a_window_it_starts_at_once(schedules, nightly, monkeypatch):
     nights.tick(AT + 1)
     assert (nights.ran, nights.decided) == ([AT + 1], [])
     assert [each.start for each in nights.schedule.firings] == [before.start, None]
-
-
-def test_the_daemon_says_once_when_a_deferred_occurrence_starts(nights):
-    said = []
-
-    def look(now):
-        nights.now = now
-        for schedule, occurrence in tick(nights.schedules, now).due:
-            _show_start(nights.schedules, schedule, now, said.append)
-            fire(nights.schedules, "digits", occurrence, nights.run, nights.plan)
-            ended = SimpleNamespace(poll=lambda: 0)
-            assert _has_ended(nights.schedules, schedule, ended, said.append)
-
-    for minutes in range(0, 200, 4):
-        look(AT + 60 * minutes + 1)
-    output = f"its output is in {nights.schedules.log('digits')}"
-    assert said == [
-        f"digits is due; {output}",
-        "digits starts at 05:00: 0.19 EUR/kWh instead of 0.34",
-        f"digits has started; {output}",
-        "digits has ended with exit code 0",
-    ]
 
 
 def test_after_its_window_a_caught_up_run_says_that_it_has_ended(schedules, nightly, job):

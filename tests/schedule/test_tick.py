@@ -21,9 +21,9 @@ from zeusrun.errors import BusyError, HistoryError, JobFileError, UsageError
 from zeusrun.files.lock import FileLock
 from zeusrun.files.private import open_log
 from zeusrun.schedule import tick as ticks
-from zeusrun.schedule.due import Cursor, PlannedStart, Rules, Timetable
+from zeusrun.schedule.due import Cursor, Rules, Timetable
 from zeusrun.schedule.store import Occurrence, Schedules, decode_schedule
-from zeusrun.schedule.tick import run_daemon, start_due, start_occurrence, take, taken
+from zeusrun.schedule.tick import start_due, start_occurrence, take, taken
 
 
 def look(schedules, now):
@@ -491,31 +491,3 @@ def test_what_inherits_no_lock_of_the_occurrence_does_not_fire(schedules, nightl
         for descriptor in (other.fileno(), 0, -1, 99_999, 1 << 99):
             with pytest.raises(UsageError, match="run-now` runs a job now"):
                 taken(schedules, "digits", AT, descriptor)
-
-
-class Decides:
-    """A process that has decided a start, and has ended."""
-
-    def poll(self):
-        return 75
-
-
-def test_the_daemon_says_at_once_that_a_run_is_deferred(schedules, nightly, monkeypatch):
-    due = nightly(cursor=Cursor(AT, AT))
-    due = replace(due, rules=replace(due.rules, start_within_s=4 * 3600))
-    planned = PlannedStart(AT + 3 * 3600, AT, "0.05 EUR/kWh instead of 0.3")
-    nightly(rules=due.rules, cursor=Cursor(AT, AT, planned=planned))
-    monkeypatch.setattr("zeusrun.schedule.tick.start_due", lambda *_: [(due, Decides())])
-    monkeypatch.setattr("zeusrun.schedule.tick.read_clock", lambda: AT)
-    said, before_sleep = [], []
-
-    def sleep(_):
-        before_sleep.append(len(said))
-        signal.raise_signal(signal.SIGTERM)
-
-    monkeypatch.setattr("time.sleep", sleep)
-    run_daemon(schedules, said.append)
-    assert before_sleep == [2]
-    assert said[0].startswith("digits is due; its output is in")
-    assert said[1].startswith("digits starts at ")
-    assert said[1].endswith(": 0.05 EUR/kWh instead of 0.3")

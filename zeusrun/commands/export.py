@@ -61,8 +61,6 @@ def export(
             )
     elif uri is not None:
         raise UsageError("--uri is only for --format mlflow; -o FILE names a file")
-    elif output == "":
-        raise UsageError("-o '' names no file; write -o FILE, or leave it out to print the text")
     home, store = open_home(*jobs or ())
     names = [known_job(store, job_name(job)) for job in jobs or ()] or store.jobs()
 

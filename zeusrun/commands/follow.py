@@ -9,7 +9,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Protocol, TypeAlias
 
 import typer
 from rich.text import Text
@@ -54,9 +54,6 @@ class Source(Protocol):
         """Whether nothing more comes."""
 
 
-_Source = TypeVar("_Source", bound=Source)
-
-
 class Order(NamedTuple):
     """A submit that the scheduler will run."""
 
@@ -67,7 +64,7 @@ class Order(NamedTuple):
     received: Sequence[int]  # the signals to this process
 
 
-class Submitter(ABC, Generic[_Source]):
+class Submitter(ABC):
     """Submits jobs to a scheduler. Each backend has a ``SUBMITTER``; see ``run_on/registry.py``."""
 
     backend: str
@@ -84,7 +81,7 @@ class Submitter(ABC, Generic[_Source]):
         """Take a ticket, and submit to the scheduler; return the name of the job."""
 
     @abstractmethod
-    def open_output(self, name: str, *, follow: bool) -> AbstractContextManager[_Source]:
+    def open_output(self, name: str, *, follow: bool) -> AbstractContextManager[Source]:
         """Open the output of a job; raises ``UsageError`` if the output is not available here."""
 
     @abstractmethod
@@ -93,7 +90,10 @@ class Submitter(ABC, Generic[_Source]):
 
     @abstractmethod
     def conclude(
-        self, order: Order, source: _Source, interrupts: int
+        self,
+        order: Order,
+        source: Any,  # noqa: ANN401 - what ``open_output`` has returned
+        interrupts: int,
     ) -> tuple[int, dict[str, Any] | None]:
         """Return the exit code of a finished submit, and its result as JSON or ``None``."""
 
@@ -143,15 +143,15 @@ class Submitter(ABC, Generic[_Source]):
         return code
 
 
-def submitter_of(spec: JobSpec) -> Submitter[Any] | None:
+def submitter_of(spec: JobSpec) -> Submitter | None:
     """Return what submits a job to its scheduler; ``None``: it runs on machines that it names."""
     backend = None if spec.run_on is None else spec.run_on.scheduler
     return None if backend is None else load_submitter(backend)
 
 
-def load_submitter(backend: str) -> Submitter[Any]:
+def load_submitter(backend: str) -> Submitter:
     """Import the submitter of a backend."""
-    submitter: Submitter[Any] = load(backend, "submit").SUBMITTER
+    submitter: Submitter = load(backend, "submit").SUBMITTER
     return submitter
 
 

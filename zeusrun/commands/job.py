@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import re
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,7 +22,7 @@ from zeusrun.jobfile.guess.script import Script, module_paths, read_text
 from zeusrun.jobfile.schema import spec_json_schema
 from zeusrun.jobfile.secrets import find_exposed
 from zeusrun.jobfile.spec import load_spec
-from zeusrun.jobfile.tariffs import find_expired, load_tariffs
+from zeusrun.jobfile.tariffs import load_tariffs
 from zeusrun.launcher.script_warnings import find_script_warnings
 from zeusrun.plain_text import plain_text
 from zeusrun.plugins import BUILT_IN
@@ -39,7 +37,8 @@ if TYPE_CHECKING:
 def validate(job: JobFile, *, overrides: Overrides = None) -> None:
     """Check a job file."""
     spec = load_spec(job, overrides or [])
-    warnings = find_expired(spec, load_tariffs(spec))
+    load_tariffs(spec)  # raises if a file of it is wrong
+    warnings: list[str] = []
     if spec.schedule is not None:
         when = spec.schedule.cron or "@yearly"  # else `schedule add` is given one
         try:
@@ -64,10 +63,6 @@ def validate(job: JobFile, *, overrides: Overrides = None) -> None:
 def schema() -> None:
     """Print the JSON Schema of job files, for editors."""
     print_json(spec_json_schema())
-
-
-# An option of init that stands behind the command, so that the script would get it.
-_OWN_OPTION = re.compile(r" (?:--try\b|(?:-o|--output)[ =]\S+\.ya?ml\b)")
 
 
 def init(
@@ -99,10 +94,10 @@ def init(
     workdir = os.path.relpath(Path.cwd(), path.parent)
     write = functools.partial(write_draft, words=command, path=path, workdir=workdir)
     text = write(guess)
-    _create(path, text, 0o600 if guess.hidden else 0o666)
+    _create(path, text)
     head = f"Wrote {path}. The comments say what init guessed, and why:"
     typer.echo(plain_text(f"{head}\n\n{text}"))
-    _warn(path, guess, command)
+    _warn(path, guess)
     if try_it:
         from zeusrun.commands.try_run import try_job  # noqa: PLC0415 - imports numpy
 
@@ -144,12 +139,11 @@ def _read_text(launched: Launched) -> str:
     return "\n".join([text, *(read_text(Path(word)) for word in settings if word.endswith(".py"))])
 
 
-def _create(path: Path, text: str, mode: int) -> None:
+def _create(path: Path, text: str) -> None:
     made = False
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-        made = True
-        with open(descriptor, "w", encoding="utf-8") as file:  # noqa: PTH123 - for the mode
+        with path.open("x", encoding="utf-8") as file:
+            made = True
             file.write(text)
     except FileExistsError as error:
         if read_text(path) == text:  # of a try that failed
@@ -164,13 +158,8 @@ def _create(path: Path, text: str, mode: int) -> None:
         raise UsageError(f"{path} cannot be written: {error.strerror}") from error
 
 
-def _warn(path: Path, guess: Guess, command: list[str]) -> None:
+def _warn(path: Path, guess: Guess) -> None:
     warnings, name = list(guess.warnings), job_name(path)
-    if found := _OWN_OPTION.search(shlex.join(command)):
-        warnings.append(
-            f"the script gets {found[0].strip()}; options of init come before the command: zeusrun "
-            "init -o JOB.yaml --try -- COMMAND"
-        )
     with contextlib.suppress(ZeusrunError):  # the guess does not depend on it
         if name in open_home()[1].jobs():
             warnings.append(

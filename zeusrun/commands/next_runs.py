@@ -20,7 +20,7 @@ from zeusrun.choice.attempts import why_not_continued
 from zeusrun.choice.problem import build_problem, next_recurrence
 from zeusrun.commands.compose import compose
 from zeusrun.commands.options import AsJson, Overrides, answer, console, find_settings
-from zeusrun.errors import JobFileError, UsageError
+from zeusrun.errors import UsageError
 from zeusrun.history.base import NEWEST
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.simulate.own_job import learn
@@ -96,11 +96,7 @@ def _changed(submission: Submission, changed: JobSpec, overrides: Sequence[str])
                 f"{given}: past runs do not show what another {name} "
                 f"would do; simulate takes changes of {known}"
             )
-    try:
-        changed.check_world_size(submission.world_size)
-    except JobFileError as error:
-        problem = str(error).removeprefix(f"{changed.source}: ")
-        raise UsageError(f"{given}: {problem}") from None
+    changed.check_world_size(submission.world_size)
     return changed
 
 

@@ -140,15 +140,12 @@ def find_settings(job: str) -> tuple[Path, str | None]:
         return Path(job), None
     home, store = open_home()
     trial = find_trial(job, store)
-    whose = "the last run," if job == trial.job else "run"
     if job == trial.job:
         last = newest_here(home, store.trials(job, NEWEST))
         if last is None:
             raise UsageError(f"no run of {job} has its files in {home}; name its job file instead")
-        if last.trial != trial.trial:
-            trial, whose = last, "the last run of this machine,"
-    paths = files_of(home, trial)
-    return paths.job_copy, f"Settings: those of {whose} {trial.trial}."
+        trial = last
+    return files_of(home, trial).job_copy, f"Settings: those of {trial.trial}."
 
 
 def is_job_file(job: str) -> bool:

@@ -17,11 +17,10 @@ from zeusrun.commands import options
 from zeusrun.commands.compose import compose
 from zeusrun.errors import BusyError, ExitCode, HistoryError, ZeusrunError
 from zeusrun.history.base import NEWEST, UnavailableError
-from zeusrun.jobfile.fingerprint import take_fingerprint
 from zeusrun.jobfile.secrets import find_exposed
 from zeusrun.launcher.attempts.recurrence import submit as run_submit
 from zeusrun.launcher.context import holding_limits
-from zeusrun.launcher.events import FoundLost, Noted, TrialEnded, Warned
+from zeusrun.launcher.events import FoundLost, Noted, Warned
 from zeusrun.launcher.processes.signals import CaughtSignals
 from zeusrun.launcher.queue.admission import admitted, check_not_ended
 from zeusrun.launcher.redact import restore_secrets
@@ -79,7 +78,6 @@ def run_recurrence(
 
         def consume(event: SubmitEvent) -> None:
             messages.show()
-            messages.note(event)
             view.show(event)
             if isinstance(event, FoundLost):
                 notify(lambda notices: notices.lost_notices(event.trials))
@@ -145,28 +143,7 @@ def prepare(submission: Submission, emit: Emit) -> Submission:
     exposed = find_exposed(spec.secrets, spec.source)
     for text in [*exposed, *find_script_warnings(spec), *remarks]:
         emit(Warned(text))
-    if (renamed := _find_other_name(submission.history, spec)) is not None:
-        emit(Noted(renamed))
     return replace(submission, spec=spec)
-
-
-def _find_other_name(history: History, spec: JobSpec) -> str | None:
-    """Return that a new job has the script of another one, which may be the same, renamed."""
-    if history.address(spec.name) or history.count(spec.name):
-        return None
-    script, found = take_fingerprint(spec).parts.get("script"), []
-    for job in history.jobs() if script else ():
-        with contextlib.suppress(HistoryError):  # another job's history is damaged
-            found += [
-                t for t in history.trials(job, 1) if (t.fingerprint or {}).get("script") == script
-            ]
-    if not found:
-        return None
-    other = max(found, key=lambda trial: trial.started_at).job
-    return (
-        f"no history of the name {spec.name}; {other} has the same script. If it is the same job, "
-        f"write  name: {other}"
-    )
 
 
 class _HistoryMessages:
@@ -176,13 +153,6 @@ class _HistoryMessages:
         self._job, self._view, self._signals = job, view, signals
         self._texts: deque[str] = deque()
         self.append = self._texts.append
-        self._next, self._replaced = "it", 0
-
-    def note(self, event: SubmitEvent) -> None:
-        """Note which attempt comes next."""
-        if isinstance(event, TrialEnded):
-            self._replaced += event.replaced
-            self._next = f"attempt {event.trial.attempt + 1 - self._replaced}"
 
     def show(self) -> None:
         """Show the messages that have come."""
@@ -194,7 +164,7 @@ class _HistoryMessages:
         self.show()
         until_t = time.monotonic() + seconds
         while (left_s := until_t - time.monotonic()) > 0:
-            check_not_ended(self._job, self._signals.received, self._next)
+            check_not_ended(self._job, self._signals.received)
             time.sleep(min(_POLL_S, left_s))
 
 

@@ -38,15 +38,6 @@ if TYPE_CHECKING:
     from zeusrun.trial import Trial
 
 _DEFAULT_ROWS = 30
-# What may stand beside an option of ``history``; one that is not here may stand beside any other.
-_BESIDE = {
-    "--import": frozenset({"JOB", "--json"}),
-    "--export": frozenset({"JOB", "--json"}),
-    "--forget": frozenset({"--json"}),
-    "--unforget": frozenset({"--json"}),
-    "--total": frozenset({"JOB", "--json"}),
-    "--csv": frozenset({"JOB", "--last"}),
-}
 
 
 def history(
@@ -78,19 +69,15 @@ def history(
     ] = False,
 ) -> None:
     """Show past runs, what they cost and what they saved."""
-    _check_beside(
-        {
-            "JOB": job,
-            "--last": last,
-            "--json": as_json,
-            "--csv": as_csv,
-            "--total": total,
-            "--forget": forget,
-            "--unforget": unforget,
-            "--import": import_,
-            "--export": export,
-        }
-    )
+    ways = {
+        "--import": import_,
+        "--export": export,
+        "--forget": forget,
+        "--unforget": unforget,
+        "--total": total,
+        "--csv": as_csv,
+    }
+    _check_ways(ways, job, last, as_json=as_json)
     home, store = options.open_home(job, forget, unforget)
     if import_ or export:
         _transfer(home, store, job, to_shared=import_, as_json=as_json)
@@ -124,12 +111,19 @@ def history(
         raise damage
 
 
-def _check_beside(values: Mapping[str, object]) -> None:
+def _check_ways(
+    ways: Mapping[str, object], job: str | None, last: int | None, *, as_json: bool
+) -> None:
     """Raise ``UsageError`` if options of ``history`` exclude each other."""
-    given = {name for name, value in values.items() if value not in (None, False)}
-    for name in sorted(given & _BESIDE.keys()):
-        if others := sorted(given - _BESIDE[name] - {name}):
-            raise UsageError(f"{name} and {others[0]} exclude each other; leave out one of them")
+    given = [name for name, value in ways.items() if value not in (None, False)]
+    if last is not None and given not in ([], ["--csv"]):
+        given.append("--last")
+    if job is not None and {"--forget", "--unforget"}.intersection(given):
+        given.append("JOB")
+    if as_json and "--csv" in given:
+        given.append("--json")
+    if len(given) > 1:
+        raise UsageError(f"{given[0]} and {given[1]} exclude each other; leave out one of them")
 
 
 def _transfer(

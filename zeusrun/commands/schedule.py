@@ -61,7 +61,7 @@ def add(
 ) -> None:
     """Schedule a job, or change its schedule."""
     from zeusrun.jobfile.spec import load_spec  # noqa: PLC0415 - pydantic, which `list` does not need
-    from zeusrun.jobfile.tariffs import find_expired, load_tariffs  # noqa: PLC0415 - as above
+    from zeusrun.jobfile.tariffs import load_tariffs  # noqa: PLC0415 - as above
 
     if when and len(when) > 1:  # a shell has put files in the place of each *
         raise UsageError('put WHEN in quotes, such as "0 2 * * *"')
@@ -72,7 +72,8 @@ def add(
     # Without it, zeusrun could not be imported.
     needed = [f"{name}={os.environ[name]}" for name in ("PYTHONPATH",) if name in os.environ]
     command = build_command(sys.executable, home, needed) if cron else None
-    notes = find_expired(spec, load_tariffs(spec))
+    load_tariffs(spec)  # raises if a file of it is wrong
+    notes: list[str] = []
     with schedules.hold(spec.name) as known:
         schedule = build_schedule(
             spec, expression, os.environ, names=keep_env or [], known=known, now=now

@@ -25,8 +25,8 @@ from zeusrun.launcher.queue.admission import admitted, check_not_ended
 from zeusrun.launcher.redact import mask_job
 from zeusrun.metrics.printed import shows_evaluation
 from zeusrun.metrics.progress import Progress
-from zeusrun.metrics.propose import is_alike, propose
-from zeusrun.metrics.propose_pattern import list_each_step, propose_pattern
+from zeusrun.metrics.propose import propose
+from zeusrun.metrics.propose_pattern import propose_pattern
 from zeusrun.metrics.rows import HANDFUL, SourceContext
 from zeusrun.metrics.seen import CONTROLLING, names_an_evaluation
 from zeusrun.metrics.stdout import split_states
@@ -112,25 +112,15 @@ class Tried(NamedTuple):
         least = max(progress.passes, progress.others)  # those of epochs and evaluations
         return max(_FEW, 2 * least + 1, (progress.steps or 0) / HANDFUL)
 
-    @property
-    def in_each_step(self) -> list[str]:
-        """The metrics that were printed in each step."""
-        return list_each_step(self.printed, self._each_step)
-
     def propose(self, guess: Guess) -> tuple[Proposal | None, Shape | None]:
         """Return a proposal, and the pattern that it needs, if any."""
         seen, likely, monitor = self.progress.seen, guess.metric, guess.monitor
         proposal = propose(seen, likely, monitor)
-        # What is printed once for an evaluation precedes the mean of what is logged in it.
-        mean = proposal is not None and seen[proposal.metric, proposal.source].parts > 1
-        read = mean or proposal is None
+        if proposal is not None:
+            return proposal, None
         read_by = likely, self._each_step, monitor, self.progress.others
-        shape = propose_pattern(self.printed, *read_by) if read else None
-        if proposal is None or (
-            shape is not None and is_alike(proposal.metric, shape.proposal.metric)
-        ):
-            return (shape.proposal if shape else None), shape
-        return proposal, None
+        shape = propose_pattern(self.printed, *read_by)
+        return (shape.proposal if shape else None), shape
 
 
 def overrides(guess: Guess) -> list[str]:
@@ -221,7 +211,7 @@ def run_shortly(spec: JobSpec, *, whole: bool, size: int | None = None) -> Tried
         def consume(event: SubmitEvent) -> None:
             nonlocal progress, stopped
             if isinstance(event, TrialStarts):
-                watch.log = SourceContext(Path(event.trial.run_dir), scratch).log(0)
+                watch.log = SourceContext(Path(event.trial.run_dir), scratch).log
             elif isinstance(event, Advanced):
                 progress = event.progress
                 enough = watch.take(progress)

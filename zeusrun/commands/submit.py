@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import re
 import shlex
-import sys
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from typer import Argument, Option
+from typer import Option
 
 from zeusrun.commands import options
 from zeusrun.commands.compose import compose
 from zeusrun.commands.recurrence import run_recurrence
 from zeusrun.errors import UsageError
-from zeusrun.jobfile.hosts import parse_hostfile
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.jobfile.validators import Overlap
 from zeusrun.launcher.begin import plan
 from zeusrun.launcher.queue.admission import Request
-from zeusrun.launcher.rundir.ownership import files_of
 from zeusrun.run_on.registry import BACKENDS
 from zeusrun.view.export import print_json
 
@@ -47,12 +41,8 @@ OverlapRule = Annotated[
 
 
 def submit(
-    job: Annotated[Path | None, Argument(metavar="JOB.yaml", help="The job file.")] = None,
+    job: options.JobFile,
     *,
-    like: Annotated[
-        str | None,
-        Option(metavar="TRIAL", help="Repeat a past run: the same job and batch size."),
-    ] = None,
     overrides: options.Overrides = None,
     batch_size: Annotated[
         int | None, Option(metavar="N", help="Use this candidate instead of the policy's choice.")
@@ -61,14 +51,6 @@ def submit(
     wait: Annotated[
         bool, Option("--wait", help="Wait for GPUs that another job uses; by default exit 75.")
     ] = False,
-    nodes_from: Annotated[
-        str | None,
-        Option(metavar="FILE", help="Run on the hosts of this hostfile; -: standard input."),
-    ] = None,
-    fan_out: Annotated[
-        str | None,
-        Option(metavar="COMMAND", help="Starts the words after it on {host}: run_on.fan_out."),
-    ] = None,
     detach: Annotated[
         bool, Option("--detach", help="With a scheduler, return once the run is queued.")
     ] = False,
@@ -77,29 +59,19 @@ def submit(
     quiet: options.Quiet = False,
 ) -> None:
     """Run the job once: choose, launch, meter, record."""
-    changes = [*(overrides or []), *_read_nodes(nodes_from, fan_out)]
     request = Request(
-        overrides=tuple(changes), batch_size=batch_size, overlap=overlap, wait=wait, quiet=quiet
+        overrides=tuple(overrides or ()),
+        batch_size=batch_size,
+        overlap=overlap,
+        wait=wait,
+        quiet=quiet,
     )
-    if like is not None:
-        if job is not None or batch_size is not None:
-            raise UsageError(
-                "--like uses the job and batch size of a past run; leave out JOB and --batch-size"
-            )
-        spec, request = _repeat(like, request)
-    elif job is not None:
-        spec = load_spec(job, changes)
-    else:
-        raise typer.BadParameter("name a job file, or a past run: --like TRIAL")
+    spec = load_spec(job, request.overrides)
     elsewhere = _find_submitter(spec, request)
     if not elsewhere and detach:
         raise UsageError(
             f"--detach is for run_on: {' or '.join(BACKENDS)}; write `nohup` before the command "
             "and `&` after it"
-        )
-    if elsewhere and wait and detach:
-        raise UsageError(
-            "--wait waits for GPUs of this machine, and run_on trains elsewhere; leave it out"
         )
     if dry_run and elsewhere is not None:
         options.answer(*elsewhere.show(spec, request), as_json=as_json)
@@ -111,7 +83,7 @@ def submit(
     raise typer.Exit(run_job(spec, request, detach=detach, as_json=as_json))
 
 
-def _find_submitter(spec: JobSpec, request: Request) -> Submitter[Any] | None:
+def _find_submitter(spec: JobSpec, request: Request) -> Submitter | None:
     """Return the submitter of a job's scheduler, or ``None``; refuse a wrong batch size early."""
     if spec.run_on is None:
         return None
@@ -135,42 +107,6 @@ def run_job(
     if (elsewhere := _find_submitter(spec, request)) is not None:
         return elsewhere.submit(spec, request, begun, detach=detach, as_json=as_json)
     return int(run_recurrence(spec, request, begun=begun, as_json=as_json)["exit_code"])
-
-
-def _read_nodes(nodes_from: str | None, fan_out: str | None) -> list[str]:
-    """Return the settings of ``--nodes-from`` and ``--fan-out`` as overrides of the job file."""
-    changes = [] if fan_out is None else [f"run_on.fan_out={json.dumps(fan_out)}"]
-    if nodes_from is None:
-        return changes
-    try:
-        text = sys.stdin.read() if nodes_from == "-" else Path(nodes_from).read_text("utf-8")
-        hosts = parse_hostfile(text)
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise UsageError(f"--nodes-from {nodes_from}: {why}") from error
-    listed = [re.sub(r"([^@]*:.*)", r"[\1]", each.name) for each in hosts]  # IPv6
-    pairs = zip(listed, hosts, strict=True)
-    words = [name if each.slots is None else f"{name}:{each.slots}" for name, each in pairs]
-    others = (f"run_on.{name}=null" for name in ("hostfile", *BACKENDS))
-    return [*others, f"run_on.hosts={json.dumps(words)}", *changes]
-
-
-def _repeat(name: str, request: Request) -> tuple[JobSpec, Request]:
-    """Return the job of a past run, and the request to run it with the same batch size."""
-    home, store = options.open_home(name)
-    found = options.find_trial(name, store)
-    job_copy = files_of(home, found).job_copy
-    if not job_copy.is_file():
-        raise UsageError(
-            f"the copy of the job file of {found.trial} is gone: {job_copy}; submit the job file "
-            f"with --batch-size {found.global_batch_size}"
-        )
-    spec = load_spec(job_copy, request.overrides)
-    return spec, replace(
-        request,
-        batch_size=found.global_batch_size,
-        why=f"as in {found.trial}, by --like",
-    )
 
 
 def _show_plan(submission: Submission, *, as_json: bool) -> None:

@@ -11,18 +11,15 @@ from zeusrun.commands.options import console, tell
 from zeusrun.commands.short_run import START_S, TRY_S, overrides, run_shortly
 from zeusrun.errors import ExitCode, UsageError
 from zeusrun.files.private import replace_file
-from zeusrun.jobfile.guess.draft import reveal
 from zeusrun.jobfile.guess.guess import Batch, correct_batch
 from zeusrun.jobfile.guess.script import read_text
-from zeusrun.jobfile.metrics_section import find_metrics
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.metrics.progress import TrainingSummary
-from zeusrun.metrics.propose import a_little_worse, describe_choice
-from zeusrun.metrics.propose_pattern import find_epochs, list_likely
+from zeusrun.metrics.propose import describe_choice, propose_target
+from zeusrun.metrics.propose_pattern import list_likely
 from zeusrun.metrics.seen import (
     describe_alone,
     describe_spawned,
-    names_an_evaluation,
     names_training,
 )
 from zeusrun.plain_text import plain_text
@@ -64,27 +61,23 @@ def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> i
     """
     tried = _run(guess, path)
     proposal, shape = tried.propose(guess)
-    progress, printed = tried.progress, tried.printed
+    progress = tried.progress
     sight = TrainingSummary.of(progress)
-    _show(sight, tried, guess, path)
+    _show(sight, tried, path)
     if tried.ended or (tried.failed and proposal is None):
         what, first = ("ended", "D") if tried.ended else ("failed", "Correct the cause, d")
-        with_epochs = (
-            "" if guess.max_epochs is None else f" (zeusrun set {guess.max_epochs.written} 1)"
-        )
         then = f"{path} stays as it is. {first}elete the file, and run the same command again"
-        tell(f"the run {what}{with_epochs}: {tried.reason}; {then}")
+        tell(f"the run {what}: {tried.reason}; {then}")
         return tried.code
-    as_written = replace(
+    guess = replace(
         guess,
-        seen_rate=max(sight.learning_rates, default=None),
         pattern=None if shape is None else shape.pattern,
-        seen_epochs=find_epochs(printed, shape) or tried.all_epochs,
+        seen_epochs=tried.all_epochs,
     )
-    guess = _check_batch(as_written, path, sight, progress)
+    guess = _check_batch(guess, path, sight, progress)
     objective, lines = _describe(tried, proposal, shape, path)
     if proposal is not None:
-        guess, as_written = (replace(each, metric=proposal.metric) for each in (guess, as_written))
+        guess = replace(guess, metric=proposal.metric)
     new = write(guess, objective=objective)
     changed, arrives = _replace(path, text, new), True
     if not tried.failed and proposal is not None and read_text(path) == new:
@@ -93,8 +86,6 @@ def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> i
             return code
         if not arrives:
             lines[-1] = _NOT_ARRIVED.format(path=path)
-            if guess.batch is not None and guess.batch.parts > 1:  # it is no multiple
-                _replace(path, new, write(as_written, objective=objective))
     if objective is not None and guess.batch is None:
         arrives, lines[-1] = False, _NO_BATCH_SIZE.format(path=path)
     typer.echo(plain_text("\n".join([f"{path} {changed}.", *lines])))
@@ -105,13 +96,13 @@ def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> i
     return ExitCode.REACHED if objective and arrives else ExitCode.TRAINING_FAILED
 
 
-def _show(sight: TrainingSummary, tried: Tried, guess: Guess, path: Path) -> None:
+def _show(sight: TrainingSummary, tried: Tried, path: Path) -> None:
     """Show the metrics of a run, and warn of processes that the script starts itself."""
     if sight.metrics:
         shown = console()
         shown.print(metrics_table(sight, tried.trial.metric, shown.width))
     spawned = tried.progress.ranks.spawned.values()
-    if (started := describe_spawned(spawned, always=guess.spawns)) is not None:
+    if (started := describe_spawned(spawned)) is not None:
         tell(f"warning: {path}: {started}")
 
 
@@ -122,7 +113,7 @@ def _run(guess: Guess, path: Path) -> Tried:
     if epochs is not None:
         how = f"one epoch ({epochs.written} 1)"
     typer.echo(f"Running it once: {how}. This run is not recorded in the history.")
-    spec = load_spec(path, [*overrides(guess), *reveal(guess)])
+    spec = load_spec(path, overrides(guess))
     tried = run_shortly(spec, whole=epochs is not None)
     return tried._replace(is_part=epochs is not None and epochs.value != 1)
 
@@ -152,25 +143,17 @@ def _describe_proposal(
 
     ``whole``: the training has run to its own end, so that it reaches no more than that.
     """
-    metric, source, _, target, last, best = proposal
-    if whole:
-        target = a_little_worse(last if best is None else best, mode)
+    metric, source, _, target, last = proposal
     better = "at most" if mode == "min" else "at least"
-    was = f"{last:.6g}" if best is None else f"{best:.6g} at best, and {last:.6g} at the end"
     remarks = []
-    if best is not None:
-        remarks.append(f"It was {was}: the target is near the best.")
-    elif whole:
+    if whole:
+        target = propose_target(last, mode, better=False)
         remarks.append("The whole training has run: this is what it reached. Another may miss it.")
-    elif target == last:
-        remarks.append("It is at its best after one epoch: choose the target yourself.")
     if names_training(metric):
         remarks.append("It is of the training: zeusrun has seen no better metric.")
-    elif mode == "min" and not names_an_evaluation({metric: last}):
-        remarks.append("It may be of the training: its name does not say that it is not.")
     if shape is not None:
         remarks.append(f"It is read from lines such as: {plain_text(shape.line.strip())}")
-    origin = f"it was {was} in the run of --try; source: {source}"
+    origin = f"it was {last:.6g} in the run of --try; source: {source}"
     proposed = " ".join([f"Proposed: {metric} {better} {target:g}.", *remarks])
     return (metric, mode, target, origin), proposed
 
@@ -185,14 +168,10 @@ def _ask_for_mode(proposal: Proposal, path: Path) -> str:
 
 def _describe_likely(tried: Tried) -> Iterator[str]:
     """Yield the lines that look most like a result, each with what to write to read it."""
-    if names := tried.in_each_step:
-        yield f"{', '.join(names[:5])}: printed in every step: no result, but that of one batch."
-    elif likely := list_likely(tried.printed):
+    if likely := list_likely(tried.printed):
         yield _LIKELY
         for line, pattern in likely:
             yield f"  {plain_text(line.strip())}"
-            if all(map(names_training, find_metrics((pattern,)))):
-                yield "    (of the training, not of an evaluation)"
             quoted = pattern.replace("'", "''")
             yield f"    metrics: {{source: stdout, pattern: '{quoted}'}}"
 
@@ -226,13 +205,12 @@ def _rehearse(guess: Guess, path: Path) -> tuple[int | None, bool]:
     batch = guess.batch
     if batch is None:
         return None, True
-    ranks = guess.ranks * batch.parts
-    default = batch.default
+    ranks, default = guess.ranks, batch.default
     halves = default % (2 * ranks) == 0 and default >= 4 * ranks  # one sample may be too few
     other = default // 2 if halves else 2 * default
     typer.echo(f"Rehearsing batch size {other} for a few steps:")
     sizes = f"batch_size.candidates=[{min(default, other)}, {max(default, other)}]"
-    rehearsal = [*overrides(guess), *reveal(guess), sizes, f"timeout_s={START_S + TRY_S}"]
+    rehearsal = [*overrides(guess), sizes, f"timeout_s={START_S + TRY_S}"]
     tried = run_shortly(load_spec(path, rehearsal), whole=False, size=other)
     if tried.ended:
         return tried.code, True

@@ -94,16 +94,13 @@ def find_fault(folder: Path, status: os.stat_result, uid: int) -> str | None:
         writers = f"the group {grp.getgrgid(status.st_gid).gr_name}"
     else:
         return None
-    if status.st_mode & stat.S_ISVTX:  # such as /tmp, which is shared on purpose
-        return (
-            f"{folder} can be written by {writers}, {may}. Set ZEUSRUN_HOME to a directory of "
-            f"{me}'s own; zeusrun makes one that does not exist yet"
-        )
     sudo = "" if status.st_uid == uid else "sudo "
+    repair = f"Check what it contains, then: {sudo}chmod go-w {quoted}. Or set"
+    if status.st_mode & stat.S_ISVTX:  # such as /tmp, which is shared on purpose
+        repair = "Set"
     return (
-        f"{folder} can be written by {writers}, {may}. Check what it contains, then: "
-        f"{sudo}chmod go-w {quoted}. Or set ZEUSRUN_HOME to a directory that does not exist yet: "
-        f"zeusrun makes it for {me} alone"
+        f"{folder} can be written by {writers}, {may}. {repair} ZEUSRUN_HOME to a directory that "
+        f"does not exist yet: zeusrun makes it for {me} alone"
     )
 
 

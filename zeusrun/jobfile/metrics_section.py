@@ -26,10 +26,6 @@ READY = {
         r"(?<!validate )step: *(?P<step>\d+) +loss: *(?P<loss>\S+)",
         r"validate step: *(?P<step>\d+) +loss: *(?P<val_loss>\S+)",
     ),
-    "megatron": (
-        r"iteration +(?P<step>\d+)/ *\d+ \|.*?lm loss: (?P<lm_loss>\S+)",
-        r"loss at iteration (?P<step>\d+)\b(?! on test).*?\| lm loss value: (?P<val_loss>\S+)",
-    ),
     "pytorch_examples": (
         r"^Train Epoch: (?P<epoch>\d+) .*Loss: (?P<train_loss>\S+)",
         r"^Test set: Average loss: (?P<test_loss>\S+), Accuracy: \d+/\d+ \((?P<accuracy>\S+)%\)",
@@ -37,7 +33,7 @@ READY = {
         r"^====> Test set loss: (?P<test_loss>\S+)",
     ),
 }
-"""By name: the lines of torchvision's references, nanoGPT, torchtitan, Megatron-LM, and of
+"""By name: the lines of torchvision's references, nanoGPT, torchtitan, and of
 PyTorch's examples: MNIST, word_language_model, VAE and those made like them."""
 
 COUNTERS = frozenset({"epoch", "step"})
@@ -89,7 +85,7 @@ class Metrics(Section):
     ] = Field(
         (),
         description="With stdout: one or more regular expressions whose named groups are metrics, "
-        "or torchvision, nanogpt, torchtitan, megatron, pytorch_examples.",
+        "or torchvision, nanogpt, torchtitan, pytorch_examples.",
     )
     path: Annotated[
         Template | None, goes_with("source", *_FILES, example="path: logs/**/metrics.csv")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zeusrun.clock import read_clock
 from zeusrun.errors import JobFileError
 from zeusrun.tariff import Tariffs
 
@@ -33,13 +32,3 @@ def load_tariffs(spec: JobSpec) -> Tariffs:
         carbon=build("carbon", spec.carbon),
         pue=1.0 if spec.pue is None else spec.pue,
     )
-
-
-def find_expired(spec: JobSpec, tariffs: Tariffs) -> list[str]:
-    """Return a sentence for each CSV file of ``load_tariffs`` whose last rate has passed."""
-    ends = []
-    sections = (("price", spec.price, tariffs.price), ("carbon", spec.carbon, tariffs.carbon))
-    for name, section, tariff in sections:
-        if section and tariff and (end := tariff.describe_end(read_clock())):
-            ends.append(f"{section.csv} {end}, so the {name} of the next run is unknown")
-    return ends

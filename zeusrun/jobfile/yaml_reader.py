@@ -41,8 +41,6 @@ _FLOAT = re.compile(
     r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))\Z"
 )
 _VALUE_SHOWN = re.compile("(?!arg|env)[a-z_]*")  # not of args, env and what is meant as one
-_HALF = re.compile("[\ud800-\udfff]")
-_PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 _SYNTAX_HINTS = {
     "'\\t'": "a tab cannot indent YAML; use spaces",
     "another document": "a job file holds one job: remove the '---' that starts a second one",
@@ -258,11 +256,6 @@ def _build(node: Node, path: KeyPath, document: JobDocument, origin: str | None)
             document.complain(path, "a list or section cannot be a key")
             continue
         key = _join_pairs(key_node.value)
-        if _HALF.search(key):
-            document.complain(
-                path, f"the key {key!r} contains half a surrogate pair, which is not text"
-            )
-            continue
         where, repeated = (*path, key), key in section
         if repeated:
             first = document.origins[where].removeprefix(f"{document.label}:")
@@ -280,9 +273,8 @@ def _build_scalar(
 ) -> str | float | bool | None:
     text = _join_pairs(node.value)
     kind = node.tag.removeprefix(_TAG)
-    if kind == "str" and (half := _HALF.search(text)):
-        document.complain(path, f"half a surrogate pair ({half[0]!r}) is not text")
-        text = _HALF.sub("\ufffd", text)  # later checks look for files of that name
+    if "\ufffd" in text and "\ufffd" not in node.value:
+        document.complain(path, "half a surrogate pair is not text")
     if kind == "str" or (kind in ("int", "float") and path[:1] and path[0] in _VERBATIM):
         return text
     if kind == "null":
@@ -304,10 +296,11 @@ def _build_scalar(
 
 
 def _join_pairs(text: str) -> str:
-    """Return a text with each surrogate pair, as JSON writes an emoji, as its one character."""
-    if not _HALF.search(text):
-        return text
-    return _PAIR.sub(lambda pair: pair[0].encode("utf-16", "surrogatepass").decode("utf-16"), text)
+    """Return a text with each surrogate pair, as JSON writes an emoji, as its one character.
+
+    What is half a pair becomes U+FFFD.
+    """
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def _apply_override(document: JobDocument, override: str) -> None:

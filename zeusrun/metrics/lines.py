@@ -96,30 +96,19 @@ def _end(path: str, old: os.stat_result) -> bytes:
 
 
 class _Table:
-    """Parses the lines of a table. The first is the header, which may come again, and change.
-
-    Comments may precede it. The last that fits a row of numbers was the header, as numpy writes it.
-    """
+    """Parses the lines of a table. The first is the header, which may come again, and change."""
 
     def __init__(self, rows: Rows) -> None:
         self._header: list[str] = []
-        self._comments: list[str] = []
         self._delimiter, self._rows = ",", rows
 
     def __call__(self, line: bytes) -> Sequence[tuple[int, Mapping[str, str]]]:
         text = line.decode("utf-8-sig", errors="replace")
         if text.startswith("#") and len(self._split(text)) != len(self._header):
-            self._comments.append(text.lstrip("# "))
-            return []
+            return []  # a comment
         if not self._header:
             self._delimiter = max(",;\t", key=text.count)
         cells = self._split(text)
-        if len(cells) != len(self._header) and any(number_of(cell) is not None for cell in cells):
-            fits = [
-                each for each in map(self._split, self._comments) if len(each) == len(cells) > 1
-            ]
-            if fits:
-                self._take_header(fits[-1])
         if not self._header or self._is_header(cells):
             self._take_header(cells)
             return []

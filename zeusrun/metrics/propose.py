@@ -22,7 +22,6 @@ _OF_THE_WHOLE = {
     *(*EVALUATIONS, "train", "training", "loss", "elbo", "nelbo"),
     *("total", "overall", "final", "avg", "average", "mean", "running", "epoch"),
 }
-_HARDER = Context(prec=2, rounding=ROUND_FLOOR)
 
 
 class Proposal(NamedTuple):
@@ -33,7 +32,6 @@ class Proposal(NamedTuple):
     mode: str | None  # ``None``: the name does not show whether high or low is better
     target: float
     last: float
-    best: float | None = None  # where the last value is far worse; the target is near it
 
 
 def propose(
@@ -82,68 +80,42 @@ def propose(
             source = other
     values = seen[metric, source]
     mode, last = modes[metric, source], values.last
-    if mode is None:
-        return Proposal(metric, source, None, last, last)
-    best = values.high if mode == "max" else values.low
-    far = best > max(0, 2 * last) if mode == "max" else last > 2 * best > 0
-    if not far or math.isinf(best):
-        return Proposal(metric, source, mode, a_tenth_better(last, mode), last)
-    return Proposal(metric, source, mode, a_tenth_better(best, mode), last, best)
+    target = last if mode is None else propose_target(last, mode, better=True)
+    return Proposal(metric, source, mode, target, last)
 
 
-def a_little_worse(value: float, mode: str) -> float:
-    """Return a number of two digits that is reached by a value, or the value itself."""
-    exact = Decimal(repr(value))
-    if mode == "min":
-        return float(Context(prec=2, rounding=ROUND_CEILING).plus(exact))
-    best = next((Decimal(top) for top in (1, 100) if 0 < exact <= top), None)
-    if best is not None and best - exact < best / 10:  # two digits of what is missing
-        return float(best - Context(prec=2, rounding=ROUND_CEILING).plus(best - exact))
-    return float(Context(prec=2, rounding=ROUND_FLOOR).plus(exact))
-
-
-def a_tenth_better(value: float, mode: str) -> float:
-    """Return a number of two digits that is about a tenth better than what an epoch has reached.
+def propose_target(value: float, mode: str, *, better: bool) -> float:
+    """Return a number of two digits that a value reaches, or that is about a tenth ``better``.
 
     The first epoch of another run may reach by luck what is only a little better. For an
-    accuracy, the step is a tenth of what is missing, if that is less. An accuracy of 0 gives 0.01,
-    be it in percent or not.
+    accuracy, the two digits and the tenth are those of what is missing, if that is less. An
+    accuracy of 0 gives 0.01, be it in percent or not.
     """
-    exact = Decimal(repr(value))
-    if exact == 0:
-        return 0.01 if mode == "max" else value
-    if mode == "min":
-        return float(_HARDER.plus(exact - abs(exact) / 10))
-    best = next((Decimal(top) for top in (1, 100) if 0 < exact <= top), None)
-    if best is not None and exact > best / 2:
-        return float(best - _HARDER.plus((best - exact) * 9 / 10))
-    return float(-_HARDER.plus(-exact - abs(exact) / 10))
+    exact, top = Decimal(repr(value)), Decimal(0)
+    if mode == "max":
+        if better and exact == 0:
+            return 0.01
+        top = next((Decimal(best) for best in (1, 100) if best / 2 < exact <= best), top)
+    left = exact if mode == "min" else top - exact
+    if better:
+        left = Context(prec=2, rounding=ROUND_FLOOR).plus(left - abs(left) / 10)
+    else:
+        left = Context(prec=2, rounding=ROUND_CEILING).plus(left)
+    return float(left if mode == "min" else top - left)
 
 
 def describe_choice(proposal: Proposal, seen: SeenMetrics) -> Iterator[str]:
     """Yield sentences on a proposed metric: what it is, and how it is logged."""
     name, source = proposal.metric, proposal.source
-    values = seen.get((name, source))
     better = {"min": "lower is better", "max": "higher is better"}.get(
         proposal.mode or "", "whether lower or higher is better cannot be seen"
     )
     what = "of an evaluation, " if names_an_evaluation({name: 0.0}) else ""
-    how = "as the script prints it"
-    if values is not None and source != "stdout":
-        by = "the script" if source == REPORT else source
-        how = f"reported by {by}, in {values.times} record{'s' * (values.times != 1)}"
-        if values.parts > 1:
-            how += (
-                f"; the script logs {values.parts} values in an evaluation, and their mean counts. "
-                "For AUC or F1 that is only near"
-            )
-    yield f"Chosen: {name} ({what}{better}), {how}."
+    how = {"stdout": "as the script prints it", REPORT: "reported by the script"}
+    how_often = seen[name, source].how if (name, source) in seen else ""
+    yield f"Chosen: {name} ({what}{better}), {how.get(source, f'reported by {source}')}" + (
+        f" ({how_often})." if how_often else "."
+    )
     others = sorted(other for other, by in seen if seen[other, by].each_step)
     if others:
         yield f"No results, because they are logged in every step: {', '.join(others[:5])}."
-
-
-def is_alike(logged: str, printed: str) -> bool:
-    """Whether a printed metric is, by its name, what is logged under another one."""
-    words, other = (set(re.findall(r"[a-z]+", each.lower())) for each in (logged, printed))
-    return bool(words - EVALUATIONS) and words - EVALUATIONS <= other and not other & {"train"}

@@ -155,13 +155,13 @@ class SourceContext:
     section: Metrics = field(default_factory=Metrics)
     metric: str = ""  # ``objective.metric``
     values: Mapping[str, str] = field(default_factory=dict)  # of placeholders in ``metrics.path``
-    world_size: int = 1
     target: float | None = None  # of the metric
     mode: str = "max"
 
-    def log(self, rank: int) -> Path:
-        """Return the log of a rank."""
-        return self.run_dir / "logs" / f"rank{rank}.log"
+    @property
+    def log(self) -> Path:
+        """The log of rank 0."""
+        return self.run_dir / "logs" / "rank0.log"
 
     @property
     def count(self) -> StepCount | None:

@@ -18,22 +18,6 @@ if TYPE_CHECKING:
     from zeusrun.sidecar.events import Observed, Reported
     from zeusrun.trial import Trial
 
-TESTED = {
-    "accelerate": "1.15",
-    "lightning": "2.2 to 2.6",
-    "mlflow": "3.17",
-    "pytorch_lightning": "2.2 to 2.6",
-    "tensorboard": "2.21",
-    "tensorboardX": "2.6",
-    "timm": "0.9 to 1.0",
-    "torch": "2.13",
-    "torchft": "0.2",
-    "transformers": "4.44 to 5.23",
-    "ultralytics": "8.3 to 8.4",
-    "wandb": "0.31",
-}
-"""The versions of each library that the contract suite of the hooks was run with."""
-
 CONTROLLING = ("transformers", "lightning", "pytorch_lightning", "ultralytics")
 """The libraries whose hook ends the training itself, on all ranks in the same step."""
 
@@ -242,53 +226,31 @@ def describe_alone(observed: Mapping[int, Observed]) -> str | None:
     )
 
 
-def describe_spawned(
-    spawned: Collection[Spawned], *, always: bool = False, arrives: bool = False
-) -> str | None:
-    """Return a warning if a script trains in processes of its own; ``None`` if all is seen.
-
-    ``always`` says that no option of the script decides whether it starts them, and ``arrives``
-    that they train with the batch size that they are to have.
-    """
+def describe_spawned(spawned: Collection[Spawned]) -> str | None:
+    """Return a warning if a script trains in processes of its own; ``None`` if all is seen."""
     size = max((each.world_size or 1 for each in spawned), default=1)
     followed = all(each.followed for each in spawned) and len(spawned) >= size
     if not spawned or (followed and size == 1):
         return None
-    unlaunched = [each for each in spawned if not each.launched]
-    is_rank = len(unlaunched) < len(spawned) and size > 1  # the process that zeusrun started
-    count = size - is_rank if is_rank or followed else len(unlaunched)
-    found = any(
-        each.world_size and not each.followed for each in unlaunched
-    )  # they may not train yet
-    what = "process" if count == 1 else "processes"
-    what = f"{what} with a RANK" if found else f"training {what} of its own"
-    started = f"the script started {count} {what}"
+    sees = (
+        "zeusrun has no hook in some of them, so it may see neither steps nor batch size, and only "
+        "metrics that are printed or written to a file"
+    )
     if followed:
-        started += (
-            ". zeusrun has hooks there, but it takes them for one process: GPUs and "
+        sees = (
+            "zeusrun has hooks there, but it takes them for one process: GPUs and "
             "${local_batch_size} are those of one"
         )
-    else:
-        started += (
-            "; zeusrun has no hook there, so it sees neither steps nor batch size, and only "
-            "metrics that are printed or written to a file"
-        )
-    if size > 1 and always:
-        if arrives:
-            return started
-        return (
-            f"{started}. Without an option that turns this off, keep  launch: "
-            f"{{nproc_per_node: 1}}  and pass ${{batch_size/{size}}} where the script wants the "
-            "share of each process (docs/training-script.md)"
-        )
+    instead = "Let the script train in the processes that zeusrun starts (launch.nproc_per_node"
     if size > 1:
-        return (
-            f"{started}. Use  launch: {{nproc_per_node: {size}}}  and take the option away with "
-            "which the script starts them (docs/training-script.md)"
+        instead = (
+            f"Use  launch: {{nproc_per_node: {size}}}  and take the option away with which the "
+            f"script starts them. Without such an option, pass ${{batch_size/{size}}} where the "
+            "script wants the share of each process (launch.nproc_per_node stays 1"
         )
     return (
-        f"{started}. Let the script train in the processes that zeusrun starts "
-        "(launch.nproc_per_node; docs/training-script.md)"
+        f"the script started training processes of its own; {sees}. {instead}; "
+        "docs/training-script.md)"
     )
 
 

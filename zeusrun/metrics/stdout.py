@@ -27,11 +27,6 @@ if TYPE_CHECKING:
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 _DIGIT = re.compile(r"\d")
 _DIGITS = frozenset("0123456789.")
-# A line of a traceback, of Python or of a library in C++.
-_TRACED = re.compile(
-    r'\s*(?:File ".*", line \d|frame #\d|#\d+[: ]|(?:[\w.]+\.)?\w*(?:Error|Exception)\b|\*\*\* |'
-    r"Exception raised from )"
-)
 # What follows or precedes a number in percent; ``\s`` is also a no-break space.
 _PERCENT = re.compile(r"\s*(?:[%\uff05]|(?:percent|pct)\b)")
 _OF_PERCENT = re.compile(r"(?:[(\[]|[^\W\d][ _]?)[%\uff05][)\]]?\s*[:=|]?\s*$")
@@ -42,7 +37,6 @@ _MAX_KEPT, _SHOWN_LETTERS = 50, 120
 _RESULTS = 3  # so many results that no pattern matches are no accident
 _MAX_CHUNKS = 4  # 1 MB at a time, so that supervision never waits long
 _MAX_LINE = 4096  # characters at each end; docs/metrics.md names it
-_ON_LAST_RANK = "megatron"  # it prints on the last rank
 _MAX_S = 1.0  # of CPU for a chunk of 256 KB, which takes about 0.02 s
 
 
@@ -58,7 +52,7 @@ class _SlowPatternError(Exception):
 
 
 class PrintedLines(RowSource):
-    """Reads the log of rank 0; for Megatron, that of the last rank.
+    """Reads the log of rank 0.
 
     Without ``metrics.pattern``, it looks for all ready patterns.
     """
@@ -71,14 +65,10 @@ class PrintedLines(RowSource):
         self._unmatched = deque[str](maxlen=_MAX_KEPT)  # lines with numbers
         self._results = 0  # of evaluations, in lines that no pattern matched
         self._tried = ""  # the pattern that is being matched
-        patterns: dict[int, list[re.Pattern[str]]] = {}
-        for name in run.section.pattern or READY:
-            rank = run.world_size - 1 if name == _ON_LAST_RANK else 0
-            patterns.setdefault(rank, []).extend(map(re.compile, READY.get(name, (name,))))
-        self._traced = False  # whether the last line named a place in a file
-        self._logs = [(LineTail(run.log(rank)), rank, each) for rank, each in patterns.items()]
-        for tail, _, _ in self._logs:
-            tail.skip_backlog(1)  # of a continued run: only new lines count
+        texts = (READY.get(name, (name,)) for name in run.section.pattern or READY)
+        self._patterns = [re.compile(text) for each in texts for text in each]
+        self._tail = LineTail(run.log)
+        self._tail.skip_backlog(1)  # of a continued run: only new lines count
 
     @property
     def warnings(self) -> Sequence[str]:
@@ -86,22 +76,22 @@ class PrintedLines(RowSource):
         return () if self._quiet else self._rows.warnings
 
     def _collect(self, *, final: bool) -> bool:
-        for tail, rank, patterns in self._logs:
-            chunks = 0
-            while (chunks < _MAX_CHUNKS or final) and (lines := tail.read_lines(final=final)):
-                chunks += 1
-                try:
-                    with _limited_time():
-                        past = sum(map(len, lines)) + len(lines)
-                        ends = accumulate((len(line) + 1 for line in lines), initial=-past)
-                        for line, end in zip(lines, [*ends][1:], strict=True):
-                            at = None if rank else tail.position + end  # the clock is rank 0's
-                            self._take(line, patterns, tail.modified_s or 0.0, at)
-                except _SlowPatternError:
-                    self._give_up()
-                    return True
+        if not self._patterns:
+            return True
+        chunks, tail = 0, self._tail
+        while (chunks < _MAX_CHUNKS or final) and (lines := tail.read_lines(final=final)):
+            chunks += 1
+            try:
+                with _limited_time():
+                    past = sum(map(len, lines)) + len(lines)
+                    ends = accumulate((len(line) + 1 for line in lines), initial=-past)
+                    for line, end in zip(lines, [*ends][1:], strict=True):
+                        self._take(line, tail.modified_s or 0.0, tail.position + end)
+            except _SlowPatternError:
+                self._give_up()
+                return True
         lacks = self._results == _RESULTS or (final and self._has_trained())
-        if lacks and not self._matched and self._logs:
+        if lacks and not self._matched:
             self._results += 1  # said once
             newest = dict.fromkeys(each.strip() for each in reversed(self._unmatched))
             likely = sorted(newest, key=has_metric, reverse=True)[:2]
@@ -118,7 +108,7 @@ class PrintedLines(RowSource):
 
     def _give_up(self) -> None:
         """Read no more lines: supervision must not wait."""
-        self._logs, self._quiet = [], False
+        self._patterns, self._quiet = [], False
         self._rows.warn(
             "slow",
             f"the pattern {self._tried[:200]!r} took more than {_MAX_S:g} s for a line of rank 0, "
@@ -126,9 +116,7 @@ class PrintedLines(RowSource):
             "as (a+)+",
         )
 
-    def _take(
-        self, line: bytes, patterns: list[re.Pattern[str]], written_s: float, at: int | None
-    ) -> None:
+    def _take(self, line: bytes, written_s: float, at: int) -> None:
         if MISSING in line:  # the disk was full: a number may be cut
             return
         for whole in split_states(line):
@@ -140,7 +128,7 @@ class PrintedLines(RowSource):
                     f"a line of rank 0 has {len(whole):,} characters; only the first and the last "
                     f"{_MAX_LINE:,} of a line are searched",
                 )
-            for pattern in patterns:
+            for pattern in self._patterns:
                 self._tried = pattern.pattern
                 if match := pattern.search(part) or (pattern.search(last) if last else None):
                     row |= self._read(match)
@@ -148,11 +136,8 @@ class PrintedLines(RowSource):
                 self._matched = True
                 self._rows.take(row, written_s, log_bytes=at)
             elif not self._matched and _DIGIT.search(part):
-                traced = _TRACED.match(part) is not None
-                if not (traced or self._traced):  # the line after a place is its code
-                    self._unmatched.append(part)
-                    self._results += self._results < _RESULTS and shows_evaluation(part)
-                self._traced = traced and part.lstrip().startswith("File ")
+                self._unmatched.append(part)
+                self._results += self._results < _RESULTS and shows_evaluation(part)
 
     def _read(self, match: re.Match[str]) -> dict[str, str]:
         """Return the named groups of a match: percent with their sign, no part of a number."""

@@ -77,57 +77,29 @@ def run_daemon(
     lock = schedules.lock(".daemon.lock")
     if not lock.acquire():
         raise BusyError(f"a daemon already runs these schedules ({schedules.directory})")
-    running: list[tuple[Schedule, Detached]] = []
+    running: list[Detached] = []
     try:
         with CaughtSignals() as signals:
             while not signals.received:
                 now = read_clock()
                 for schedule, process in start_due(schedules, now, show):
-                    _show_start(schedules, schedule, now, show)
-                    running.append((schedule, process))
+                    log = schedules.log(schedule.job)
+                    show(f"started a process of {schedule.job}; its output is in {log}")
+                    running.append(process)
                 then()
                 next_t = time.monotonic() + PERIOD_S - now % PERIOD_S
-                while True:
-                    running = [each for each in running if not _has_ended(schedules, *each, show)]
-                    if signals.received or time.monotonic() >= next_t:
-                        break
+                while not signals.received and time.monotonic() < next_t:
+                    running = [process for process in running if process.poll() is None]
                     time.sleep(_POLL_S)
-            for _, process in running:
+            for process in running:
                 process.send_signal(signal.SIGTERM)  # preempted: the next run continues it
-            for schedule, process in running:
+            for process in running:
                 process.wait()
-                _has_ended(schedules, schedule, process, show)
             return signals.received[0]
     finally:
         with contextlib.suppress(OSError):
             schedules.heartbeat.unlink(missing_ok=True)  # nothing runs the schedules any more
         lock.release()
-
-
-def _show_start(
-    schedules: Schedules, schedule: Schedule, now: float, show: Callable[[str], None]
-) -> None:
-    planned = schedule.cursor.planned
-    if planned is None or planned.holds(now):  # else its start is only decided anew
-        what = "is due" if planned is None and schedule.rules.may_defer else "has started"
-        show(f"{schedule.job} {what}; its output is in {schedules.log(schedule.job)}")
-
-
-def _has_ended(
-    schedules: Schedules, schedule: Schedule, process: Detached, show: Callable[[str], None]
-) -> bool:
-    code = process.poll()
-    if code is None:
-        return False
-    start, pending = None, schedule.cursor.pending
-    with contextlib.suppress(ZeusrunError):  # it may have been removed
-        found = schedules.read(schedule.job)
-        start = found.describe_start() if found.cursor.pending == pending else None
-    if start is None:
-        show(f"{schedule.job} has ended with exit code {code}")
-    elif start != schedule.describe_start():
-        show(f"{schedule.job} starts {start}")
-    return True
 
 
 def start_due(

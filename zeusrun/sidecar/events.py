@@ -270,14 +270,13 @@ class Spawned:
     """A process that the script has started, or a rank beside such ones, made its first step.
 
     ``world_size``: of its process group, 1 without one; ``None`` if unknown. ``followed``: whether
-    hooks see its steps and its part of each batch. ``launched``: whether torchrun has started it.
+    hooks see its steps and its part of each batch.
     """
 
     t: float
     pid: int
     world_size: int | None = None
     followed: bool = False
-    launched: bool = False
 
 
 @dataclass(frozen=True)

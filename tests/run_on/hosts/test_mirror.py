@@ -204,7 +204,7 @@ def test_an_event_keeps_all_but_its_time(paths):
 
 def test_a_process_that_another_host_has_started_is_none_of_this_host(paths, tmp_path):
     there = tmp_path / "metrics.jsonl"
-    spawned = Spawned(1.5, os.getpid(), 2, followed=True, launched=True)
+    spawned = Spawned(1.5, os.getpid(), 2, followed=True)
     append_event(there, spawned)
     write_copy(paths, 1, "metrics.jsonl", there.read_bytes(), later)
     (event,) = SidecarReader(paths.sidecar).read()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,10 +10,6 @@ import pytest
 
 from tests.factories import build_trial, load_job
 from tests.launcher.values import KnownMeter, after, ended, report, started
-from zeusrun.commands.submit import _read_nodes
-from zeusrun.errors import UsageError
-from zeusrun.jobfile.hosts import Host
-from zeusrun.jobfile.spec import load_spec
 from zeusrun.launcher.processes.command import Place, Torchrun, build_command
 from zeusrun.launcher.processes.torchrun import ProcessExit
 from zeusrun.launcher.rundir.failure import (
@@ -24,10 +18,10 @@ from zeusrun.launcher.rundir.failure import (
     read_traceback,
     torchrun_was_signalled,
 )
-from zeusrun.launcher.rundir.layout import RunPaths, create_run
+from zeusrun.launcher.rundir.layout import RunPaths
 from zeusrun.launcher.supervision.outcome import build_outcome
 from zeusrun.reasons import ReasonCode
-from zeusrun.trial import HostShare, Outcome, TrialStatus, host_of, join_parts, rank_label
+from zeusrun.trial import HostShare, Outcome, TrialStatus, join_parts, rank_label
 
 HOSTS = (HostShare("a", 2), HostShare("b", 1), HostShare("c", 4))
 
@@ -281,104 +275,3 @@ def test_the_hosts_of_a_trial_are_kept_and_read_again():
     assert again == done
     assert all(isinstance(share, HostShare) for share in again.hosts)
     assert replace(again, hosts=()) != done
-
-
-# --nodes-from
-
-NAMES = (
-    Host("a", None),
-    Host("b", 4),
-    Host("me@c", 2),
-    Host("10.0.0.2", 1),
-    Host("fe80::1", None),
-    Host("fd00::2", 4),
-    Host("me@fd00::3", 4),
-)
-
-
-@pytest.mark.parametrize("host", NAMES, ids=str)
-def test_each_host_of_an_allocation_is_one_of_the_job(tmp_path, host):
-    user, at, address = host.name.rpartition("@")
-    name = f"{user}{at}[{address}]" if ":" in address else host.name
-    file = tmp_path / "nodes"
-    file.write_text(f"{name}\n" if host.slots is None else f"{name} slots={host.slots}\n")
-    assert hosts_of(tmp_path, file) == (host,)
-
-
-def hosts_of(tmp_path, file, fan_out=None):
-    load_job(
-        tmp_path, run_on={"hostfile": "another", "nic": "lo"}, launch={"nproc_per_node": "auto"}
-    )
-    spec = load_spec(tmp_path / "job.yaml", _read_nodes(str(file), fan_out))
-    assert spec.run_on.nic == "lo"
-    return spec.run_on.host_list(tmp_path)
-
-
-def test_a_list_of_pbs_names_a_host_for_each_slot(tmp_path):
-    file = tmp_path / "nodes"
-    file.write_text("a\na\nb\na\n")
-    assert hosts_of(tmp_path, file) == (Host("a", 3), Host("b", None))
-
-
-def test_the_fan_out_is_replaced_whatever_it_contains(tmp_path):
-    file = tmp_path / "nodes"
-    file.write_text("a\n")
-    text = """pbsdsh -h {host} "a: b" '#' \\x"""
-    load_job(tmp_path)
-    spec = load_spec(tmp_path / "job.yaml", _read_nodes(str(file), text))
-    assert spec.run_on.fan_out == text
-
-
-def test_a_job_without_the_section_gets_one(tmp_path):
-    file = tmp_path / "nodes"
-    file.write_text("a\nb\n")
-    load_job(tmp_path)
-    assert load_spec(tmp_path / "job.yaml", _read_nodes(str(file), None)).run_on.hosts == ("a", "b")
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        (None, "No such file or directory"),
-        ("", "line 1: there is no host"),
-        ("a\nb!\n", "line 2: a host must be written as"),
-        (b"\xff\xfe", "utf-8"),
-    ],
-)
-def test_a_list_that_cannot_be_read_is_told(tmp_path, text, said):
-    file = tmp_path / "nodes"
-    if text is not None:
-        file.write_bytes(text if isinstance(text, bytes) else text.encode())
-    with pytest.raises(UsageError) as told:
-        _read_nodes(str(file), None)
-    assert str(told.value).startswith(f"--nodes-from {file}: ")
-    assert said in str(told.value)
-
-
-def test_the_hosts_of_an_allocation_replace_a_new_one_of_slurm(tmp_path):
-    file = tmp_path / "nodes"
-    file.write_text("a\nb\n")
-    load_job(tmp_path, run_on="slurm")
-    spec = load_spec(tmp_path / "job.yaml", _read_nodes(str(file), None))
-    assert (spec.run_on.slurm, spec.run_on.hosts) == (None, ("a", "b"))
-
-
-def test_standard_input_may_be_the_list(monkeypatch):
-    monkeypatch.setattr(sys, "stdin", io.StringIO("a slots=2\n"))
-    others = ["run_on.hostfile=null", "run_on.slurm=null", "run_on.kubernetes=null"]
-    assert _read_nodes("-", None) == [*others, 'run_on.hosts=["a:2"]']
-    assert _read_nodes(None, None) == []
-
-
-def test_a_warning_of_torch_is_no_reason_where_another_host_has_an_error(tmp_path):
-    paths = create_run(tmp_path, "job", "job-1-1")
-    warning = "[W1126 13:53:42.402479604 socket.cpp:207] [c10d] The hostname cannot be retrieved\n"
-    paths.torchrun_log.write_text(warning)
-    (paths.logs / "torchrun.1.log").write_text(f"{warning}RendezvousConnectionError: timed out\n")
-    assert "RendezvousConnectionError" in read_failure(paths, 0).reason
-
-
-def test_the_reason_names_the_host_of_the_rank():
-    trial = build_trial(world_size=2, hosts=(HostShare("a", 1), HostShare("b", 1)))
-    assert [host_of(trial.hosts, rank) for rank in (0, 1, 2, None)] == ["a", "b", None, None]
-    assert host_of((), 0) is None

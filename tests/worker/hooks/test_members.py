@@ -52,8 +52,8 @@ def counted(rank):
 
 
 def spawned(rank):
-    """Return what was said last of each process: its world size, and whether torchrun started it."""
-    return sorted((each.world_size or 0, each.launched) for each in ranks_of(rank).spawned.values())
+    """Return what was said last of each process: its world size."""
+    return sorted(each.world_size or 0 for each in ranks_of(rank).spawned.values())
 
 
 def ranks_of(rank):
@@ -76,9 +76,9 @@ start("fork", 9, 50).join()
 train(9)
 """)
     assert counted(rank) == 12
-    assert spawned(rank) == [(0, False)]
+    assert spawned(rank) == [0]
     assert batch_size(rank) is None  # the script may train in both
-    assert "1 training process of its own" in describe_spawned(ranks_of(rank).spawned.values())
+    assert "processes of its own" in describe_spawned(ranks_of(rank).spawned.values())
 
 
 def test_forks_in_a_group_are_ranks_of_which_the_first_one_counts(run):
@@ -98,9 +98,9 @@ for each in [start("fork", rank, path, target=train_in_group) for rank in (0, 1)
 """,
         first=first,
     )
-    assert (counted(rank), spawned(rank), batch_size(rank)) == (9, [(2, False)] * 2, 8)
+    assert (counted(rank), spawned(rank), batch_size(rank)) == (9, [2] * 2, 8)
     text = describe_spawned(ranks_of(rank).spawned.values())
-    assert text.startswith("the script started 2 training processes of its own. zeusrun has hooks")
+    assert text.startswith("the script started training processes of its own; zeusrun has hooks")
 
 
 def test_a_rank_that_its_parent_terminates_does_not_wait_for_the_grace_of_the_job(run):
@@ -138,7 +138,7 @@ for _ in range(2):
     start("fork", 9).join()
 """)
     assert counted(rank) == 18
-    assert spawned(rank) == [(1, False), (1, False)]
+    assert spawned(rank) == [1, 1]
     assert batch_size(rank) == 4
     assert describe_spawned(ranks_of(rank).spawned.values()) is None
 
@@ -162,9 +162,9 @@ for each in both:
         first=first,
     )
     assert counted(rank) in {10, 11}  # both may have counted their first one
-    assert (0, False) in spawned(rank)
+    assert 0 in spawned(rank)
     assert batch_size(rank) is None
-    assert "2 training processes of its own" in describe_spawned(ranks_of(rank).spawned.values())
+    assert "processes of its own" in describe_spawned(ranks_of(rank).spawned.values())
 
 
 @pytest.mark.long  # six interpreters with torch
@@ -184,7 +184,7 @@ child.join()
         first=first,
         forked=False,
     )
-    assert (counted(rank), spawned(rank), batch_size(rank)) == (0, [(0, False)], None)
+    assert (counted(rank), spawned(rank), batch_size(rank)) == (0, [0], None)
     own = [name.removeprefix("zeusrun.worker.") for name in log.splitlines()[0].split(",")]
     assert own == ["zeusrun", "zeusrun.worker", "hooks", "hooks.child", "hooks.imports"]
 
@@ -238,7 +238,7 @@ other.wait()
 """
     rank, log = run(script)
     assert log == "stop False\n"  # the other one would not take part in a vote
-    assert (counted(rank), spawned(rank), batch_size(rank)) == (9, [(2, True)], None)
+    assert (counted(rank), spawned(rank), batch_size(rank)) == (9, [2], None)
     text = describe_spawned(ranks_of(rank).spawned.values())
-    assert text.startswith("the script started 1 training process of its own; zeusrun has no hook")
+    assert text.startswith("the script started training processes of its own; zeusrun has no hook")
     assert "launch: {nproc_per_node: 2}" in text

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from zeusrun.errors import UsageError
-from zeusrun.jobfile.secrets import mask_words
+from zeusrun.jobfile.secrets import make_file, mask_words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _GIVE = "give a command that begins with torchrun, accelerate launch, python or a Python script"
+SECRET_FILE = re.compile(r"\{secret_file: [\w~./-]+\}")
+"""What stands in a command, and then in its job file, for a secret."""
+
 _OF_SHELL = {"&&", "||", "|", "|&", ";", ">", ">>", "2>&1", "<", "&"}
 # Options of torchrun and accelerate without a value, besides those that begin with use_.
 _FLAGS = {
@@ -69,7 +73,21 @@ def read_command(words: Sequence[str]) -> Launched:
             "only a shell understands (&&, |, >, ;); for example: zeusrun init -- torchrun train.py"
         )
     launched = _read_program(*rest)
+    _refuse_secrets(words, env)
     return replace(launched, env={**env, **launched.env})
+
+
+def _refuse_secrets(words: Sequence[str], env: Mapping[str, str]) -> None:
+    """Raise ``UsageError`` if a word is secret and no name of a file."""
+    masked, named = mask_words(words), {f"{name}={value}": value for name, value in env.items()}
+    for word, shown in zip(words, masked, strict=True):
+        if word != shown and not SECRET_FILE.fullmatch(named.get(word, word)):
+            name = "~/.secrets/NAME"
+            raise UsageError(
+                f"a job file must not contain the secrets of `{shlex.join(masked)}` (***). Write "
+                f"each into a file with `{make_file(name)}`, and put '{{secret_file: {name}}}' in "
+                "its place, as a word of its own or as the value of a variable (docs/job-file.md)"
+            )
 
 
 def _read_program(program: str, *words: str) -> Launched:

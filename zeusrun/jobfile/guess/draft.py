@@ -6,8 +6,9 @@ import json
 import re
 import shlex
 import textwrap
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
+from zeusrun.jobfile.guess.command import SECRET_FILE
 from zeusrun.jobfile.guess.script import LATE_SAVE
 from zeusrun.jobfile.secrets import mask_words
 from zeusrun.target import likely_mode
@@ -42,7 +43,6 @@ def write_draft(
     """
     launched, script = guess.launched, guess.launched.script
     nproc = launched.nproc_per_node
-    args, env = _values(guess, "secret_file")
     if script is not None and workdir != "." and not script.startswith("/"):
         script = f"{workdir}/{script}"
     ranks = guess.ranks * launched.nnodes
@@ -58,9 +58,9 @@ def write_draft(
         if script is None
         else _line(f"script: {_escaped(script)}", "relative to this file"),
         *([] if workdir == "." else [_line(f"workdir: {_escaped(workdir)}", "where it runs")]),
-        *_args(launched.args, args),
-        *(["env:"] if env else []),
-        *(f"  {name}: {value}" for name, value in env.items()),
+        *_args(launched.args),
+        *(["env:"] if launched.env else []),
+        *(f"  {name}: {_escaped(value)}" for name, value in launched.env.items()),
         "",
         "launch:",
         _line(f"  nproc_per_node: {nproc}", f"the batch sizes are for {processes}"),
@@ -142,61 +142,33 @@ def _learning_rate(guess: Guess) -> Iterator[str]:
     if guess.learning_rate is None:
         yield _comment(
             "The script keeps its own learning rate. To let zeusrun scale it, remove the # "
-            "below; base is the rate with which the script builds its optimizer (docs/hooks.md)."
-            + (" The 0.1 is only an example." if guess.seen_rate is None else "")
+            "below; base is the rate with which the script builds its optimizer, and the 0.1 is "
+            "only an example (docs/hooks.md)."
         )
-        base = guess.seen_rate or 0.1
-        yield f"# learning_rate: {{base: {base:g}, scale: {guess.scale}, apply: optimizer}}"
+        yield f"# learning_rate: {{base: 0.1, scale: {guess.scale}, apply: optimizer}}"
         return
     rate, scale = guess.learning_rate, guess.scale
-    usual = {"linear": "as usual without Adam", "sqrt": "as usual with Adam"}
-    why = usual.get(scale, "since the script scales it itself")
     yield "learning_rate:"
     yield _line(f"  base: {rate.value!r}", f"guessed from {rate.origin}")
-    yield _line(f"  scale: {scale}", f"how it grows, {why}")
+    yield _line(f"  scale: {scale}", "how it grows with the batch size")
 
 
-def reveal(guess: Guess) -> list[str]:
-    """Return overrides that put the secrets of the command into its job, for ``--set``."""
-    args, env = _values(guess, "secret")
-    names = [each.place for each in guess.hidden if isinstance(each.place, str)]
-    in_args = len(names) < len(guess.hidden)
-    return [
-        *([f"args=[{', '.join(args)}]"] if in_args else []),
-        *(f"env.{name}={env[name]}" for name in names),
-    ]
-
-
-def _values(
-    guess: Guess, marker: Literal["secret", "secret_file"]
-) -> tuple[list[str], dict[str, str]]:
-    """Return arguments and variables as YAML, the secret ones with a marker."""
-    args = [_scalar(word) for word in guess.launched.args]
-    env = {name: _escaped(value) for name, value in guess.launched.env.items()}
-    for each in guess.hidden:
-        text = f"{{{marker}: {_scalar(each.file if marker == 'secret_file' else each.text)}}}"
-        if isinstance(each.place, int):
-            args[each.place] = text
-        else:
-            env[each.place] = text
-    return args, env
-
-
-def _args(words: Sequence[str], args: Sequence[str]) -> Iterator[str]:
+def _args(words: Sequence[str]) -> Iterator[str]:
     """Yield the list of arguments, an option and its values on a line."""
     groups: list[list[str]] = []
-    for word, text in zip(words, args, strict=True):
-        starts = word.startswith("-") or "=" in word
-        if not groups or (starts and not text.startswith("{")):
+    for word in words:
+        if not groups or word.startswith("-") or "=" in word:
             groups.append([])
-        groups[-1].append(text)
-    if args:
+        groups[-1].append(_scalar(word))
+    if words:
         yield from ("args: [", *(f"  {', '.join(group)}," for group in groups), "]")
 
 
 def _scalar(text: str) -> str:
-    """Return a text as YAML, in quotes unless it is a plain word."""
+    """Return a text as YAML, in quotes unless it is a plain word or names the file of a secret."""
     if _PLAIN.fullmatch(text) and text.lower() not in {"true", "false", "null"}:
+        return text
+    if SECRET_FILE.fullmatch(text):
         return text
     return json.dumps(text, ensure_ascii=not text.isprintable())
 

@@ -1,19 +1,15 @@
-"""Guesses a job from a command and its script; its job file reads each secret from a file."""
+"""Guesses a job from a command and its script."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zeusrun.jobfile.guess.options import Arguments
-from zeusrun.jobfile.secrets import find_secrets, make_file, mask_words
 from zeusrun.jobfile.sections import can_split
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from zeusrun.jobfile.guess.command import Launched
     from zeusrun.jobfile.guess.options import OptionValue
     from zeusrun.jobfile.guess.script import Script
@@ -42,31 +38,6 @@ _METRICS = {
 
 
 @dataclass(frozen=True)
-class Hidden:
-    """An argument or a variable that must not be written into the job file."""
-
-    place: int | str  # the index of the argument, or the name of the variable
-    text: str  # as in a job file: ``$$`` for ``$``
-    name: str  # the option or the variable, for people
-    whole: bool  # whether the text is more than the value of an option or a variable
-    file: str  # from which the job file reads it
-
-    @property
-    def sentence(self) -> str:
-        """What the user has to do."""
-        what = "the whole argument" if self.whole else "its value"
-        if Path(self.file).expanduser().exists():
-            return (
-                f"{self.name} is secret, so the job file reads {what} from {self.file}. That file "
-                "exists already; if it contains another secret, name another file in the job file"
-            )
-        return (
-            f"{self.name} is secret, so the job file reads {what} from {self.file}; make that file "
-            f"with `{make_file(self.file)}`: paste {what}, then press Enter and Ctrl-D"
-        )
-
-
-@dataclass(frozen=True)
 class Batch:
     """The batch sizes of a job."""
 
@@ -74,11 +45,9 @@ class Batch:
     why: str  # where it is from, for the comment
     per_device_max: int | None = None  # if the command accumulates gradients
     by_hook: bool = False  # the script has no option for it
-    parts: int = 1  # the option gets the batch size divided by this, too
 
     def candidates(self, ranks: int) -> list[int]:
         """Return powers of two times the default that the ranks can share equally."""
-        ranks *= self.parts
         shares = {self.default * factor / 4 / ranks for factor in (1, 2, 4, 8, 16)}
         fit = [int(each) for each in shares if each >= 1 and each == int(each)]
         sizes = {each * ranks for each in fit if can_split(each, self.per_device_max)}
@@ -98,22 +67,18 @@ class Guess:
     metric: str  # its probable name
     monitor: tuple[str, str | None]  # what the script itself goes by, and its mode
     warnings: tuple[str, ...]  # a sentence each
-    hidden: tuple[Hidden, ...] = ()  # secrets of the command
-    seen_rate: float | None = None  # of the optimizer in a run
     seen_epochs: int | None = None  # that a run has printed
     pattern: str | None = None  # of the lines in which a run printed its metric
-    spawns: bool = False  # whether the script always starts training processes itself
     late_save: int | None = None  # the line of the script that saves after the training loop
 
 
 def build_guess(launched: Launched, script: Script, *, gpus: int, cpus: int) -> Guess:
     """Guess a job; ``gpus`` and ``cpus`` are those of this machine."""
-    launched = replace(launched, args=_split_options(launched.args))
     arguments, warnings = Arguments(launched.args, script.options), list(launched.warnings)
     nproc: int | str | None = launched.nproc_per_node
     devices = arguments.find(("devices", "gpus"), default=False)
-    if nproc == 1 and script.library == "lightning":  # it would start them
-        nproc = script.devices if devices is None else int(devices.value)
+    if nproc == 1 and script.library == "lightning" and devices is not None:
+        nproc = int(devices.value)  # it would start them
     if nproc is None:  # accelerate takes every GPU
         nproc = "gpu" if gpus else 1
     ranks = nproc if isinstance(nproc, int) else {"cpu": cpus, "gpu": gpus}.get(nproc, gpus or cpus)
@@ -129,8 +94,6 @@ def build_guess(launched: Launched, script: Script, *, gpus: int, cpus: int) -> 
     if epochs is not None:
         arguments.put(epochs, "max_epochs")
     launched = replace(launched, nproc_per_node=nproc, args=tuple(arguments.words))
-    hidden = _find_hidden(launched)
-    warnings += (each.sentence for each in hidden)
     return Guess(
         launched=launched,
         ranks=max(1, ranks),
@@ -141,8 +104,6 @@ def build_guess(launched: Launched, script: Script, *, gpus: int, cpus: int) -> 
         metric=script.monitor[0] or _METRICS.get(script.library or "", "val_accuracy"),
         monitor=script.monitor,
         warnings=tuple(warnings),
-        hidden=hidden,
-        spawns=script.spawns,
         late_save=script.late_save,
     )
 
@@ -207,8 +168,7 @@ def _guess_learning_rate(
 def correct_batch(guess: Guess, size: int) -> Guess | None:
     """Return the guess with the global batch size of a run; ``None`` if it cannot be corrected.
 
-    It corrects an option that was taken for each process but means all of them, or the reverse, and
-    one that the training multiplies: the script starts ranks itself, or accumulates gradients.
+    It corrects an option that was taken for each process but means all of them, or the reverse.
     """
     batch, ranks, args = guess.batch, guess.ranks, guess.launched.args
     if batch is None or batch.per_device_max is not None or batch.by_hook:
@@ -218,63 +178,10 @@ def correct_batch(guess: Guess, size: int) -> Guess | None:
         batch.default / ranks: ("${local_batch_size}", "${batch_size}", "all processes"),
     }
     wrong, right, what = swaps.get(size, ("", "", ""))
-    if not any(wrong in word for word in args):
-        wrong = ""  # the option is what it was taken for, but the training multiplies it
-    times, rest = divmod(size, batch.default)
-    parts, what = 1, f"the option is for {what}"
-    if not wrong and rest == 0 and 1 < times < 100:
-        wrong, right, what = "batch_size}", f"batch_size/{times}}}", f"{times} x the option"
-        parts = times
     if not wrong or not any(wrong in word for word in args):
         return None
     return replace(
         guess,
-        batch=Batch(size, f"the run of --try: {what}", parts=parts),
+        batch=Batch(size, f"the run of --try: the option is for {what}"),
         launched=replace(guess.launched, args=tuple(word.replace(wrong, right) for word in args)),
     )
-
-
-def _split_options(words: Sequence[str]) -> tuple[str, ...]:
-    """Return arguments with ``--option=SECRET`` as two words, so that the second can be a file."""
-    secrets, found = find_secrets(words), list[str]()
-    for place, word in enumerate(words):
-        option, equals, value = word.partition("=")
-        splits = place in secrets and word.startswith("-") and equals and value[:1] != "-"
-        found += [option, value] if splits else [word]
-    return tuple(found)
-
-
-def _find_hidden(launched: Launched) -> tuple[Hidden, ...]:
-    """Return the secrets of a command whose options are split, with a file for each."""
-    assignments = [f"{name}={value}" for name, value in launched.env.items()]
-    words = [*assignments, *launched.args]
-    masked = mask_words(words)
-    stem = _slug(Path(launched.script or str(launched.module)).stem)
-    hidden: list[Hidden] = []
-    for place, (word, shown) in enumerate(zip(words, masked, strict=True)):
-        if shown == word:
-            continue
-        number = place - len(assignments)  # below 0: a variable
-        before = masked[place - 1] if number > 0 else ""
-        of_option = before.startswith("-") and "=" not in before
-        option = re.match(r"[-+]*([A-Za-z_][\w.-]*)=", shown)
-        name = before if of_option else option[0][:-1] if option else f"argument {number + 1}"
-        taken = sum(each.file.startswith(_file(stem, name)) for each in hidden)
-        hidden.append(
-            Hidden(
-                place=name if number < 0 else number,
-                text=word.partition("=")[2].replace("$", "$$") if number < 0 else word,
-                name=name,
-                whole=number >= 0 and not of_option,
-                file=_file(stem, name) + (f"-{taken + 1}" if taken else ""),
-            )
-        )
-    return tuple(hidden)
-
-
-def _file(stem: str, name: str) -> str:
-    return f"~/.secrets/{stem}-{_slug(name)}"
-
-
-def _slug(text: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")

@@ -36,7 +36,6 @@ _SCALES = re.compile(
 )
 _ADAM = re.compile(r"\bAdam|adamw")
 _SGD_FIRST = re.compile(r"""default=["']sgd""", re.IGNORECASE)  # of an option for the optimizer
-_SPAWNS = re.compile(r"\b(?:spawn|start_processes|Process)\(")
 # By library: what is imported, and what else the text contains.
 _LIBRARIES = {
     "transformers": (r"transformers|trl|setfit", r"Trainer\(|TrainingArguments"),
@@ -94,32 +93,6 @@ class Script:
         adam = _ADAM.search(self.text) is not None and _SGD_FIRST.search(self.text) is None
         return adam or self.library == "transformers"
 
-    @property
-    def devices(self) -> int:
-        """On how many devices Lightning's Trainer starts processes itself."""
-        found = re.search(r"\bdevices\s*=\s*(\d{1,3})\b", self.text)
-        return max(1, int(found[1])) if found and self.library == "lightning" else 1
-
-    @cached_property
-    def spawns(self) -> bool:
-        """Whether it starts training processes, whatever its options are."""
-        if not _SPAWNS.search(self.text):
-            return False
-        attributes = {option.dest for option in self.options}
-        by_option = {
-            id(each)
-            for node in ast.walk(self._tree)
-            if isinstance(node, ast.If)
-            and any(getattr(part, "attr", None) in attributes for part in ast.walk(node.test))
-            for each in ast.walk(node)
-        }
-        return any(
-            isinstance(node, ast.Call)
-            and _SPAWNS.search(f"{dotted(node.func)}(")
-            and id(node) not in by_option
-            for node in ast.walk(self._tree)
-        )
-
     @cached_property
     def late_save(self) -> int | None:
         """The line that saves a model after the training loop; ``None`` if there is none.
@@ -150,15 +123,6 @@ def parse(text: str) -> ast.Module:
             return ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two: too deep
         return ast.Module([], [])
-
-
-def dotted(node: ast.AST) -> str:
-    """Return a name with its attributes, such as ``mp.spawn``; empty for anything else."""
-    names = []
-    while isinstance(node, ast.Attribute):
-        names.append(node.attr)
-        node = node.value
-    return ".".join([node.id, *reversed(names)]) if isinstance(node, ast.Name) else ""
 
 
 def find_monitors(tree: ast.Module) -> Iterator[tuple[str, str | None]]:

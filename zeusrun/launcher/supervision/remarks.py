@@ -11,7 +11,6 @@ from zeusrun.launcher.script_warnings import find_choices_to_ask_for, read_job_s
 from zeusrun.launcher.supervision.agent import Agent
 from zeusrun.launcher.supervision.outcome import observed_batch_size
 from zeusrun.metrics.seen import (
-    TESTED,
     describe_alone,
     describe_spawned,
     describe_steps,
@@ -61,7 +60,6 @@ class Remarks(Agent):
             stops_at_target=spec.objective.on_target == "stop",
             to_ask_for=find_choices_to_ask_for(spec, script),
             earlier=earlier,
-            spawns=script.spawns,
         )
 
     def take(self, event: Event) -> None:
@@ -84,7 +82,6 @@ def find_remarks(
     stops_at_target: bool,
     to_ask_for: Collection[str] = (),
     earlier: Sequence[Trial] = (),
-    spawns: bool = False,
 ) -> dict[str, str]:
     """Return the warnings that hold now, by kind; each kind is shown once.
 
@@ -94,9 +91,8 @@ def find_remarks(
         stops_at_target: Whether the job asks to end at the target.
         to_ask_for: The choices that reach the training only if the script asks for them.
         earlier: Trials of the job, oldest first.
-        spawns: Whether the script always starts processes itself; see ``Script.spawns``.
     """
-    remarks = _observed_remarks(progress, trial, spawns=spawns)
+    remarks = _observed_remarks(progress, trial)
     untimed = _FROM_THE_START if _is_untimed(progress) else None
     told = {"doubt": progress.doubt, "time": untimed}
     remarks |= {kind: text for kind, text in told.items() if text is not None}
@@ -143,8 +139,7 @@ def find_remarks(
     spawned = progress.ranks.spawned.values()
     started_t = max((each.t for each in spawned), default=progress.now_t)
     settled = progress.now_t - started_t > 1.0 or progress.ranks.scripts_ended  # all have stepped
-    arrives = size == trial.global_batch_size
-    if settled and (text := describe_spawned(spawned, always=spawns, arrives=arrives)) is not None:
+    if settled and (text := describe_spawned(spawned)) is not None:
         remarks["spawned"] = text
     reached = progress.reached if progress.listens else None
     late = progress.source != REPORT  # a printed value is read after the next epoch has begun
@@ -153,7 +148,7 @@ def find_remarks(
     return remarks
 
 
-def _batch_size_remarks(progress: Progress, trial: Trial, *, spawns: bool) -> dict[str, str]:
+def _batch_size_remarks(progress: Progress, trial: Trial) -> dict[str, str]:
     """Return warnings about the batch size that the training uses."""
     remarks, chosen = {}, trial.global_batch_size
     size = find_batch_size(progress.observed, progress.ranks)
@@ -181,14 +176,14 @@ def _batch_size_remarks(progress: Progress, trial: Trial, *, spawns: bool) -> di
         how = describe_steps([progress.observed[rank] for rank in sorted(progress.observed)])
         remarks["batch size"] = (
             f"the script trains with batch size {size} ({how}), not with the {chosen} that zeusrun "
-            f"chose, {nothing}. {_how_to_deliver(progress, trial, size, spawns=spawns)}"
+            f"chose, {nothing}. {_how_to_deliver(progress, trial, size)}"
         )
     return remarks
 
 
-def _observed_remarks(progress: Progress, trial: Trial, *, spawns: bool) -> dict[str, str]:
+def _observed_remarks(progress: Progress, trial: Trial) -> dict[str, str]:
     """Return warnings about what hooks and sources saw, by kind."""
-    remarks = _batch_size_remarks(progress, trial, spawns=spawns)
+    remarks = _batch_size_remarks(progress, trial)
     rate, seen = trial.learning_rate, progress.observed.get(0)
     rates = () if seen is None else seen.learning_rates
     arrived = progress.unapplied or any(math.isclose(rate or 0.0, r, rel_tol=1e-6) for r in rates)
@@ -210,7 +205,7 @@ def _observed_remarks(progress: Progress, trial: Trial, *, spawns: bool) -> dict
         if hook.problem is not None:
             remarks[f"hook {hook.library}"] = (
                 f"zeusrun's hook does not fit {hook.library} {hook.version} ({hook.problem}), so "
-                f"it sees nothing there; it was tried with {TESTED.get(hook.library, 'others')}. "
+                "it sees nothing there; docs/hooks.md has the versions that were tried. "
                 "Call run.report, or name a file or a pattern under metrics (docs/metrics.md)"
             )
     for watched in progress.watched.values():
@@ -237,16 +232,13 @@ def _observed_remarks(progress: Progress, trial: Trial, *, spawns: bool) -> dict
     return remarks
 
 
-def _how_to_deliver(
-    progress: Progress, trial: Trial, size: int | None = None, *, spawns: bool = False
-) -> str:
+def _how_to_deliver(progress: Progress, trial: Trial, size: int | None = None) -> str:
     """Return what to write so that the batch size reaches the training; ``size``: what it has."""
-    times, rest = divmod(size or 0, trial.global_batch_size)
-    if spawns and times > 1 and not rest:
-        default = times * (trial.default_batch_size or trial.global_batch_size)
-        return f"Pass ${{batch_size/{times}}} in args, and make {default} the default"
-    if progress.ranks.trained_by != trial.world_size:
-        return f"Use  launch: {{nproc_per_node: {progress.ranks.trained_by}}}  to divide it"
+    if (count := progress.ranks.trained_by) != trial.world_size:
+        return (
+            f"Use  launch: {{nproc_per_node: {count}}}  to divide it, or pass "
+            f"${{batch_size/{count}}} in args"
+        )
     if (replaced := progress.replaced) is None:
         ranks, whole = trial.world_size, ""
         if ranks > 1 and (size or 0) * ranks == trial.global_batch_size:

@@ -149,9 +149,14 @@ class Supervised:
         )
         ranks = RunningRanks(paths, range(submission.own_ranks), submission.nodes)
         values = placeholder_values(spec, trial, paths)
-        folder, of_trial = spec.workdir_path(values), (trial.world_size, trial.target, trial.mode)
         context = SourceContext(
-            paths.run_dir, folder, spec.metrics, trial.metric, values, *of_trial
+            run_dir=paths.run_dir,
+            workdir=spec.workdir_path(values),
+            section=spec.metrics,
+            metric=trial.metric,
+            values=values,
+            target=trial.target,
+            mode=trial.mode,
         )
         self.observer = RunObserver(trial, open_sources(context), ranks, messages)
         self.control = RunControl(submission, begun, messages, self.meter, ranks, signals=signals)

@@ -66,7 +66,7 @@ _DELIVERED_S = 600.0  # a pod may have no disk for what a server does not take
 _INTERRUPTED = ExitCode.SIGNAL_BASE + signal.SIGINT
 
 
-class KubernetesSubmitter(Submitter[PodOutput]):
+class KubernetesSubmitter(Submitter):
     """Submits jobs to Kubernetes."""
 
     backend, jobs_wait = "kubernetes", False

@@ -128,7 +128,7 @@ def _changed_at(path: Path) -> float:
         return 0.0
 
 
-class SlurmSubmitter(Submitter["_QueuedSource"]):
+class SlurmSubmitter(Submitter):
     """Submits to Slurm, whose nodes share a home with users.
 
     The script ends with ``zeusrun inside slurm FOLDER``: its batch step, which runs the submit. The

@@ -101,9 +101,7 @@ class Member:
         if not self._launched or is_second or self._group > 1:
             followed = not is_second and not self._is_other_rank
             size = self._group if followed else None
-            self._environment.record(
-                Spawned(time.monotonic(), self._pid, size, followed, self._launched)
-            )
+            self._environment.record(Spawned(time.monotonic(), self._pid, size, followed))
         if not self._launched and (util := sys.modules.get("multiprocessing.util")) is not None:
             util.Finalize(None, self._flush, exitpriority=100)
         return not self._is_beside
