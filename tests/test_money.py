@@ -39,7 +39,7 @@ def test_a_run_records_what_its_energy_cost(zeusrun):
     assert zeusrun.history() == [trial]
     assert "EUR" in seen
     assert "CO2e" in seen
-    again = zeusrun("submit", zeusrun.folder / "job.yaml", "--json", "--set", "pue=1")
+    again = zeusrun("submit", "--like", "job-1-1", "--json", "--set", "pue=1")
     repeated = only_trial(json.loads(again.stdout.splitlines()[-1]))
     assert repeated["price"] == pytest.approx(repeated["energy_j"] / J_PER_KWH * 200)
 

@@ -715,18 +715,33 @@ def test_a_script_that_fails_with_its_arguments_shows_no_secret(zeusrun, with_ar
     check_hidden(zeusrun, found, done.stdout + done.stderr + shown_of(zeusrun, OF_A_RUN))
 
 
+def test_a_submit_like_a_past_run_reads_the_file_of_a_secret_again(zeusrun, with_arguments):
+    with_arguments()
+    job = zeusrun.job("tells_its_arguments.py", args=["--api-key", {"secret_file": "key"}])
+    assert zeusrun("submit", job).returncode == 0
+    (zeusrun.folder / "key").write_text("another one")
+    (zeusrun.folder / "job.yaml").unlink()
+    done = zeusrun("submit", "--like", "job-1-1", "--json")
+    assert done.returncode == 0, done.stderr
+    assert "another one" not in done.stdout + done.stderr
+    assert "'--api-key', 'another one']" in zeusrun("logs", "job-2-1", "--raw").stdout
+    (zeusrun.folder / "key").unlink()
+    gone = zeusrun("submit", "--like", "job-1-1")
+    assert gone.returncode == 2
+    assert f"names {zeusrun.folder}/key, which does not exist" in gone.stderr
+
+
 @pytest.mark.long  # three submits
-def test_a_submit_of_the_job_of_a_past_run_with_a_secret_in_its_arguments_says_what_to_do(
+def test_a_submit_like_a_past_run_of_a_job_with_a_secret_in_its_arguments_says_what_to_do(
     zeusrun, with_arguments
 ):
     with_arguments()
     assert zeusrun("submit", "job.yaml").returncode == 0
-    copy = zeusrun.home / "runs" / "job" / "job-1-1" / "job.yaml"
-    done = zeusrun("submit", copy)
+    done = zeusrun("submit", "--like", "job-1-1")
     assert done.returncode == 2
     assert "has *** in place of args[2], args[3]; submit the original job file." in done.stderr
     given = ("--set", f"args=[--api-key, {{secret_file: {zeusrun.folder}/key}}]")
-    assert zeusrun("submit", copy, *given).returncode == 0
+    assert zeusrun("submit", "--like", "job-1-1", *given).returncode == 0
 
 
 def test_a_schedule_without_a_variable_of_the_user_reads_the_file_of_a_secret(

@@ -414,6 +414,19 @@ def test_the_lines_of_the_job_file_reach_the_ranks(slurm):
     assert slurm.cluster.field(job_id, "BatchHost") == "n2"
 
 
+@pytest.mark.long
+def test_a_submit_like_a_past_run_goes_to_slurm_again(slurm):
+    slurm.enough()
+    slurm.queue(slurm.job(), "--batch-size", "64")
+    wait_for(lambda: slurm.tickets() == [])
+    code, seen = slurm.end(slurm.follow("submit", "--like", "job-1-1"))
+    assert code == 0, seen
+    first, second = slurm.trials()
+    assert [each["global_batch_size"] for each in (first, second)] == [64, 64]
+    assert first["allocation"] != second["allocation"]
+    assert second["allocation"] in seen
+
+
 def part(slurm, number, trial="job-1-1"):
     """Return how many epochs a part of a trial has reported."""
     path = slurm.zeusrun.run_dir(trial) / f"part{number}" / "metrics.jsonl"

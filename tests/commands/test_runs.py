@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.factories import DONE, PREEMPTED
-from tests.runs import survivors, wait_for
+from tests.runs import only_trial, survivors, wait_for
 from zeusrun.analysis.estimates import SAVED
 from zeusrun.history.registry import remember_choice
 from zeusrun.launcher.rundir.ownership import RunLock
@@ -557,16 +557,29 @@ def test_cancel_of_what_has_ended_changes_nothing_and_says_so(zeusrun):
     assert zeusrun.history() == before
 
 
-def test_the_job_of_a_past_run_runs_again_whatever_the_job_file_says_now(zeusrun):
+def test_like_repeats_a_trial_as_it_was_whatever_the_job_file_says_now(zeusrun):
     first = zeusrun.job(learning_rate={"base": 0.1})
     zeusrun.submit(first, "--batch-size", "16")
     first.write_text("name: [")
-    (old,) = zeusrun.history()
-    zeusrun.submit(Path(old["run_dir"], "job.yaml"), "--batch-size", "16")
+    done = zeusrun("submit", "--like", "job-1-1", "--json")
+    trial = only_trial(json.loads(done.stdout.splitlines()[-1]))
     old, new = zeusrun.history()
+    assert (done.returncode, new["trial"]) == (0, trial["trial"])
     for same in ("global_batch_size", "learning_rate", "metric", "target"):
         assert new[same] == old[same]
-    assert (new["recurrence"], new["stage"]) == (2, "forced")
+    assert (new["recurrence"], new["stage"], new["why"]) == (
+        2,
+        "forced",
+        "as in job-1-1, by --like",
+    )
+
+
+def test_like_without_the_run_directory_says_what_to_do_instead(zeusrun):
+    result = zeusrun.submit(zeusrun.job())[1]
+    Path(only_trial(result)["run_dir"], "job.yaml").unlink()
+    done = zeusrun("submit", "--like", "job-1-1")
+    assert done.returncode == 2
+    assert "submit the job file with --batch-size 32" in " ".join(done.stderr.split())
 
 
 def test_logs_as_json_are_objects_with_rank_and_line(zeusrun):

@@ -528,7 +528,7 @@ def test_a_submit_is_cancelled_from_another_machine(zeusrun, server, tmp_path):
     assert child.wait(300) == 130
 
 
-@pytest.mark.parametrize("verb", [["logs"], ["show", "--metrics"]])
+@pytest.mark.parametrize("verb", [["logs"], ["show", "--metrics"], ["submit", "--like"]])
 def test_what_only_the_other_machine_can_do_says_so(zeusrun, server, elsewhere, verb):
     elsewhere()
     done = zeusrun(*verb, "job-1-1", ZEUSRUN_HISTORY=server.url)

@@ -6,10 +6,11 @@ import contextlib
 import os
 import shlex
 from dataclasses import replace
+from pathlib import Path  # noqa: TC003 - typer reads the annotations at run time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from typer import Option
+from typer import Argument, Option
 
 from zeusrun.commands import options
 from zeusrun.commands.compose import compose
@@ -19,6 +20,7 @@ from zeusrun.jobfile.spec import load_spec
 from zeusrun.jobfile.validators import Overlap
 from zeusrun.launcher.begin import plan
 from zeusrun.launcher.queue.admission import Request
+from zeusrun.launcher.rundir.ownership import files_of
 from zeusrun.run_on.registry import BACKENDS
 from zeusrun.view.export import print_json
 
@@ -41,8 +43,12 @@ OverlapRule = Annotated[
 
 
 def submit(
-    job: options.JobFile,
+    job: Annotated[Path | None, Argument(metavar="JOB.yaml", help="The job file.")] = None,
     *,
+    like: Annotated[
+        str | None,
+        Option(metavar="TRIAL", help="Repeat a past run: the same job and batch size."),
+    ] = None,
     overrides: options.Overrides = None,
     batch_size: Annotated[
         int | None, Option(metavar="N", help="Use this candidate instead of the policy's choice.")
@@ -59,14 +65,20 @@ def submit(
     quiet: options.Quiet = False,
 ) -> None:
     """Run the job once: choose, launch, meter, record."""
+    changes = overrides or []
     request = Request(
-        overrides=tuple(overrides or ()),
-        batch_size=batch_size,
-        overlap=overlap,
-        wait=wait,
-        quiet=quiet,
+        overrides=tuple(changes), batch_size=batch_size, overlap=overlap, wait=wait, quiet=quiet
     )
-    spec = load_spec(job, request.overrides)
+    if like is not None:
+        if job is not None or batch_size is not None:
+            raise UsageError(
+                "--like uses the job and batch size of a past run; leave out JOB and --batch-size"
+            )
+        spec, request = _repeat(like, request)
+    elif job is not None:
+        spec = load_spec(job, changes)
+    else:
+        raise typer.BadParameter("name a job file, or a past run: --like TRIAL")
     elsewhere = _find_submitter(spec, request)
     if not elsewhere and detach:
         raise UsageError(
@@ -107,6 +119,24 @@ def run_job(
     if (elsewhere := _find_submitter(spec, request)) is not None:
         return elsewhere.submit(spec, request, begun, detach=detach, as_json=as_json)
     return int(run_recurrence(spec, request, begun=begun, as_json=as_json)["exit_code"])
+
+
+def _repeat(name: str, request: Request) -> tuple[JobSpec, Request]:
+    """Return the job of a past run, and the request to run it with the same batch size."""
+    home, store = options.open_home(name)
+    found = options.find_trial(name, store)
+    job_copy = files_of(home, found).job_copy
+    if not job_copy.is_file():
+        raise UsageError(
+            f"the copy of the job file of {found.trial} is gone: {job_copy}; submit the job file "
+            f"with --batch-size {found.global_batch_size}"
+        )
+    spec = load_spec(job_copy, request.overrides)
+    return spec, replace(
+        request,
+        batch_size=found.global_batch_size,
+        why=f"as in {found.trial}, by --like",
+    )
 
 
 def _show_plan(submission: Submission, *, as_json: bool) -> None:
