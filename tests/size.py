@@ -67,34 +67,34 @@ PARTS: Mapping[str, tuple[str, ...]] = {
 """The parts of the package, by how the paths of their modules begin; the longest that fits wins."""
 
 BUDGETS: Mapping[str, int] = {
-    "adapt": 623,
-    "analysis": 1_014,
+    "adapt": 605,
+    "analysis": 905,
     "backends": 421,
-    "commands": 2_653,
-    "elastic": 1_658,
+    "commands": 2_489,
+    "elastic": 1_656,
     "export": 298,
-    "gpu and energy": 2_245,
+    "gpu and energy": 2_159,
     "history": 1_063,
-    "hooks": 1_472,
-    "hosts": 1_608,
-    "jobfile": 3_100,
-    "kubernetes": 783,
-    "launcher": 5_803,
-    "maintenance": 862,
-    "metrics": 2_084,
-    "other files": 330,
-    "policies": 3_233,
-    "report": 1_321,
-    "schedule": 1_012,
-    "server": 3_361,
+    "hooks": 1_468,
+    "hosts": 1_600,
+    "jobfile": 2_958,
+    "kubernetes": 780,
+    "launcher": 5_849,
+    "maintenance": 863,
+    "metrics": 1_879,
+    "other files": 289,
+    "policies": 3_145,
+    "report": 1_203,
+    "schedule": 988,
+    "server": 3_217,
     "shared histories": 1_802,
-    "simulate": 646,
-    "slurm": 690,
-    "sync": 1_029,
-    "values": 1_642,
-    "view": 2_038,
-    "watch": 931,
-    "worker": 1_552,
+    "simulate": 635,
+    "slurm": 682,
+    "sync": 912,
+    "values": 1_634,
+    "view": 1_934,
+    "watch": 704,
+    "worker": 1_541,
 }
 """Lines of code that a part may have; the whole is their sum."""
 _OTHERS = (".css", ".html", ".js", ".yaml")  # lines that are not empty
@@ -129,8 +129,8 @@ class Loaded(NamedTuple):
     lines: int
 
 
-WALK_BUDGET = Walk(files=89, stops=329, returns=240)
-LOADED_BUDGET = Loaded(modules=151, lines=17_972)
+WALK_BUDGET = Walk(files=89, stops=317, returns=228)
+LOADED_BUDGET = Loaded(modules=151, lines=17_552)
 
 
 def count_code(text: str, tree: ast.Module) -> int:
