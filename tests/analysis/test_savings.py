@@ -182,7 +182,7 @@ def test_runs_of_the_default_under_other_conditions_are_no_measure_and_it_is_sai
     found = find_savings([*before, *moved])
     assert (found.share, found.net, found.by_trial) == (None, None, {})
     assert found.note == (
-        f"{what.strip()} changed on 3 July, and batch size 32, the default, has not reached the target since: "
+        f"{what.strip()} changed on 3 July, and batch size 32, the default, has not shown what it costs since: "
         "counting begins again when it has (policy.control)"
     )
 
@@ -254,7 +254,7 @@ def test_a_claim_goes_away_with_new_data_and_one_sentence_says_why():
     found = find_savings([*trials, *moved])
     assert (found.share, found.by_trial) == (None, {})
     assert found.note == (
-        "the training changed on 3 May, and batch size 32, the default, has not reached the target since: "
+        "the training changed on 3 May, and batch size 32, the default, has not shown what it costs since: "
         "counting begins again when it has (policy.control)"
     )
     again = find_savings([*trials, *moved, *(run(n, epochs=10) for n in range(27, 31))])

@@ -333,6 +333,6 @@ def _why_nothing(found: Comparison) -> str:
     moment = local_time(first.started_at)
     when = "" if moment is None else f" on {moment.day} {moment:%B}"
     return (
-        f"{what} changed{when}, and {size} has not reached the target since: counting begins again "
-        "when it has (policy.control)"
+        f"{what} changed{when}, and {size} has not shown what it costs since: counting begins "
+        "again when it has (policy.control)"
     )

@@ -288,9 +288,12 @@ def _read_health(nvml: Nvml, handle: Nvml) -> Health:
 
     utilization = ask("nvmlDeviceGetUtilizationRates")
     reasons = ask("nvmlDeviceGetCurrentClocksEventReasons")
+    temperature_c = ask("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU)
+    if temperature_c is None:  # NVML is to lose that name
+        temperature_c = ask("nvmlDeviceGetTemperatureV", nvml.NVML_TEMPERATURE_GPU)
     return Health(
         utilization=None if utilization is None else utilization.gpu / 100,
-        temperature_c=ask("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
+        temperature_c=temperature_c,
         sm_clock_mhz=ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM),
         memory_clock_mhz=ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_MEM),
         throttle_reasons=None if reasons is None else _name_reasons(reasons),

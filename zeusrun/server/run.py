@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import re
 import signal
@@ -97,7 +98,8 @@ def run(listening: Listening) -> None:
 def build_config(settings: ServerSettings) -> uvicorn.Config:
     """Return how uvicorn runs the application."""
     return uvicorn.Config(
-        build_app(settings),
+        functools.partial(build_app, settings),
+        factory=True,
         ws="none",
         lifespan="on",
         log_config=log_config(access_log=settings.access_log),

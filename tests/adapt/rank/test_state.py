@@ -46,6 +46,10 @@ def test_the_state_of_another_first_batch_size_is_not_used(path):
         '{"first": 32, "changes": [[1]]}',
         '{"first": 32, "x": 1}',
         '{"first": 32, "changes": [[1, 32]], "first_noise_scale": 12.5}',
+        '{"first": 32, "changes": [[1, "large"]]}',
+        '{"first": 32, "changes": [], "fitting": "all"}',
+        '{"first": 32, "changes": [], "step": "x"}',
+        '{"first": 32, "changes": [], "least_noise": [1, null]}',
     ],
 )
 def test_a_damaged_state_is_refused(path, text):

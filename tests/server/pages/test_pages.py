@@ -277,6 +277,8 @@ def test_a_machine_may_report_anything(store):
             {"gpus": [None, 3, {}], "schedules": [{}, {"job": 3}, {"job": "x", "next": [3]}]},
             {"gpus": [{"power_w": "x", "utilization": 1e300, "throttle_reasons": {}, "model": []}]},
             {"gpus": [{"power_w": 10**400, "nvml_index": 10**400, "temperature_c": True}]},
+            {"gpus": [{"utilization": 1e308, "power_w": "inf"}]},
+            {"gpus": [{"model": "x" * 300}] * 500},
             {"schedules": [{"job": "../x", "next": {}, "last_run": 4}]},
         ):
             store.report_host("node", facts)
@@ -284,6 +286,18 @@ def test_a_machine_may_report_anything(store):
                 answer = fetch(port, path)
                 assert answer.status == 200, facts
                 check(answer.text)
+
+
+def test_a_value_of_a_machine_that_cannot_be_hides_no_other(store):
+    store.add([run(1, 32)])
+    facts = host("job", power_w="nan")
+    facts["schedules"].append({"job": 3})
+    store.report_host("node", facts)
+    with serve(store) as port:
+        text = fetch(port, "/machines").text
+    assert "H100" in text
+    assert "every day at 01:00" in text
+    assert "nan" not in text
 
 
 def test_a_heartbeat_may_say_anything_and_changes_no_name(store):

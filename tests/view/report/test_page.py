@@ -398,3 +398,21 @@ def test_json_has_everything():
     assert [each["recurrence"] for each in job["recurrences"]] == [1, 2]
     assert job["net"]["energy_j"]["high"] > 0
     assert job["sizes"][0]["label"] == "32"
+
+
+@pytest.mark.parametrize(
+    "metric",
+    [
+        's style="x:1;a:onclick=alert(1) b;x:',
+        "font: 5px",
+        'm id="a_1" xlink:href',
+        "#1b1f24 0.123456",
+    ],
+)
+def test_the_name_of_a_metric_stays_text_in_a_figure(metric):
+    facts = build_facts("job", [run(n, 32, metric=metric) for n in range(1, 4)])
+    page = page_of([JobReport(facts, Belief((), (), ""), ())])
+    svgs = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
+    texts = [each.text for svg in svgs for each in ET.fromstring(svg).iter("text")]
+    assert metric in texts
+    assert all("onclick" not in each.attrib for svg in svgs for each in ET.fromstring(svg).iter())

@@ -131,10 +131,12 @@ def read_state(
         content = json.loads(read_file(path, _MAX_BYTES))
         written_first = content.pop("first")
         state = AdaptationState(**content)
-        state.changes = [(changed, size) for changed, size in state.changes]
+        state.changes = [(int(changed), int(size)) for changed, size in state.changes]
+        state.step, state.factor = int(state.step), float(state.factor)
+        state.fitting = None if state.fitting is None else int(state.fitting)
         if state.least_noise is not None:
             low, high = state.least_noise
-            state.least_noise = (low, high)
+            state.least_noise = (float(low), float(high))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:

@@ -72,6 +72,9 @@ class Transport:
     ) -> Answer:
         """Send a request, and return the answer within ``limit_s`` after the name is resolved.
 
+        Only the head of an answer may take longer, if it comes in pieces: the limit then holds for
+        each of them.
+
         The request is sent again if the server has closed the connection, which may have stayed
         open for too long; so it must be idempotent.
 

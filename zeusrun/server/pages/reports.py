@@ -9,9 +9,9 @@ import functools
 import threading
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from pydantic import BaseModel
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WrapValidator
 
 from zeusrun.analysis.amounts import Total, sum_known
 from zeusrun.analysis.estimates import NetAmounts, Savings
@@ -36,6 +36,7 @@ from zeusrun.view.report.headline import headline
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 
+    from pydantic import ValidatorFunctionWrapHandler
     from starlette.requests import Request
 
     from zeusrun.history.sql.store import SqlHistory
@@ -285,48 +286,76 @@ def read_live(running: RunningTrial) -> Live:
     return replace(live, alive=running.lease_left_s >= _LATE_S)
 
 
-class GpuFacts(BaseModel):
+_MOST = 256  # GPUs or schedules of a machine
+
+
+def _read(value: object, read: ValidatorFunctionWrapHandler) -> Any:  # noqa: ANN401 - any type
+    """Return a value; ``None`` if it has no usable form."""
+    try:
+        return read(value)
+    except ValueError:
+        return None
+
+
+def _read_each(value: object, read: ValidatorFunctionWrapHandler) -> list[Any]:
+    """Return those values of a list that have a usable form."""
+    items = value[:_MOST] if isinstance(value, list) else []
+    return [known for each in items for known in _read([each], read) or ()]
+
+
+_Text = Annotated[
+    str | None, AfterValidator(lambda text: text and text[:300]), WrapValidator(_read)
+]
+_Integer = Annotated[int | None, Field(gt=-1e9, lt=1e9), WrapValidator(_read)]
+_Number = Annotated[float | None, Field(gt=-1e9, lt=1e9), WrapValidator(_read)]
+_Texts = Annotated[list[str], WrapValidator(_read_each)]
+
+
+class _Facts(BaseModel):
+    """Values of a report; ``None`` is unknown."""
+
+    model_config = ConfigDict(strict=True)
+
+
+class GpuFacts(_Facts):
     """One GPU when its machine last reported."""
 
-    nvml_index: int | None = None
-    model: str | None = None
-    power_w: float | None = None
-    power_limit_w: float | None = None
-    utilization: float | None = None
-    temperature_c: float | None = None
-    throttle_reasons: list[str] | None = None
-    energy_source: str | None = None
-    held_by: str | None = None  # the run that holds its power limit
-    error: str | None = None
+    nvml_index: _Integer = None
+    model: _Text = None
+    power_w: _Number = None
+    power_limit_w: _Number = None
+    utilization: _Number = None
+    temperature_c: _Number = None
+    throttle_reasons: _Texts | None = None
+    energy_source: _Text = None
+    held_by: _Text = None  # the run that holds its power limit
+    error: _Text = None
 
 
-class ScheduleFacts(BaseModel):
+class ScheduleFacts(_Facts):
     """One schedule of a machine."""
 
     job: str
-    host: str | None = None
-    words: str | None = None
-    next: list[str] = []  # RFC 3339
-    paused: bool | None = None
-    last_run: str | None = None  # the result of the last run, at the time of the machine's report
+    host: _Text = None
+    words: _Text = None
+    next: _Texts = []  # RFC 3339
+    paused: object = None
+    last_run: _Text = None  # the result of the last run, at the time of the machine's report
 
 
-class HostFacts(BaseModel):
+class HostFacts(_Facts):
     """A machine; ``age_s`` seconds ago it reported."""
 
     host: str
     age_s: float
-    version: str | None = None
-    gpus: list[GpuFacts] = []
-    schedules: list[ScheduleFacts] = []
+    version: _Text = None
+    gpus: Annotated[list[GpuFacts], WrapValidator(_read_each)] = []
+    schedules: Annotated[list[ScheduleFacts], WrapValidator(_read_each)] = []
 
 
 def read_host(host: str, age_s: float, facts: Mapping[str, Any]) -> HostFacts:
-    """Return what a machine reported; nothing of it if a value has no usable form."""
-    try:
-        found = HostFacts.model_validate({**facts, "host": host, "age_s": age_s})
-    except ValueError:
-        return HostFacts(host=host, age_s=age_s)
+    """Return what a machine reported; what has no usable form is left out."""
+    found = HostFacts.model_validate({**facts, "host": host, "age_s": age_s})
     for schedule in found.schedules:
         schedule.host = host
     return found

@@ -250,9 +250,7 @@ def inline_svg(figure: Figure, name: str, label: str) -> Html:
     target = io.StringIO()
     with mpl.rc_context({"svg.hashsalt": name}):  # of ids that are referred to
         figure.savefig(target, format="svg", transparent=True, metadata=_NOTHING)
-    text = target.getvalue()
-    for pattern, new in _CHANGES:
-        text = pattern.sub(new, text)
+    text = _TAG.sub(_shrink, _LEFT_OUT.sub("", target.getvalue()))
     head, _, inside = text.partition("<svg")[2].rpartition("</svg>")[0].partition(">")
     box = head.partition('viewBox="')[2].partition('"')[0]
     return tag("svg", Html(inside), viewBox=box, role="img", aria_label=label)
@@ -266,19 +264,22 @@ def _attributes(style: re.Match[str]) -> str:
     return "".join(f' {key}="{value}"' for key, value in found.items())
 
 
-def _rounded(element: re.Match[str]) -> str:
-    return _NUMBER.sub(lambda found: f"{round(float(found[0]), 2):g}", element[0])
+def _shrink(element: re.Match[str]) -> str:
+    """Return a tag made small; texts between tags, such as the name of a metric, stay."""
+    text = element[0]
+    for pattern, new in _IN_TAGS:
+        text = pattern.sub(new, text)
+    return _NUMBER.sub(lambda found: f"{round(float(found[0]), 2):g}", text)
 
 
 _NUMBER = re.compile(r"-?\d+\.\d{3,}")
-_CHANGES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
-    (re.compile(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", re.DOTALL), ""),
-    (re.compile(r"\s*\n\s*"), ""),
+_IN_TAGS: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
     (re.compile(r' id="[\w.]+_\d{1,9}"'), ""),  # it only names what is drawn; others are hashes
     (re.compile("xlink:href"), "href"),
     (re.compile(r'font:[^;"]*?([\d.]+)px[^;"]*'), r"font-size: \1px"),  # before matplotlib 3.9
     (re.compile(r' style="([^"]*)"'), _attributes),
     (re.compile(r"#[0-9a-f]{6}"), lambda found: _VARIABLES.get(found[0], found[0])),
-    (re.compile(r"<[^>]*>"), _rounded),
 )
 """What makes the SVG of matplotlib small and fit for a page."""
+_LEFT_OUT = re.compile(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->|\s*\n\s*", re.DOTALL)
+_TAG = re.compile(r"<[^>]*>")
