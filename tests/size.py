@@ -67,13 +67,13 @@ PARTS: Mapping[str, tuple[str, ...]] = {
 """The parts of the package, by how the paths of their modules begin; the longest that fits wins."""
 
 BUDGETS: Mapping[str, int] = {
-    "adapt": 605,
+    "adapt": 607,
     "analysis": 905,
     "backends": 421,
     "commands": 2_489,
     "elastic": 1_656,
     "export": 298,
-    "gpu and energy": 2_159,
+    "gpu and energy": 2_162,
     "history": 1_063,
     "hooks": 1_468,
     "hosts": 1_600,
@@ -86,7 +86,7 @@ BUDGETS: Mapping[str, int] = {
     "policies": 3_145,
     "report": 1_203,
     "schedule": 988,
-    "server": 3_217,
+    "server": 3_234,
     "shared histories": 1_802,
     "simulate": 635,
     "slurm": 682,
