@@ -61,7 +61,7 @@ restart = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
 def write(**step):
-    if hooks is not None and "elastic" in hooks.parts and hooks.parts["elastic"].is_alone:
+    if hooks is not None and "elastic" in hooks.parts and hooks.parts["elastic"]._member.is_alone:
         return  # it has not joined
     ranks = distributed.get_world_size()
     step |= {"restart": restart, "pid": os.getpid(), "ranks": ranks, "digest": digest()}

@@ -51,7 +51,7 @@ def test_the_default_reaches_the_target(zeusrun, job):
     if job.stem in NEEDS:
         check_that_it_imports(NEEDS[job.stem])
     changes = ()
-    if (spec := load_spec(job)).kubernetes is not None:
+    if (spec := load_spec(job)).run_on is not None:
         changes = (*HERE, f"launch.nproc_per_node={spec.launch.nnodes or 1}")
     code, result, errors = zeusrun.submit(job, *(f"--set={change}" for change in changes))
     assert code == 0, errors

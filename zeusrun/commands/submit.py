@@ -85,6 +85,10 @@ def submit(
             f"--detach is for run_on: {' or '.join(BACKENDS)}; write `nohup` before the command "
             "and `&` after it"
         )
+    if elsewhere and wait and detach:
+        raise UsageError(
+            "--wait waits for GPUs of this machine, and run_on trains elsewhere; leave it out"
+        )
     if dry_run and elsewhere is not None:
         options.answer(*elsewhere.show(spec, request), as_json=as_json)
         return

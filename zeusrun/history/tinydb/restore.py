@@ -154,6 +154,8 @@ def _keep(path: Path, why: str) -> Path | None:
     with storage.explained("set aside", path):
         if not os.path.lexists(path) or storage.is_dangling(path):
             return None
+        for spare in path.parent.glob(f"{path.name}.{why}-*.tmp"):  # of one that was killed
+            spare.unlink()
         target = _unused_name(path, why)
         if path.is_file():
             keep_link(Path(os.path.realpath(path)), target)
