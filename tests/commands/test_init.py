@@ -205,8 +205,8 @@ def test_a_try_proposes_a_pattern_for_what_the_script_prints(zeusrun, script):
     job = yaml.safe_load((zeusrun.folder / "train.yaml").read_text())
     assert job["metrics"] == {
         "source": "stdout",
-        "pattern": r"^Epoch\s*(?P<epoch>\d+).*?\btrain\s*loss:\s*(?P<train_loss>\S+)"
-        r".*?\bit's\s*val\s*acc:\s*(?P<it_s_val_acc>\S+)",
+        "pattern": r"^Epoch +(?P<epoch>\d+)/ *\d+ \| train loss: *(?P<train_loss>\S+) "
+        r"\| it's val acc: *(?P<it_s_val_acc>\S+)",
     }
     size = ("--set", "batch_size.default=8", "--set", "batch_size.candidates=[8]")
     code, result, _ = zeusrun.submit("train.yaml", *size)
@@ -390,7 +390,7 @@ def test_without_a_metric_the_lines_most_like_one_are_listed_with_a_pattern(zeus
     *_, line, pattern, other, _ = done.stdout.splitlines()
     assert (line, other) == ("  step 10 | it's loss 0.0909 | lr 0.1", "  precision: 32.0")
     assert yaml.safe_load(pattern) == {
-        "metrics": {"source": "stdout", "pattern": r"^step.*?\bit's\s*loss\s*(?P<it_s_loss>\S+)"}
+        "metrics": {"source": "stdout", "pattern": r"^step.*?\bit's loss +(?P<it_s_loss>\S+)"}
     }
 
 

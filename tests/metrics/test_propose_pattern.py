@@ -15,7 +15,10 @@ from zeusrun.jobfile.guess.draft import write_draft
 from zeusrun.jobfile.guess.guess import build_guess
 from zeusrun.jobfile.guess.script import Script
 from zeusrun.jobfile.metrics_section import check_pattern
-from zeusrun.metrics.propose_pattern import propose_pattern
+from zeusrun.metrics.propose_pattern import (
+    find_epochs,
+    propose_pattern,
+)
 from zeusrun.metrics.stdout import split_states
 
 # e: epoch, E: of how many, l: a loss, a: an accuracy in percent, t: seconds.
@@ -40,7 +43,13 @@ FORMATS = {
     # torchvision's and the ImageNet example's, changed a little
     "Train: [{e}][ 1/ 9]\tLoss {t:.4e} ({t:.4e})\nTest - Epoch: [{e}]  Time {t:6.3f}\tLoss {l:.4e} "
     "({l:.4e})\tAcc@1 {a:6.2f} ({a:6.2f})": "test_acc1",
-    # others
+    # fastai's and others' tables
+    "epoch     train_loss  valid_loss  accuracy  time\n"
+    "{e:<10}{t:<12.6f}{l:<12.6f}{a:<12.6f}00:04": "accuracy",
+    "| epoch | loss | val_acc |\n|-------|------|---------|\n| {e:>5} | {l:.2f} | {a:>7} |": (
+        "val_acc"
+    ),
+    "┃ Epoch ┃ val_loss ┃ val_acc ┃\n┡━━━━╇━━━━╇━━━━┩\n│ {e:>5} │ {l:.2f} │ {a:>7} │": "val_acc",
     "| end of epoch {e:3d} | time: {t:5.2f}s | valid acc {a:5.2f} |": "valid_acc",
     "│ Epoch {e} │ val acc {a:.2f} │": "val_acc",
     # Keras'
@@ -127,6 +136,11 @@ def test_a_pattern_that_would_read_another_line_in_another_way_is_not_proposed()
     assert propose_pattern(lines[:1])
 
 
+def test_a_column_that_a_table_has_twice_is_read_once():
+    shape = propose_pattern(["epoch loss loss epoch acc", "1 0.5 0.6 1 0.7"])
+    assert shape.pattern == r"^(?P<epoch>\d+) +(?P<loss>\S+) +\S+ +\S+ +(?P<acc>\S+)"
+
+
 @pytest.mark.parametrize(
     ("lines", "metric"),
     [
@@ -151,7 +165,33 @@ def test_what_does_not_vary_like_a_metric_is_none(lines, metric):
 @pytest.mark.parametrize("space", ["  ", "\t", "            "])
 def test_a_line_that_is_indented_may_be_centred_so_it_is_read_anywhere(space):
     shape = propose_pattern([f"{space}Epoch: 1 Acc: 0.5000"])
-    assert shape.pattern == r"^\s*Epoch:\s*(?P<epoch>\d+).*?\bAcc:\s*(?P<acc>\S+)"
+    assert shape.pattern == r"^\s*Epoch: *(?P<epoch>\d+) Acc: *(?P<acc>\S+)"
+
+
+@pytest.mark.parametrize(
+    ("lines", "epochs"),
+    [
+        (["Epoch 1/60 val acc 0.5", "Epoch 2/60 val acc 0.6"], 60),
+        (["Epoch [1/60], Step [100/938], loss 0.5", "val acc 0.5"], 60),
+        (["[1/60] loss: 0.5 | test accuracy: 0.5"], 60),
+        (["[1/60] loss: 0.5", "test accuracy: 0.5"], None),  # batches, perhaps
+        (["Epoch 1/60 val acc 0.5", "Epoch 1/7 of the other phase"], None),
+        (["Epoch 60: 1/60 val acc 0.5"], None),
+        # the first one is 0
+        (["Epoch 0/99 val acc 0.5"], 100),
+        (["Epoch 0/24 val acc 0.5", "Epoch 1/24 val acc 0.6"], 25),
+        (["[0/59] loss: 0.5 | test accuracy: 0.5"], 60),
+        (["Epoch 0/100 val acc 0.5"], 100),
+        (["Epoch 0/5 val acc 0.5", "Epoch 5/5 val acc 0.6"], 6),
+        (["Epoch 1/99 val acc 0.5"], 99),
+        (["Epoch 0/0 val acc 0.5"], None),
+        (["val acc 0.5"], None),
+        (["11/29 15:48:41 - INFO - Epoch(val) [1][2/2]  accuracy: 0.5"], None),
+        (["11/29/2026 Epoch 1 val acc 0.5"], None),
+    ],
+)
+def test_the_number_of_epochs_is_as_it_is_printed(lines, epochs):
+    assert find_epochs(lines, propose_pattern(lines)) == epochs
 
 
 @pytest.mark.parametrize(
@@ -172,11 +212,21 @@ def test_of_two_lines_of_an_epoch_that_of_the_validation_is_read(train, validate
     assert not re.search(shape.pattern, train)
 
 
-def test_of_ranks_whose_lines_begin_with_their_names_one_is_read():
+@pytest.mark.parametrize(
+    ("line", "begin"),
+    [
+        ("Rank {rank}, epoch {epoch}: val acc 0.{epoch}", r"^\bRank +0\b"),
+        ("12:30:01 rank {rank}: epoch {epoch} val acc 0.{epoch}", r"rank +0\b"),
+        ("epoch {epoch} (rank {rank}) val acc 0.{epoch}", r"^epoch +(?P<epoch>\d+).*?\brank"),
+        ("[rank{rank}] epoch {epoch} val acc 0.{epoch}", r"^\[rank0\]"),
+    ],
+)
+def test_of_ranks_that_all_print_one_is_read(line, begin):
     """Else two lines would be two reports of an epoch."""
-    lines = [f"[rank{rank}] epoch {epoch} val acc 0.{epoch}" for epoch in (1, 2) for rank in (0, 1)]
+    lines = [line.format(rank=rank, epoch=epoch) for epoch in (1, 2, 3) for rank in (0, 1)]
     shape = propose_pattern(lines)
-    assert [bool(re.search(shape.pattern, each)) for each in lines] == [True, False] * 2
+    assert shape.pattern.startswith(begin)
+    assert [bool(re.search(shape.pattern, each)) for each in lines] == [True, False] * 3
 
 
 def test_a_bar_may_have_another_width():

@@ -1,17 +1,25 @@
 r"""Proposes a ``metrics.pattern`` from the lines that a short run has printed.
 
-``Epoch 1 | val acc: 87.10%`` gives ``^Epoch\s*(?P<epoch>\d+).*?\bval\s*acc:\s*(?P<val_acc>\S+)``.
-A number is a metric if the words before it name one.
+``Epoch 1 | val acc: 87.10%`` gives ``^Epoch +(?P<epoch>\d+) \| val acc: *(?P<val_acc>\S+)``.
+A number is a metric if the words before it name one. Text stays as it is; between two metrics, what
+follows another number may be anything.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
-from zeusrun.metrics.printed import MAX_LINE, Number, read_line, shows_evaluation
+from zeusrun.metrics.printed import (
+    MAX_LINE,
+    NUMBER,
+    Number,
+    read_lines,
+    shows_evaluation,
+)
 from zeusrun.metrics.propose import propose
 from zeusrun.metrics.rows import number_of
 from zeusrun.metrics.seen import Seen, names_an_evaluation, names_training
@@ -24,8 +32,12 @@ if TYPE_CHECKING:
     from zeusrun.metrics.seen import SeenMetrics
 
 _SIGNS = ",;:%)]"  # which metrics ignore after a number
+_COUNT = re.compile(r"\W{0,3}(\d{1,6}) ?/ ?(\d{1,6})\b(?!/|[ T]\d\d:\d\d:\d\d)")  # no date
+_EPOCH_OF = re.compile(r"\bep(?:och)?\b\W{0,3}(\d{1,6}) ?/ ?(\d{1,6})\b", re.IGNORECASE)
 # The batches so far, and a mean behind the value of one: ``[20/40] Acc 18.7 (21.9)``.
-_OF_BATCH = re.compile(r"\[ *\d+/ *\d+ *\].*\d \( *[\d.e+-]+ *\)")
+_BATCHES = re.compile(r"\[ *(\d{1,6})/ *\d{1,6} *\]")
+_METER = re.compile(r"\d \( *[\d.e+-]+ *\)")
+_RANK = re.compile(r"\b(rank\W*)(\d+)$", re.IGNORECASE)
 _MAX_SHAPES = 100
 
 
@@ -49,8 +61,9 @@ def propose_pattern(
     A line looks like one if it has a metric and an epoch, or a metric of an evaluation, or an
     accuracy or the like that is printed no more often than there were ``evaluations``. Where the
     pattern matches another line, it reads what that line says. ``likely`` and ``monitor`` are as in
-    ``propose``. An accuracy that is always 0 is no result, nor is a value that is the same in every
-    epoch, nor what so many lines have as would be printed in ``each_step``.
+    ``propose``. An
+    accuracy that is always 0 is no result, nor is a value that is the same in every epoch, nor what
+    so many lines have as would be printed in ``each_step``.
     """
     shapes, seen = _find(lines, each_step, evaluations)
     found = {key: values for key, values in seen.items() if not values.each_step}
@@ -70,19 +83,25 @@ def _find(
     lines: Sequence[str], each_step: float, evaluations: int = 0
 ) -> tuple[dict[str, str], SeenMetrics]:
     """Return a line of each pattern, and what the metrics of each pattern look like."""
-    known = [(line, read_line(line)) for line in lines if len(line) <= MAX_LINE]
+    known = [*read_lines([line for line in lines if len(line) <= MAX_LINE])]
     shapes: dict[str, str] = {}
+    batches: dict[str, list[int]] = {}
     rare: Counter[str] = Counter()
     for line, numbers in known:
         names = {number.name for number in numbers if number.is_metric}
         by_epoch = any(number.name == "epoch" for number in numbers)
         evaluated = by_epoch or names_an_evaluation(dict.fromkeys(names, 0.0))
         good = not any(map(names_training, names)) and "max" in map(likely_mode, names)
-        result = evaluated or (evaluations and good)
-        if names and result and not _OF_BATCH.search(line):
+        if names and (evaluated or (evaluations and good)):
             shape = _build(line, numbers)
             rare[shape] += not evaluated
             shapes.setdefault(shape, line)
+            if count := _BATCHES.search(line):
+                batches.setdefault(shape, []).append(int(count[1]))
+    for shape, counts in batches.items():
+        steps = {after - before for before, after in itertools.pairwise(counts)}
+        if steps - {1} or _METER.search(shapes[shape]):
+            del shapes[shape]  # of single batches: the result comes after them
     last = [each for each in shapes if rare[each] <= evaluations][-_MAX_SHAPES:]
     found = {
         (name, shape): Seen(
@@ -95,52 +114,112 @@ def _find(
     return shapes, found
 
 
+def find_epochs(lines: Sequence[str], shape: Shape | None) -> int | None:
+    """Return how many epochs a script trains, as it prints: ``Epoch 3/60``, or ``[3/60]``.
+
+    The second form counts only at the beginning of the line that is read for the metric. Where the
+    first epoch is 0, the number may be that of the last one: ``Epoch 0/99``. It is taken for that
+    unless it is a round one, because a limit that is one too low would cost the last epoch.
+    """
+    counted = [] if shape is None else [_COUNT.match(shape.line)]
+    found = [match for match in (*counted, *map(_EPOCH_OF.search, lines)) if match]
+    counts = [(int(match[1]), int(match[2])) for match in found]
+    totals = {total for number, total in counts if number <= total}
+    if len(totals) != 1 or totals == {0}:
+        return None
+    total, numbers = totals.pop(), {number for number, _ in counts}
+    return total + (0 in numbers and (total in numbers or total % 5 != 0))
+
+
 def list_likely(lines: Sequence[str], count: int = 3) -> list[tuple[str, str]]:
     """Return the lines that look most like a result, the newest of each kind, with a pattern each.
 
     Only those with a metric: first those whose numbers change, then those of an evaluation.
     """
-    kinds: dict[str, list[str]] = {}  # by pattern; the one printed last stands last
-    for line in (line for line in lines if len(line) <= MAX_LINE):
-        numbers = read_line(line)
+    kinds: dict[str, list[str]] = {}  # the one printed last stands last
+    patterns: dict[str, str] = {}
+    for line, numbers in read_lines([line for line in lines if len(line) <= MAX_LINE]):
         if any(number.is_metric for number in numbers):
-            pattern = _build(line, numbers)
-            kinds[pattern] = [*kinds.pop(pattern, []), line]
+            kind = NUMBER.sub("0", line)
+            kinds[kind] = kinds.pop(kind, [])
+            kinds[kind].append(line)
+            patterns[kind] = _build(line, numbers)
 
-    def rank(pattern: str) -> tuple[bool, bool, int]:
-        printed = kinds[pattern]
+    def rank(kind: str) -> tuple[bool, bool, int]:
+        printed = kinds[kind]
         return len({*printed}) > 1, shows_evaluation(printed[-1]), len(printed)
 
     best = sorted(kinds, key=rank)[-count:]
-    return [(kinds[pattern][-1], pattern) for pattern in reversed(best)]
+    return [(kinds[kind][-1], patterns[kind]) for kind in reversed(best)]
 
 
 def _build(line: str, numbers: Sequence[Number]) -> str:
-    """Return the pattern of a line, up to its last metric; what is between two may be anything."""
-    out = ""
-    for number in (number for number in numbers if number.name):
-        if out:
-            out += ".*?"
-        elif digit := re.search(r"\d", line[: number.label]):
-            begin = line[: digit.start()].rstrip()
-            out = (f"^{_escape(begin)}" if begin else "") + ".*?"
+    """Return the pattern of a line, up to its last metric."""
+    out, done = "^", 0
+    named = [number for number in numbers if number.name]
+    for number in named:
+        begin = max(done, number.label)
+        if others := [each for each in numbers if done <= each.start < begin and each.end <= begin]:
+            out += _skip(line, done, others)
+            out += r"\b" if line[begin : begin + 1].isalnum() else ""
         else:
-            out = "^" + _escape(line[: number.label])
-        label, text = line[number.label : number.start], line[number.start : number.end]
-        out += (r"\b" if out[-1] == "?" and label[:1].isalnum() else "") + _escape(label)
-        tail = line[number.end :].split(" ", 1)[0]
-        values = r"\S+" if not tail.strip(_SIGNS) else r"[\d.eE+-]*\d"
+            begin = done
+        for each in numbers:
+            if begin <= each.start < number.start:
+                out += _escape(line[begin : each.start]) + r"\S+"
+                begin = each.end
+        out += _escape(line[begin : number.start])
+        done = number.end
         if number.name == "epoch":
-            values = r"\d+" if text.isdigit() else r"[\d.]+"
-        out += f"(?P<{number.name}>{values})"
-    return out.removeprefix(".*?")
+            whole = line[number.start : done].isdigit()
+            out += r"(?P<epoch>\d+)" if whole else r"(?P<epoch>[\d.]+)"
+            if total := re.match(r" */ *\d+", line[done:]):
+                out += ("/" if total[0][0] == "/" else " */") + r" *\d+"
+                done += total.end()
+            continue
+        tail = line[done:].split(maxsplit=1)[0] if line[done : done + 1].strip() else ""
+        if not tail.strip(_SIGNS):
+            out, done = out + rf"(?P<{number.name}>\S+)", done + len(tail)
+        elif tail[0] in ".eE+-":
+            out += rf"(?P<{number.name}>[\d.eE+-]*\d)"
+        else:
+            out += rf"(?P<{number.name}>[^\s{_escape(tail[0])}]+)"
+    out = re.sub(r"^\^(?:\.\*\?(?:\\b)?)", "", out)
+    # It may be centred, as wide as the terminal is, or follow a progress bar.
+    return re.sub(r"^\^(?: |\\s)[+*]?", r"^\\s*", out)
+
+
+def _skip(line: str, done: int, others: Sequence[Number]) -> str:
+    """Return a pattern that skips other numbers, but keeps the number of a rank.
+
+    Where each rank prints such a line, the pattern matches the lines of one rank.
+    """
+    text = _escape(line[done : others[0].start])
+    ranks = [_RANK.search(line[done : each.end]) for each in others]
+    out = "" if ranks[0] is not None else re.sub(r"(?: |\\s)[*+]$", "", text)
+    out += ".*?" if ranks[0] is None or ranks[0].start() else ""
+    return out + "".join(rf"\b{_escape(rank[1])}{rank[2]}\b.*?" for rank in ranks if rank)
 
 
 def _escape(text: str) -> str:
-    """Return a pattern of a text, whatever its spaces are."""
-    out = re.sub(r"(?:\\?\s)+", r"\\s*", re.escape(text))
-    out = re.sub(r"\d{3,}", r"\\d+", out)  # a date or a number of a run
-    return "".join(letter if letter.isprintable() else "." for letter in out)
+    """Return a pattern of a text before a number; numbers may be padded with spaces."""
+    out = ""
+    for each in re.finditer(r"\s+|\d{3,}|([^\w\s])\1{3,}|.", text):
+        piece = each[0]
+        if len(piece) > 2 and piece.isdecimal():  # a date or a number of a run in a name
+            out += r"\d+"
+        elif each[1]:  # a bar, as wide as the terminal
+            out += re.escape(each[1]) + "+" if each[1].isprintable() else ".+"
+        elif not piece.isspace():
+            special = piece in r"\.^$*+?{}[]|()"
+            out += "\\" + piece if special else piece if piece.isprintable() else "."
+        elif each.end() == len(text) and text[: each.start()].endswith((":", "=", "[", "(", "/")):
+            out += " *" if piece.strip(" ") == "" else r"\s*"
+        elif piece == " " and each.end() < len(text):
+            out += " "
+        else:
+            out += " +" if piece.strip(" ") == "" else r"\s+"
+    return out
 
 
 def _check(
