@@ -226,8 +226,11 @@ def describe_alone(observed: Mapping[int, Observed]) -> str | None:
     )
 
 
-def describe_spawned(spawned: Collection[Spawned]) -> str | None:
-    """Return a warning if a script trains in processes of its own; ``None`` if all is seen."""
+def describe_spawned(spawned: Collection[Spawned], *, arrives: bool = False) -> str | None:
+    """Return a warning if a script trains in processes of its own; ``None`` if all is seen.
+
+    ``arrives``: the chosen batch size reaches them.
+    """
     size = max((each.world_size or 1 for each in spawned), default=1)
     followed = all(each.followed for each in spawned) and len(spawned) >= size
     if not spawned or (followed and size == 1):
@@ -242,7 +245,9 @@ def describe_spawned(spawned: Collection[Spawned]) -> str | None:
             "${local_batch_size} are those of one"
         )
     instead = "Let the script train in the processes that zeusrun starts (launch.nproc_per_node"
-    if size > 1:
+    if followed and arrives:
+        instead = "Their batch size is the chosen one (launch.nproc_per_node stays 1"
+    elif size > 1:
         instead = (
             f"Use  launch: {{nproc_per_node: {size}}}  and take the option away with which the "
             f"script starts them. Without such an option, pass ${{batch_size/{size}}} where the "

@@ -61,7 +61,7 @@ class PrintedLines(RowSource):
         super().__init__(Rows(run, "group"))
         self._run = run
         self._quiet = run.section.source == "auto"
-        self._matched = False
+        self._matched = self._has_raised = False
         self._unmatched = deque[str](maxlen=_MAX_KEPT)  # lines with numbers
         self._results = 0  # of evaluations, in lines that no pattern matched
         self._tried = ""  # the pattern that is being matched
@@ -135,7 +135,9 @@ class PrintedLines(RowSource):
             if row:
                 self._matched = True
                 self._rows.take(row, written_s, log_bytes=at)
-            elif not self._matched and _DIGIT.search(part):
+            elif part.startswith("Traceback (most recent call last)"):
+                self._has_raised = True
+            elif not (self._matched or self._has_raised) and _DIGIT.search(part):
                 self._unmatched.append(part)
                 self._results += self._results < _RESULTS and shows_evaluation(part)
 

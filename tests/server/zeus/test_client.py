@@ -133,9 +133,9 @@ def test_a_batch_size_that_dies_is_ruled_out(train, history):
 
 
 def test_a_batch_size_whose_process_is_killed_is_ruled_out_when_its_lease_expires(train, history):
-    train(*[[{"dies_with": {"64": "kill"}}]] * 2)
-    assert len(history.unfinished("digits")) == 2
-    for number in (1, 2):
+    for number in (1, 2):  # one after the other: beside one that runs, another size is tried
+        (killed,) = train([{"dies_with": {"64": "kill"}}])
+        assert (killed["batch_size"], len(history.unfinished("digits"))) == (64, 1)
         history.renew(f"digits-{number}-1", lease_s=-1)
     (seen,) = train([{}])
     assert seen["converged"]

@@ -77,8 +77,8 @@ def build_guess(launched: Launched, script: Script, *, gpus: int, cpus: int) -> 
     arguments, warnings = Arguments(launched.args, script.options), list(launched.warnings)
     nproc: int | str | None = launched.nproc_per_node
     devices = arguments.find(("devices", "gpus"), default=False)
-    if nproc == 1 and script.library == "lightning" and devices is not None:
-        nproc = int(devices.value)  # it would start them
+    if nproc == 1 and script.library == "lightning":  # it would start them
+        nproc = script.devices if devices is None else int(devices.value)
     if nproc is None:  # accelerate takes every GPU
         nproc = "gpu" if gpus else 1
     ranks = nproc if isinstance(nproc, int) else {"cpu": cpus, "gpu": gpus}.get(nproc, gpus or cpus)

@@ -35,6 +35,7 @@ class Option:
     dest: str = ""  # the attribute or the parameter with its value
     default: object = None  # ``None``: it has none; ``...``: it is not known
     switch: bool = False  # whether it takes no value
+    abbreviated: bool = False  # whether the beginning of a flag is enough
 
     @property
     def names(self) -> frozenset[str]:
@@ -57,7 +58,7 @@ def match_option(word: str, options: Iterable[Option]) -> tuple[Option, str, str
     """Return the option that a word of a command gives, as it is written there, and its value.
 
     The value is ``None`` if the word contains none: it is the next word. Returns ``None`` for
-    another word. ``-e30`` and ``-e=30`` are read as argparse does.
+    another word. ``-e30``, ``-e=30`` and ``--epo 30`` are read as argparse does.
     """
     if not word.startswith("-"):
         return None
@@ -65,6 +66,13 @@ def match_option(word: str, options: Iterable[Option]) -> tuple[Option, str, str
     name, equals, value = word.partition("=")
     if name in by_flag:
         return by_flag[name], name, value if equals else None
+    begun = {
+        option.written: option
+        for flag, option in by_flag.items()
+        if option.abbreviated and len(name) > 2 and flag.startswith(name)
+    }
+    if len(begun) == 1:
+        return begun.popitem()[1], name, value if equals else None
     attached = by_flag.get(word[:2])
     return None if attached is None or attached.switch else (attached, word[:2], word[2:] or None)
 
@@ -91,7 +99,7 @@ def _read(tree: ast.Module, text: str) -> Iterator[Option]:
         names = _OF_TRAINER if "TrainingArg" in text else _OF_TRAINER.keys() - {"learning_rate"}
         for name in sorted(names):
             flags = f"--{name}", f"--{name.replace('_', '-')}"
-            yield Option(flags, name, _OF_TRAINER[name])
+            yield Option(flags, name, _OF_TRAINER[name], abbreviated=True)
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             yield from _of_call(node, constants, zeusrun="zeusrun" in text)
@@ -122,7 +130,7 @@ def _of_call(call: ast.Call, constants: Mapping[str, float], *, zeusrun: bool) -
         dest = keys.get("dest") or (
             parameters[0] if parameters else longest.lstrip("-").replace("-", "_")
         )
-        yield Option(flags, str(dest), default, switch)
+        yield Option(flags, str(dest), default, switch, name == "add_argument")
 
 
 def _find_constants(tree: ast.Module, *, once: bool) -> dict[str, float]:

@@ -65,6 +65,12 @@ class Script:
                 return name
         return None
 
+    @property
+    def devices(self) -> int:
+        """On how many devices Lightning's Trainer starts processes itself."""
+        found = re.search(r"\bdevices\s*=\s*(\d{1,3})\b", self.text)
+        return max(1, int(found[1])) if found and self.library == "lightning" else 1
+
     @cached_property
     def options(self) -> tuple[Option, ...]:
         """The options that it declares."""

@@ -139,7 +139,10 @@ def find_remarks(
     spawned = progress.ranks.spawned.values()
     started_t = max((each.t for each in spawned), default=progress.now_t)
     settled = progress.now_t - started_t > 1.0 or progress.ranks.scripts_ended  # all have stepped
-    if settled and (text := describe_spawned(spawned)) is not None:
+    if (
+        settled
+        and (text := describe_spawned(spawned, arrives=size == trial.global_batch_size)) is not None
+    ):
         remarks["spawned"] = text
     reached = progress.reached if progress.listens else None
     late = progress.source != REPORT  # a printed value is read after the next epoch has begun
