@@ -16,7 +16,6 @@ from zeusrun.jobfile.guess.guess import build_guess
 from zeusrun.jobfile.guess.script import Script
 from zeusrun.jobfile.metrics_section import check_pattern
 from zeusrun.metrics.propose_pattern import (
-    find_epochs,
     propose_pattern,
 )
 from zeusrun.metrics.stdout import split_states
@@ -166,32 +165,6 @@ def test_what_does_not_vary_like_a_metric_is_none(lines, metric):
 def test_a_line_that_is_indented_may_be_centred_so_it_is_read_anywhere(space):
     shape = propose_pattern([f"{space}Epoch: 1 Acc: 0.5000"])
     assert shape.pattern == r"^\s*Epoch: *(?P<epoch>\d+) Acc: *(?P<acc>\S+)"
-
-
-@pytest.mark.parametrize(
-    ("lines", "epochs"),
-    [
-        (["Epoch 1/60 val acc 0.5", "Epoch 2/60 val acc 0.6"], 60),
-        (["Epoch [1/60], Step [100/938], loss 0.5", "val acc 0.5"], 60),
-        (["[1/60] loss: 0.5 | test accuracy: 0.5"], 60),
-        (["[1/60] loss: 0.5", "test accuracy: 0.5"], None),  # batches, perhaps
-        (["Epoch 1/60 val acc 0.5", "Epoch 1/7 of the other phase"], None),
-        (["Epoch 60: 1/60 val acc 0.5"], None),
-        # the first one is 0
-        (["Epoch 0/99 val acc 0.5"], 100),
-        (["Epoch 0/24 val acc 0.5", "Epoch 1/24 val acc 0.6"], 25),
-        (["[0/59] loss: 0.5 | test accuracy: 0.5"], 60),
-        (["Epoch 0/100 val acc 0.5"], 100),
-        (["Epoch 0/5 val acc 0.5", "Epoch 5/5 val acc 0.6"], 6),
-        (["Epoch 1/99 val acc 0.5"], 99),
-        (["Epoch 0/0 val acc 0.5"], None),
-        (["val acc 0.5"], None),
-        (["11/29 15:48:41 - INFO - Epoch(val) [1][2/2]  accuracy: 0.5"], None),
-        (["11/29/2026 Epoch 1 val acc 0.5"], None),
-    ],
-)
-def test_the_number_of_epochs_is_as_it_is_printed(lines, epochs):
-    assert find_epochs(lines, propose_pattern(lines)) == epochs
 
 
 @pytest.mark.parametrize(

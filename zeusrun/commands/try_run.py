@@ -16,7 +16,7 @@ from zeusrun.jobfile.guess.script import read_text
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.metrics.progress import TrainingSummary
 from zeusrun.metrics.propose import describe_choice, propose_target
-from zeusrun.metrics.propose_pattern import find_epochs, list_likely
+from zeusrun.metrics.propose_pattern import list_likely
 from zeusrun.metrics.seen import (
     describe_alone,
     describe_spawned,
@@ -61,7 +61,7 @@ def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> i
     """
     tried = _run(guess, path)
     proposal, shape = tried.propose(guess)
-    progress, printed = tried.progress, tried.printed
+    progress = tried.progress
     sight = TrainingSummary.of(progress)
     _show(sight, tried, path)
     if tried.ended or (tried.failed and proposal is None):
@@ -72,7 +72,7 @@ def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> i
     guess = replace(
         guess,
         pattern=None if shape is None else shape.pattern,
-        seen_epochs=find_epochs(printed, shape) or tried.all_epochs,
+        seen_epochs=tried.all_epochs,
     )
     guess = _check_batch(guess, path, sight, progress)
     objective, lines = _describe(tried, proposal, shape, path)

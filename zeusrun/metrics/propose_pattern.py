@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from zeusrun.metrics.seen import SeenMetrics
 
 _SIGNS = ",;:%)]"  # which metrics ignore after a number
-_COUNT = re.compile(r"\W{0,3}(\d{1,6}) ?/ ?(\d{1,6})\b(?!/|[ T]\d\d:\d\d:\d\d)")  # no date
-_EPOCH_OF = re.compile(r"\bep(?:och)?\b\W{0,3}(\d{1,6}) ?/ ?(\d{1,6})\b", re.IGNORECASE)
 # The batches so far, and a mean behind the value of one: ``[20/40] Acc 18.7 (21.9)``.
 _BATCHES = re.compile(r"\[ *(\d{1,6})/ *\d{1,6} *\]")
 _METER = re.compile(r"\d \( *[\d.e+-]+ *\)")
@@ -112,23 +110,6 @@ def _find(
         for name, looks in _check(shape, known).items()
     }
     return shapes, found
-
-
-def find_epochs(lines: Sequence[str], shape: Shape | None) -> int | None:
-    """Return how many epochs a script trains, as it prints: ``Epoch 3/60``, or ``[3/60]``.
-
-    The second form counts only at the beginning of the line that is read for the metric. Where the
-    first epoch is 0, the number may be that of the last one: ``Epoch 0/99``. It is taken for that
-    unless it is a round one, because a limit that is one too low would cost the last epoch.
-    """
-    counted = [] if shape is None else [_COUNT.match(shape.line)]
-    found = [match for match in (*counted, *map(_EPOCH_OF.search, lines)) if match]
-    counts = [(int(match[1]), int(match[2])) for match in found]
-    totals = {total for number, total in counts if number <= total}
-    if len(totals) != 1 or totals == {0}:
-        return None
-    total, numbers = totals.pop(), {number for number, _ in counts}
-    return total + (0 in numbers and (total in numbers or total % 5 != 0))
 
 
 def list_likely(lines: Sequence[str], count: int = 3) -> list[tuple[str, str]]:

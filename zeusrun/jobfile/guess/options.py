@@ -35,7 +35,6 @@ class Option:
     dest: str = ""  # the attribute or the parameter with its value
     default: object = None  # ``None``: it has none; ``...``: it is not known
     switch: bool = False  # whether it takes no value
-    abbreviated: bool = False  # whether the beginning of a flag is enough
 
     @property
     def names(self) -> frozenset[str]:
@@ -69,7 +68,7 @@ def match_option(word: str, options: Iterable[Option]) -> tuple[Option, str, str
     begun = {
         option.written: option
         for flag, option in by_flag.items()
-        if option.abbreviated and len(name) > 2 and flag.startswith(name)
+        if len(name) > 3 and flag.startswith(name)  # as argparse takes it
     }
     if len(begun) == 1:
         return begun.popitem()[1], name, value if equals else None
@@ -99,7 +98,7 @@ def _read(tree: ast.Module, text: str) -> Iterator[Option]:
         names = _OF_TRAINER if "TrainingArg" in text else _OF_TRAINER.keys() - {"learning_rate"}
         for name in sorted(names):
             flags = f"--{name}", f"--{name.replace('_', '-')}"
-            yield Option(flags, name, _OF_TRAINER[name], abbreviated=True)
+            yield Option(flags, name, _OF_TRAINER[name])
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             yield from _of_call(node, constants, zeusrun="zeusrun" in text)
@@ -130,7 +129,7 @@ def _of_call(call: ast.Call, constants: Mapping[str, float], *, zeusrun: bool) -
         dest = keys.get("dest") or (
             parameters[0] if parameters else longest.lstrip("-").replace("-", "_")
         )
-        yield Option(flags, str(dest), default, switch, name == "add_argument")
+        yield Option(flags, str(dest), default, switch)
 
 
 def _find_constants(tree: ast.Module, *, once: bool) -> dict[str, float]:
