@@ -32,9 +32,8 @@ if TYPE_CHECKING:
     from zeusrun.trial import Trial
 
 _TRAINS_ON = (
-    "the target was reached, but the script goes on: it does not ask whether to stop. Loop over "
-    "`run.epochs(default=...)`, or add `if run.should_stop(): break` after `run.report(...)`; with "
-    "objective.on_target: continue the script may go on"
+    "the target was reached, but the script goes on. Loop over `run.epochs(default=...)`, or add "
+    "`if run.should_stop(): break` after `run.report(...)`; or write objective.on_target: continue"
 )
 _FROM_THE_START = (
     "zeusrun sees neither an optimizer step nor a backward pass of torch, so time, energy and cost "
@@ -106,9 +105,8 @@ def find_remarks(
         )
     elif seen is not None and seen.parts > 1:
         remarks["mean"] = (
-            f"the script logs {seen.parts} values of {metric} in an evaluation; their mean, "
-            "weighted by samples where these are known, is its value. For metrics such as AUC and "
-            "F1 that is only near: then log one value for each evaluation"
+            f"the script logs {seen.parts} values of {metric} in an evaluation, and their mean "
+            "counts. Of AUC, F1 and the like, log one value for each evaluation: a mean is only near"
         )
     size = find_batch_size(progress.observed, progress.ranks)
     unasked = set(to_ask_for).difference(progress.asked, [] if size is None else ["batch_size"])
@@ -132,17 +130,14 @@ def find_remarks(
         first = next(point.epoch for point in progress.curve if not is_baseline(point))
         remarks["continued"] = (
             f"the first report is of epoch {first}, but the run has passed over its data less "
-            "often: the script has gone on from a checkpoint of another run. The cost of this run "
-            "is not that of a whole training, so the run teaches nothing. Keep checkpoints in "
-            "${run_dir}, which belongs to one run, or let the script start anew"
+            "often: the script has gone on from a checkpoint of another run, so this run teaches "
+            "nothing. Keep checkpoints in ${run_dir}, or let the script start anew"
         )
     spawned = progress.ranks.spawned.values()
     started_t = max((each.t for each in spawned), default=progress.now_t)
     settled = progress.now_t - started_t > 1.0 or progress.ranks.scripts_ended  # all have stepped
-    if (
-        settled
-        and (text := describe_spawned(spawned, arrives=size == trial.global_batch_size)) is not None
-    ):
+    arrives = size == trial.global_batch_size
+    if settled and (text := describe_spawned(spawned, arrives=arrives)) is not None:
         remarks["spawned"] = text
     reached = progress.reached if progress.listens else None
     late = progress.source != REPORT  # a printed value is read after the next epoch has begun
