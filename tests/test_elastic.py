@@ -301,6 +301,32 @@ def test_an_exception_loses_a_rank_only_if_that_is_allowed(zeusrun, lost_by):
         assert "ValueError: rank 1 fails" in shown
 
 
+HANGS = ["step", "backward", "no_sync", "between", "barrier", "gather"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("norm", [[], ["--norm"]], ids=["no buffers", "buffers"])
+@pytest.mark.parametrize("at", HANGS)
+def test_a_rank_for_which_the_others_wait_is_killed_wherever_it_is(zeusrun, at, norm):
+    limits = {"hang_s": 3, "lost_by": "any"}
+    args = ["--at", at, *norm]
+    job = elastic_job(zeusrun, "elastic_hangs.py", epochs=20, args=args, elastic=limits)
+    training = Training(zeusrun, job)
+    training._wait(lambda: "process 1 " in training.log and "hangs: killing it" in training.log)
+    assert training.end()[0] == 4  # the target is out of reach
+    assert training.log.count("hangs: killing it") == 1
+
+
+@pytest.mark.long
+def test_a_rank_that_computes_while_the_others_wait_is_left_alone(zeusrun):
+    job = elastic_job(
+        zeusrun, "elastic_hangs.py", epochs=20, args=["--at", "busy"], elastic={"hang_s": 2}
+    )
+    training = Training(zeusrun, job)
+    assert training.end()[0] == 4
+    assert "hangs" not in training.log
+
+
 @pytest.mark.long
 def test_a_rank_that_hangs_is_killed_and_lost(zeusrun):
     job = elastic_job(zeusrun, epochs=30, elastic={"hang_s": 3, "losses": 1})

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import psutil
 import pytest
@@ -252,6 +253,13 @@ def test_a_newcomer_that_dies_as_it_joins_is_no_loss(begin):
     assert run.agent.wait(300) == 0
 
 
+def is_lost(run, slot, *moving):
+    """Let the other members live on; whether one was killed."""
+    for place in moving:
+        place.beats += 1
+    return slot not in run.board.members
+
+
 def test_a_member_that_stands_still_while_the_others_wait_for_it_to_join_is_killed(begin):
     run = begin(BY_STEPS, hang_s=0.5)
     run.settle()
@@ -261,14 +269,45 @@ def test_a_member_that_stands_still_while_the_others_wait_for_it_to_join_is_kill
     for place in moving:
         place.joins = run.board.newest
     pid = run.pid(1)
-
-    def is_killed():
-        for place in moving:
-            place.beats += 1
-        return 1 not in run.board.members
-
-    run.wait(is_killed)
+    run.wait(lambda: is_lost(run, 1, *moving))
     assert f"process 1 (pid {pid}) hangs: killing it" in run.log
+
+
+@pytest.mark.parametrize("in_step", [0, 1])
+def test_a_member_that_has_begun_fewer_collectives_than_another_is_killed(begin, in_step):
+    run = begin(BY_STEPS, hang_s=0.5)
+    run.settle()
+    one, other = run.board.place(0), run.board.place(1)
+    one.collectives, other.collectives, other.is_in_step = 9, 8, in_step
+    run.wait(lambda: is_lost(run, 1, one, other))
+
+
+def test_a_member_that_is_stopped_within_the_collective_of_all_is_killed(begin):
+    run = begin(BY_STEPS, hang_s=0.5)
+    run.settle()
+    one, other = run.board.place(0), run.board.place(1)
+    one.collectives = other.collectives = 9
+    run.wait(lambda: is_lost(run, 0, other))
+    assert "process 1" not in run.log
+
+
+@pytest.mark.parametrize(
+    "case", ["evaluates", "steps", "nobody waits", "not begun", "cannot change"]
+)
+def test_a_member_that_does_something_or_for_which_nobody_waits_is_left_alone(begin, case):
+    run = begin(FIXED if case == "cannot change" else BY_STEPS, hang_s=0.3)
+    run.settle()
+    one, other = run.board.place(0), run.board.place(1)
+    one.collectives, other.collectives = 9, 9 if case == "nobody waits" else 8
+    if case == "not begun":
+        one.mode = other.mode = 0
+    until_t = time.monotonic() + 1.5
+    while time.monotonic() < until_t:
+        assert not is_lost(run, 1, one, other)
+        other.busy += case == "evaluates"
+        other.steps += case == "steps"
+        time.sleep(0.02)
+    assert "hangs" not in run.log
 
 
 def test_where_the_training_was_to_end_a_killed_rank_does_not_start_it_again(begin):

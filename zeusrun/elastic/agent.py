@@ -27,6 +27,8 @@ from zeusrun.elastic.rank.board import (
     MAX_SLOTS,
     Board,
     Generation,
+    Place,
+    read_start,
 )
 from zeusrun.launcher.rundir.failure import describe_exit
 from zeusrun.sidecar.events import SIDECAR_NAME, Adapted, append_event
@@ -61,7 +63,8 @@ class Agent:
         self._local_ranks: dict[int, int] = {}
         self._next = 0  # the number of the next process
         self._trouble = ""  # the last error while the ranks changed
-        self._watched: dict[int, tuple[tuple[int, ...], float]] = {}  # what was seen, since when
+        # What was seen of a member, and since when.
+        self._watched: dict[tuple[int, str], tuple[tuple[int, ...], float]] = {}
         self._port = _free_port()
 
     def run(self) -> int:
@@ -129,7 +132,8 @@ class Agent:
             preexec_fn=self._restore_mask,  # noqa: PLW1509 - the agent has no threads
         )
         self._processes[slot] = process
-        self._board.place(slot).pid = process.pid
+        place = self._board.place(slot)
+        place.pid, place.started = process.pid, read_start(process.pid)
 
     def _restore_mask(self) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
@@ -357,25 +361,43 @@ class Agent:
 
     def _kill_hung(self) -> None:
         """Kill a member that keeps the others waiting; then it is lost as any other."""
-        now_t = time.monotonic()
         places = {slot: self._board.place(slot) for slot in self._members}
-        waiting = any(
-            (each.is_waiting and each.is_in_step) or each.joins > each.generation
-            for each in places.values()
-        )
+        joining = any(each.joins > each.generation for each in places.values())
+        idle_s, frozen_s, behind_s = dict[int, float](), dict[int, float](), dict[int, float]()
         for slot, place in places.items():
-            is_idle = place.is_in_step and not place.is_waiting
-            beats = () if is_idle else (place.beats,)
-            seen = (place.steps, place.is_in_step, place.is_waiting, *beats)
-            before, since_t = self._watched.get(slot, ((), now_t))
-            if before != seen or not waiting:
-                self._watched[slot] = seen, now_t
-                continue
-            is_due = now_t - since_t > self._plan.hang_s and (place.is_ready or place.generation)
-            if is_due and slot in self._processes.keys() - self._hung:
-                _log(f"process {slot} (pid {place.pid}) hangs: killing it")
+            done = (place.steps, place.collectives, place.joins, place.is_in_step)
+            idle_s[slot] = self._unchanged_s(slot, "idle", (*done, place.busy))
+            frozen_s[slot] = self._unchanged_s(slot, "frozen", (place.beats,))
+            behind = place.joins <= place.generation and (
+                joining or any(_is_ahead(each, place) for each in places.values())
+            )
+            # Within a step, nothing but the step counts. Elsewhere it may evaluate, or save.
+            sign = (behind, *done, 0 if place.is_in_step else place.busy)
+            seconds = self._unchanged_s(slot, "behind", sign)
+            behind_s[slot] = seconds if behind else 0.0
+        for slot in places.keys() & self._processes.keys() - self._hung:
+            others = [idle_s[other] for other in places if other != slot]
+            # One that is stopped within a collective is not behind.
+            seconds = max(behind_s[slot], min([frozen_s[slot], *others]) if others else 0.0)
+            # Before the first pass, one may download data for the others.
+            if seconds > self._plan.hang_s and places[slot].mode in _CHANGE:
+                _log(f"process {slot} (pid {places[slot].pid}) hangs: killing it")
                 self._hung.add(slot)
                 signal_group(self._processes[slot])
+
+    def _unchanged_s(self, slot: int, what: str, seen: tuple[int, ...]) -> float:
+        """Return for how long something of a member has been as it is now."""
+        now_t = time.monotonic()
+        before, since_t = self._watched.get((slot, what), ((), now_t))
+        if before != seen:
+            self._watched[slot, what] = seen, now_t
+            return 0.0
+        return now_t - since_t
+
+
+def _is_ahead(place: Place, other: Place) -> bool:
+    """Whether a member has begun a collective that another one of its generation has not."""
+    return place.generation == other.generation and place.collectives > other.collectives
 
 
 def _free_port() -> int:

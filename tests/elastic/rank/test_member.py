@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from types import SimpleNamespace
 
@@ -12,7 +11,7 @@ import pytest
 from tests.forks import torch_forks
 from tests.runs import wait_for
 from zeusrun.elastic.rank import member as member_module
-from zeusrun.elastic.rank.board import Board, Generation, is_in_collective
+from zeusrun.elastic.rank.board import Board, Generation
 from zeusrun.elastic.rank.member import BY_EPOCHS, BY_STEPS, Member
 from zeusrun.sidecar.plan import RankPlan
 
@@ -248,23 +247,6 @@ def test_an_error_is_a_loss_if_the_agent_has_seen_one(build):
     member.recover()
     assert not member.is_lost
     assert member._environment.world_size == 1
-
-
-@pytest.mark.parametrize(
-    ("file", "expected"),
-    [
-        ("/lib/torch/distributed/distributed_c10d.py", True),
-        ("/lib/torch/autograd/graph.py", True),
-        ("/lib/zeusrun/elastic/rank/member.py", True),
-        ("/home/me/pytorch/distributed/train.py", False),
-        ("/home/me/elastic/rank/train.py", False),
-        ("/lib/torch/nn/modules/linear.py", False),
-    ],
-)
-def test_whether_the_main_thread_waits_is_seen_by_its_frames(file, expected):
-    names = {"sys": sys}
-    exec(compile("frame = sys._getframe()", file, "exec"), names)
-    assert is_in_collective(names["frame"]) == expected
 
 
 BUILT_AGAIN = """

@@ -20,12 +20,8 @@ import threading
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from zeusrun.files.private import open_for_writing, read_file, replace_file
-
-if TYPE_CHECKING:
-    from types import FrameType
 
 MAX_SLOTS = 4096
 BY_STEPS, BY_EPOCHS, FIXED = 1, 2, 3
@@ -37,7 +33,6 @@ FOLDER = "elastic"
 ORDERED_BY = ("a user", "the schedule", "a policy", "provisioning", "the endpoint")
 
 _BEAT_S = 0.5
-_WAITING = ("/torch/autograd/graph.py", "/torch/distributed/", "/zeusrun/elastic/rank/")
 _HEAD = 10  # numbers of eight bytes each
 _MAX_JSON = 1 << 16
 
@@ -62,6 +57,7 @@ class Place(ctypes.Structure):
 
     Attributes:
         pid: Its process.
+        started: When that started, as proc_pid_stat(5) counts; another process may get its pid.
         is_ready: 1 once a newcomer waits for its generation.
         steps: Optimizer steps of the training that it has completed.
         joins: The generation that it joins; others wait until all members do.
@@ -72,11 +68,13 @@ class Place(ctypes.Structure):
         loader: Which loader of an unedited script feeds its steps, from 1; 0: not known.
         epoch: The pass over that loader, from 1.
         is_in_step: Whether it is within a step.
-        is_waiting: Whether its main thread waits for the others.
+        collectives: Those of the default process group that it has begun.
+        busy: Tenths of a second of CPU time of its main thread.
         beats: Heartbeats so far.
     """
 
     pid: int
+    started: int
     is_ready: int
     steps: int
     joins: int
@@ -86,7 +84,8 @@ class Place(ctypes.Structure):
     loader: int
     epoch: int
     is_in_step: int
-    is_waiting: int
+    collectives: int
+    busy: int
     beats: int
 
     def clear(self) -> None:
@@ -229,35 +228,47 @@ class Board:
             return self._numbers[3]
 
 
-def exists(pid: int) -> bool:
-    """Whether there is a process."""
-    return Path(f"/proc/{pid}").exists()
+def read_start(pid: int) -> int:
+    """Return when a process started, in clock ticks since the boot; 0 if there is none."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return 0
+    return int(text.rpartition(")")[2].split()[19])  # field 22 of proc_pid_stat(5)
 
 
-def is_in_collective(frame: FrameType | None) -> bool:
-    """Whether a thread is within a collective, or a backward pass."""
-    while frame is not None:
-        if any(part in frame.f_code.co_filename for part in _WAITING):
-            return True
-        frame = frame.f_back
-    return False
+def is_alive(place: Place) -> bool:
+    """Whether the process of a place still exists."""
+    return read_start(place.pid) == place.started
 
 
 def begin_beat(board: Board, place: Place) -> None:
-    """Write heartbeats to the board from a thread, with whether this process waits for others."""
-    args = (board, place, threading.main_thread().ident or 0)
+    """Write heartbeats to the board from a thread, with what this process does."""
+    main = time.pthread_getcpuclockid(threading.main_thread().ident or 0)
+    args = (board, place, main)
     threading.Thread(target=_beat, args=args, name="zeusrun-beat", daemon=True).start()
 
 
 def _beat(board: Board, place: Place, main: int) -> None:
     while True:
-        frame = sys._current_frames().get(main)
-        place.is_waiting = is_in_collective(frame)
-        del frame
+        place.collectives = count_collectives()
+        place.busy = int(10 * time.clock_gettime(main))
         place.beats += 1
         if place.joins not in {place.generation, board.newest}:
             _interrupt()
         time.sleep(_BEAT_S)
+
+
+def count_collectives() -> int:
+    """Return how many collectives of the default process group this process has begun.
+
+    Each rank begins the same ones in the same order, so a rank with fewer than others is the one
+    for which they wait. 0 without a group.
+    """
+    module = sys.modules.get("torch.distributed.distributed_c10d")
+    with contextlib.suppress(Exception):  # it may be closed just now; an echo does not count
+        return int(module.GroupMember.WORLD._get_sequence_number_for_group())  # type: ignore[union-attr]
+    return 0
 
 
 def _interrupt() -> None:

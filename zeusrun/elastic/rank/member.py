@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from zeusrun.elastic.rank.board import BY_EPOCHS, BY_STEPS, FIXED, Board, begin_beat, exists
+from zeusrun.elastic.rank.board import BY_EPOCHS, BY_STEPS, FIXED, Board, begin_beat, is_alive
 from zeusrun.elastic.rank.sizes import RankSchedule, RanksObservation, RanksPolicy, Scale
 from zeusrun.elastic.rank.tracked import Tracked
 from zeusrun.sidecar.events import Adapted, Regrouped
@@ -216,7 +216,7 @@ class Member:
 
     def _has_lost_head(self) -> bool:
         head = self.board.read_generation(self._number).members[0]
-        return head not in self.board.members and not exists(self.board.place(head).pid)
+        return head not in self.board.members and not is_alive(self.board.place(head))
 
     def _exchange_questions(self, asked: int | None) -> int:
         self._asked = self._asked if asked is None else asked
@@ -328,7 +328,7 @@ class Member:
         members = self.board.read_generation(self._number).members
         places = [self.board.place(slot) for slot in members]
         deadline_t = time.monotonic() + _NOTICED_S
-        while time.monotonic() < deadline_t and all(exists(each.pid) for each in places):
+        while time.monotonic() < deadline_t and all(map(is_alive, places)):
             self._place.joins = self.board.newest  # also if a newcomer has died meanwhile
             if all(each.joins > self._number for each in places):
                 return
