@@ -70,18 +70,18 @@ BUDGETS: Mapping[str, int] = {
     "adapt": 607,
     "analysis": 905,
     "backends": 421,
-    "commands": 2_489,
-    "elastic": 1_656,
+    "commands": 2_493,
+    "elastic": 1_672,
     "export": 298,
     "gpu and energy": 2_162,
-    "history": 1_063,
+    "history": 1_065,
     "hooks": 1_468,
     "hosts": 1_600,
-    "jobfile": 2_958,
+    "jobfile": 2_969,
     "kubernetes": 780,
-    "launcher": 5_849,
+    "launcher": 5_847,
     "maintenance": 863,
-    "metrics": 1_879,
+    "metrics": 1_972,
     "other files": 289,
     "policies": 3_145,
     "report": 1_203,
@@ -91,7 +91,7 @@ BUDGETS: Mapping[str, int] = {
     "simulate": 635,
     "slurm": 682,
     "sync": 912,
-    "values": 1_634,
+    "values": 1_625,
     "view": 1_934,
     "watch": 704,
     "worker": 1_541,
@@ -130,7 +130,7 @@ class Loaded(NamedTuple):
 
 
 WALK_BUDGET = Walk(files=89, stops=317, returns=228)
-LOADED_BUDGET = Loaded(modules=151, lines=17_552)
+LOADED_BUDGET = Loaded(modules=151, lines=17_591)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

@@ -104,7 +104,7 @@ def prune(
         print_json([run.to_json() for run in found])
     elif not found and last is None and damage is None:
         typer.echo(
-            "nothing to remove; without --last, the limit is 'keep: {last: 30}' of the job file"
+            "nothing to remove; without --last, the limit is that of the job file, such as keep: {last: 30}"
         )
     elif found or damage is None:
         options.console().print(old_runs_sheet(found, dry_run=dry_run))

@@ -106,7 +106,7 @@ def find_remarks(
     elif seen is not None and seen.parts > 1:
         remarks["mean"] = (
             f"the script logs {seen.parts} values of {metric} in an evaluation, and their mean "
-            "counts. Of AUC, F1 and the like, log one value for each evaluation: a mean is only near"
+            "counts. Of AUC, F1 and the like, log one value an evaluation: a mean is only near"
         )
     size = find_batch_size(progress.observed, progress.ranks)
     unasked = set(to_ask_for).difference(progress.asked, [] if size is None else ["batch_size"])
