@@ -103,9 +103,7 @@ def prune(
     if as_json:
         print_json([run.to_json() for run in found])
     elif not found and last is None and damage is None:
-        typer.echo(
-            "nothing to remove; without --last, the limit is that of the job file, such as keep: {last: 30}"
-        )
+        typer.echo("nothing to remove; without --last, the limit is keep.last of the job file")
     elif found or damage is None:
         options.console().print(old_runs_sheet(found, dry_run=dry_run))
     if damage is not None:

@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 from typing import NoReturn
 
+from zeusrun.elastic.hang import HangWatch
 from zeusrun.elastic.plan import End, Plan, read_exit, signal_group
 from zeusrun.elastic.rank.board import (
     BY_EPOCHS,
@@ -27,7 +28,6 @@ from zeusrun.elastic.rank.board import (
     MAX_SLOTS,
     Board,
     Generation,
-    Place,
     read_start,
 )
 from zeusrun.launcher.rundir.failure import describe_exit
@@ -63,8 +63,7 @@ class Agent:
         self._local_ranks: dict[int, int] = {}
         self._next = 0  # the number of the next process
         self._trouble = ""  # the last error while the ranks changed
-        # What was seen of a member, and since when.
-        self._watched: dict[tuple[int, str], tuple[tuple[int, ...], float]] = {}
+        self._hangs = HangWatch(plan.hang_s)
         self._port = _free_port()
 
     def run(self) -> int:
@@ -98,7 +97,8 @@ class Agent:
     # Processes
 
     def _start_all(self, end: End | None = None) -> None:
-        self._finished, self._waiting, self._watched = set(), set(), {}
+        self._finished, self._waiting = set(), set()
+        self._hangs = HangWatch(self._plan.hang_s)
         slots = tuple(range(self._aim))
         self._next, self._trained = len(slots), slots
         self._port = _free_port()
@@ -362,42 +362,11 @@ class Agent:
     def _kill_hung(self) -> None:
         """Kill a member that keeps the others waiting; then it is lost as any other."""
         places = {slot: self._board.place(slot) for slot in self._members}
-        joining = any(each.joins > each.generation for each in places.values())
-        idle_s, frozen_s, behind_s = dict[int, float](), dict[int, float](), dict[int, float]()
-        for slot, place in places.items():
-            done = (place.steps, place.collectives, place.joins, place.is_in_step)
-            idle_s[slot] = self._unchanged_s(slot, "idle", (*done, place.busy))
-            frozen_s[slot] = self._unchanged_s(slot, "frozen", (place.beats,))
-            behind = place.joins <= place.generation and (
-                joining or any(_is_ahead(each, place) for each in places.values())
-            )
-            # Within a step, nothing but the step counts. Elsewhere it may evaluate, or save.
-            sign = (behind, *done, 0 if place.is_in_step else place.busy)
-            seconds = self._unchanged_s(slot, "behind", sign)
-            behind_s[slot] = seconds if behind else 0.0
-        for slot in places.keys() & self._processes.keys() - self._hung:
-            others = [idle_s[other] for other in places if other != slot]
-            # One that is stopped within a collective is not behind.
-            seconds = max(behind_s[slot], min([frozen_s[slot], *others]) if others else 0.0)
-            # Before the first pass, one may download data for the others.
-            if seconds > self._plan.hang_s and places[slot].mode in _CHANGE:
+        for slot in self._hangs.find(places):
+            if slot in self._processes.keys() - self._hung:
                 _log(f"process {slot} (pid {places[slot].pid}) hangs: killing it")
                 self._hung.add(slot)
                 signal_group(self._processes[slot])
-
-    def _unchanged_s(self, slot: int, what: str, seen: tuple[int, ...]) -> float:
-        """Return for how long something of a member has been as it is now."""
-        now_t = time.monotonic()
-        before, since_t = self._watched.get((slot, what), ((), now_t))
-        if before != seen:
-            self._watched[slot, what] = seen, now_t
-            return 0.0
-        return now_t - since_t
-
-
-def _is_ahead(place: Place, other: Place) -> bool:
-    """Whether a member has begun a collective that another one of its generation has not."""
-    return place.generation == other.generation and place.collectives > other.collectives
 
 
 def _free_port() -> int:
