@@ -546,3 +546,10 @@ def test_processes_that_lightning_would_start_itself_are_zeusruns():
     guess = build_guess(read_command(words), Script("import lightning as L"), gpus=0, cpus=2)
     assert (guess.launched.nproc_per_node, guess.ranks) == (2, 2)
     assert "distributed: false" not in write_draft(guess, ["python", "train.py"], Path("job.yaml"))
+
+
+def test_processes_that_lightning_would_start_by_its_text_are_zeusruns():
+    text = "import lightning as L\nL.Trainer(accelerator='cpu', devices=2)"
+    guess = build_guess(read_command(["python", "train.py"]), Script(text), gpus=0, cpus=2)
+    assert (guess.launched.nproc_per_node, guess.ranks) == (2, 2)
+    assert "distributed: false" not in write_draft(guess, ["python", "train.py"], Path("job.yaml"))

@@ -238,6 +238,15 @@ def test_a_pattern_that_matches_nothing_is_named_at_the_end_and_a_guess_is_not(t
         assert list(source.warnings) == (named if section["source"] == "stdout" else [])
 
 
+def test_no_line_of_a_traceback_should_have_matched(tmp_path):
+    source = open_source(tmp_path, source="stdout", pattern=PATTERN)
+    lines = ["Traceback (most recent call last):", '  File "a.py", line 3, in <module>']
+    append(log(tmp_path), "\n".join([*lines, "ValueError: loss is 3.5, which is not finite", ""]))
+    source.read(final=True)
+    (warning,) = source.warnings
+    assert warning.endswith("has matched metrics.pattern")
+
+
 def test_the_warning_shows_printed_lines_that_the_pattern_should_have_matched(tmp_path):
     source = open_source(tmp_path, source="stdout", pattern=PATTERN)
     append(log(tmp_path), "epoch 1: loss 0.5\x1b[0m, accuracy 0.9\nno number\nsaved 12 files\n")

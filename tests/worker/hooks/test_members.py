@@ -101,6 +101,9 @@ for each in [start("fork", rank, path, target=train_in_group) for rank in (0, 1)
     assert (counted(rank), spawned(rank), batch_size(rank)) == (9, [2] * 2, 8)
     text = describe_spawned(ranks_of(rank).spawned.values())
     assert text.startswith("the script started training processes of its own; zeusrun has hooks")
+    arrives = describe_spawned(ranks_of(rank).spawned.values(), arrives=True)
+    assert "Their batch size is the chosen one" in arrives
+    assert "${batch_size/2}" not in arrives
 
 
 def test_a_rank_that_its_parent_terminates_does_not_wait_for_the_grace_of_the_job(run):
