@@ -91,7 +91,7 @@ BUDGETS: Mapping[str, int] = {
     "simulate": 635,
     "slurm": 682,
     "sync": 912,
-    "values": 1_625,
+    "values": 1_634,
     "view": 1_934,
     "watch": 704,
     "worker": 1_541,
@@ -130,7 +130,7 @@ class Loaded(NamedTuple):
 
 
 WALK_BUDGET = Walk(files=89, stops=317, returns=228)
-LOADED_BUDGET = Loaded(modules=151, lines=17_591)
+LOADED_BUDGET = Loaded(modules=151, lines=17_600)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

@@ -140,7 +140,10 @@ class Outcome(_Taken):
 
 @dataclass(frozen=True, kw_only=True)
 class _Dispatched:
-    """What is known of a trial that begins. Its fields begin the JSON, in this order."""
+    """What is known of a trial that begins. Its fields begin the stable JSON, in this order.
+
+    Those of ``_Taken`` are here only for that order.
+    """
 
     trial: str = field(metadata=STORED)
     job: str = field(metadata=STORED)
@@ -149,12 +152,21 @@ class _Dispatched:
     status: TrialStatus = field(default=TrialStatus.DISPATCHED, metadata=STORED)
     reason: str | None = None
     global_batch_size: int = field(metadata=STORED)
+    power_limit_w: float | None = None
     learning_rate: float | None = None
     world_size: int
     gpu_model: str | None = field(default=None, metadata=STORED)
     gpu_count: int = 0
     started_at: str = field(metadata=STORED)
+    startup_s: float | None = None
+    time_s: float | None = None
+    energy_j: float | None = None
+    energy_source: EnergySource | None = None
+    max_power_w: float | None = None
+    cost_j: float | None = None
+    epochs: int | None = None
     metric: str
+    best_metric: float | None = None
     run_dir: str
     stage: Stage
     why: str
