@@ -778,28 +778,3 @@ class TestTrainJobs:
         del made["metadata"]["resourceVersion"]
         refused = refusal(objects.replace_namespaced_custom_object, *TRAINJOBS, "t", made)
         assert refused[:2] == (422, "Invalid")
-
-
-class TestCronJobs:
-    CRONJOBS = ("batch", "v1", "ml", "cronjobs")
-
-    def test_it_makes_jobs(self, cluster, objects):
-        template = {"metadata": {"labels": {"a": "b"}}, "spec": job("exec sleep 100")["spec"]}
-        made = {
-            "apiVersion": "batch/v1",
-            "kind": "CronJob",
-            "metadata": {"name": "c"},
-            "spec": {
-                "schedule": "0 2 * * *",
-                "concurrencyPolicy": "Forbid",
-                "jobTemplate": template,
-            },
-        }
-        objects.create_namespaced_custom_object(*self.CRONJOBS, made)
-        name = cluster.fire("c")
-        assert name.startswith("c-")
-        child = cluster.get("jobs", name)["metadata"]
-        assert (child["labels"], child["ownerReferences"][0]["name"]) == ({"a": "b"}, "c")
-        assert cluster.fire("c") is None
-        objects.delete_namespaced_custom_object(*self.CRONJOBS, "c")
-        cluster.wait(lambda: not cluster.store.all("jobs"))
