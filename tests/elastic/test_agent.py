@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import psutil
 import pytest
@@ -289,25 +288,6 @@ def test_a_member_that_is_stopped_within_the_collective_of_all_is_killed(begin):
     one.collectives = other.collectives = 9
     run.wait(lambda: is_lost(run, 0, other))
     assert "process 1" not in run.log
-
-
-@pytest.mark.parametrize(
-    "case", ["evaluates", "steps", "nobody waits", "not begun", "cannot change"]
-)
-def test_a_member_that_does_something_or_for_which_nobody_waits_is_left_alone(begin, case):
-    run = begin(FIXED if case == "cannot change" else BY_STEPS, hang_s=0.3)
-    run.settle()
-    one, other = run.board.place(0), run.board.place(1)
-    one.collectives, other.collectives = 9, 9 if case == "nobody waits" else 8
-    if case == "not begun":
-        one.mode = other.mode = 0
-    until_t = time.monotonic() + 1.5
-    while time.monotonic() < until_t:
-        assert not is_lost(run, 1, one, other)
-        other.busy += case == "evaluates"
-        other.steps += case == "steps"
-        time.sleep(0.02)
-    assert "hangs" not in run.log
 
 
 def test_where_the_training_was_to_end_a_killed_rank_does_not_start_it_again(begin):

@@ -362,7 +362,7 @@ class Agent:
     def _kill_hung(self) -> None:
         """Kill a member that keeps the others waiting; then it is lost as any other."""
         places = {slot: self._board.place(slot) for slot in self._members}
-        for slot in self._hangs.find(places):
+        for slot in self._hangs.find(places, time.monotonic()):
             if slot in self._processes.keys() - self._hung:
                 _log(f"process {slot} (pid {places[slot].pid}) hangs: killing it")
                 self._hung.add(slot)

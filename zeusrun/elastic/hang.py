@@ -1,8 +1,8 @@
-"""Finds the ranks that keep the others of an elastic training waiting, and do nothing."""
+"""Finds the ranks of an elastic training that do nothing while the others wait for them."""
 
 from __future__ import annotations
 
-import time
+import math
 from typing import TYPE_CHECKING
 
 from zeusrun.elastic.rank.board import BY_EPOCHS, BY_STEPS
@@ -12,53 +12,66 @@ if TYPE_CHECKING:
 
     from zeusrun.elastic.rank.board import Place
 
+_BUSY_MS = 100  # a main thread that uses less CPU time than this within ``hang_s`` does nothing
+
 
 class HangWatch:
-    """What the members of a start were seen to do, and since when.
+    """Watches the members of one start of the ranks.
 
     Args:
-        hang_s: For how long a rank may keep the others waiting.
+        hang_s: How long others may wait for a rank that does nothing, in seconds.
     """
 
     def __init__(self, hang_s: float) -> None:
         self._hang_s = hang_s
+        # By slot and what was watched: the last state, and the time of its beginning.
         self._seen: dict[tuple[int, str], tuple[tuple[int, ...], float]] = {}
 
-    def find(self, places: Mapping[int, Place]) -> list[int]:
-        """Return the slots of the members that hang now; call it at every tick."""
-        joining = any(each.joins > each.generation for each in places.values())
-        idle_s, frozen_s, behind_s = dict[int, float](), dict[int, float](), dict[int, float]()
-        for slot, place in places.items():
-            done = (place.steps, place.collectives, place.joins, place.is_in_step)
-            idle_s[slot] = self._unchanged_s(slot, "idle", (*done, place.busy))
-            frozen_s[slot] = self._unchanged_s(slot, "frozen", (place.beats,))
-            behind = place.joins <= place.generation and (
-                joining or any(_is_ahead(each, place) for each in places.values())
-            )
-            # Within a step, nothing but the step counts. Elsewhere it may evaluate, or save.
-            sign = (behind, *done, 0 if place.is_in_step else place.busy)
-            seconds = self._unchanged_s(slot, "behind", sign)
-            behind_s[slot] = seconds if behind else 0.0
+    def find(self, places: Mapping[int, Place], now_t: float) -> list[int]:
+        """Return the slots of the members that hang.
+
+        Args:
+            places: The state of each member, by its slot.
+            now_t: Monotonic seconds. Call this at every tick.
+        """
+        idle_s = {
+            slot: self._unchanged_s(slot, "idle", (*_done(place), place.cpu_ms // _BUSY_MS), now_t)
+            for slot, place in places.items()
+        }
+        joining = any(place.joins > place.generation for place in places.values())
         hung = []
         for slot, place in places.items():
             others = [idle_s[other] for other in places if other != slot]
-            # One that is stopped within a collective is not behind.
-            seconds = max(behind_s[slot], min([frozen_s[slot], *others]) if others else 0.0)
-            # Before the first pass, one may download data for the others.
-            if seconds > self._hang_s and place.mode in {BY_STEPS, BY_EPOCHS}:
+            ahead = [idle_s[n] for n, other in places.items() if _is_ahead(other, place)]
+            waited_s = math.inf if joining else max(ahead, default=0.0)
+            is_awaited = place.joins <= place.generation and waited_s > 0
+            # Within a step, nothing but the step counts. Elsewhere, a rank may evaluate or save.
+            cpu = 0 if place.is_in_step else place.cpu_ms // _BUSY_MS
+            still_s = self._unchanged_s(slot, "still", (is_awaited, *_done(place), cpu), now_t)
+            # A rank that is stopped within a collective has begun as many as the others.
+            frozen_s = self._unchanged_s(slot, "frozen", (place.beats,), now_t)
+            seconds = min(still_s, waited_s) if is_awaited else min([frozen_s, *others])
+            # Before the first pass over the data, a rank may download them for the others.
+            if others and seconds > self._hang_s and place.mode in {BY_STEPS, BY_EPOCHS}:
                 hung.append(slot)
         return hung
 
-    def _unchanged_s(self, slot: int, what: str, seen: tuple[int, ...]) -> float:
-        """Return for how long something of a member has been as it is now."""
-        now_t = time.monotonic()
+    def _unchanged_s(self, slot: int, what: str, state: tuple[int, ...], now_t: float) -> float:
+        """Return for how many seconds a state of a member has not changed."""
         before, since_t = self._seen.get((slot, what), ((), now_t))
-        if before != seen:
-            self._seen[slot, what] = seen, now_t
+        if before != state:
+            self._seen[slot, what] = state, now_t
             return 0.0
         return now_t - since_t
 
 
+def _done(place: Place) -> tuple[int, ...]:
+    return place.steps, place.collectives, place.joins, place.is_in_step
+
+
 def _is_ahead(place: Place, other: Place) -> bool:
-    """Whether a member has begun a collective that another one of its generation has not."""
-    return place.generation == other.generation and place.collectives > other.collectives
+    """Whether a member has begun a collective that another one of its generation has not.
+
+    A member without a process group has begun none: nobody waits for it.
+    """
+    return place.generation == other.generation and 0 < other.collectives < place.collectives

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
+from dataclasses import asdict
 
 import pytest
 
@@ -46,15 +49,44 @@ def test_the_state_of_another_first_batch_size_is_not_used(path):
         '{"first": 32, "changes": [[1]]}',
         '{"first": 32, "x": 1}',
         '{"first": 32, "changes": [[1, 32]], "first_noise_scale": 12.5}',
-        '{"first": 32, "changes": [[1, "large"]]}',
-        '{"first": 32, "changes": [], "fitting": "all"}',
-        '{"first": 32, "changes": [], "step": "x"}',
-        '{"first": 32, "changes": [], "least_noise": [1, null]}',
     ],
 )
 def test_a_damaged_state_is_refused(path, text):
     path.write_text(text)
     with pytest.raises(ValueError, match=r"Error|Expecting"):
+        read_state(path, 32, None)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"changes": [[1, 0]]},
+        {"changes": [[1, -32]]},
+        {"changes": [[1, 32.5]]},
+        {"changes": [[1, True]]},
+        {"changes": [["1", 32]]},
+        {"changes": [[1, 10**400]]},
+        {"changes": 3},
+        {"step": "7"},
+        {"step": -1},
+        {"samples": None},
+        {"least_noise": [math.nan, 2.0]},
+        {"least_noise": [1.0, math.inf]},
+        {"least_noise": [-1.0, 2.0]},
+        {"least_noise": [1.0]},
+        {"least_noise": ["1", 2.0]},
+        {"least_noise": 3.0},
+        {"factor": math.nan},
+        {"factor": 0},
+        {"fitting": 0},
+        {"fitting": "9"},
+        {"changes": [[1, None]]},
+    ],
+    ids=repr,
+)
+def test_a_state_with_impossible_values_is_refused(path, value):
+    path.write_text(json.dumps({"first": 32, **asdict(STATE), **value}))
+    with pytest.raises(ValueError, match=r"impossible values|Error"):
         read_state(path, 32, None)
 
 

@@ -123,7 +123,7 @@ def read_state(
         out_of_memory: Whether the last start ended so; the largest batch size is then removed.
 
     Raises:
-        ValueError: If there is a file, but it does not contain a state.
+        ValueError: If there is a file, but it does not contain a valid state.
     """
     if path is None:
         return None
@@ -131,16 +131,16 @@ def read_state(
         content = json.loads(read_file(path, _MAX_BYTES))
         written_first = content.pop("first")
         state = AdaptationState(**content)
-        state.changes = [(int(changed), int(size)) for changed, size in state.changes]
-        state.step, state.factor = int(state.step), float(state.factor)
-        state.fitting = None if state.fitting is None else int(state.fitting)
+        state.changes = [(changed, size) for changed, size in state.changes]
         if state.least_noise is not None:
             low, high = state.least_noise
-            state.least_noise = (float(low), float(high))
+            state.least_noise = (low, high)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from error
+    if not _is_valid(state):
+        raise ValueError("it contains impossible values")
     if written_first != first:
         return None
     sizes = [size for _, size in state.changes]
@@ -155,3 +155,16 @@ def read_state(
     if state.changes:
         return state
     return None if state.fitting is None else AdaptationState(fitting=state.fitting)
+
+
+def _is_valid(state: AdaptationState) -> bool:
+    """Whether each value of a state from a file has its type and a possible size."""
+    counts = [state.step, state.samples, *(number for change in state.changes for number in change)]
+    scales = [state.factor, *(state.least_noise or ())]
+    return (
+        all(type(count) is int and 0 <= count < 1 << 53 for count in counts)
+        and all(type(scale) in {int, float} and 0 <= scale < math.inf for scale in scales)
+        and all(epoch and size for epoch, size in state.changes)
+        and state.factor > 0
+        and (state.fitting is None or (type(state.fitting) is int and state.fitting > 0))
+    )

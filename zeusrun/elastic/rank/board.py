@@ -57,7 +57,7 @@ class Place(ctypes.Structure):
 
     Attributes:
         pid: Its process.
-        started: When that started, as proc_pid_stat(5) counts; another process may get its pid.
+        started: When that started, in clock ticks since the boot; another one may get its pid.
         is_ready: 1 once a newcomer waits for its generation.
         steps: Optimizer steps of the training that it has completed.
         joins: The generation that it joins; others wait until all members do.
@@ -69,7 +69,7 @@ class Place(ctypes.Structure):
         epoch: The pass over that loader, from 1.
         is_in_step: Whether it is within a step.
         collectives: Those of the default process group that it has begun.
-        busy: Tenths of a second of CPU time of its main thread.
+        cpu_ms: CPU time of its main thread, in milliseconds.
         beats: Heartbeats so far.
     """
 
@@ -85,7 +85,7 @@ class Place(ctypes.Structure):
     epoch: int
     is_in_step: int
     collectives: int
-    busy: int
+    cpu_ms: int
     beats: int
 
     def clear(self) -> None:
@@ -239,7 +239,7 @@ def read_start(pid: int) -> int:
 
 def is_alive(place: Place) -> bool:
     """Whether the process of a place still exists."""
-    return read_start(place.pid) == place.started
+    return place.started != 0 and read_start(place.pid) == place.started
 
 
 def begin_beat(board: Board, place: Place) -> None:
@@ -252,7 +252,7 @@ def begin_beat(board: Board, place: Place) -> None:
 def _beat(board: Board, place: Place, main: int) -> None:
     while True:
         place.collectives = count_collectives()
-        place.busy = int(10 * time.clock_gettime(main))
+        place.cpu_ms = int(1000 * time.clock_gettime(main))
         place.beats += 1
         if place.joins not in {place.generation, board.newest}:
             _interrupt()
@@ -262,8 +262,8 @@ def _beat(board: Board, place: Place, main: int) -> None:
 def count_collectives() -> int:
     """Return how many collectives of the default process group this process has begun.
 
-    Each rank begins the same ones in the same order, so a rank with fewer than others is the one
-    for which they wait. 0 without a group.
+    All ranks begin the same collectives in the same order, so the others wait for the rank that has
+    begun fewest. 0 without a process group.
     """
     module = sys.modules.get("torch.distributed.distributed_c10d")
     with contextlib.suppress(Exception):  # it may be closed just now; an echo does not count
