@@ -67,11 +67,11 @@ PARTS: Mapping[str, tuple[str, ...]] = {
 """The parts of the package, by how the paths of their modules begin; the longest that fits wins."""
 
 BUDGETS: Mapping[str, int] = {
-    "adapt": 607,
-    "analysis": 905,
+    "adapt": 617,
+    "analysis": 907,
     "backends": 421,
-    "commands": 2_491,
-    "elastic": 1_690,
+    "commands": 2_490,
+    "elastic": 1_691,
     "export": 298,
     "gpu and energy": 2_162,
     "history": 1_065,
@@ -83,13 +83,13 @@ BUDGETS: Mapping[str, int] = {
     "maintenance": 863,
     "metrics": 1_972,
     "other files": 289,
-    "policies": 3_145,
+    "policies": 3_147,
     "report": 1_203,
     "schedule": 988,
     "server": 3_234,
     "shared histories": 1_802,
     "simulate": 635,
-    "slurm": 682,
+    "slurm": 683,
     "sync": 912,
     "values": 1_634,
     "view": 1_934,
@@ -130,7 +130,7 @@ class Loaded(NamedTuple):
 
 
 WALK_BUDGET = Walk(files=89, stops=317, returns=228)
-LOADED_BUDGET = Loaded(modules=151, lines=17_600)
+LOADED_BUDGET = Loaded(modules=151, lines=17_602)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

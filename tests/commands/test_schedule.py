@@ -412,7 +412,7 @@ def test_the_daemon_starts_what_is_due_and_hands_over_when_it_is_ended(zeusrun, 
     said, _ = daemon.communicate(timeout=300)
     assert daemon.returncode == 0
     assert said.splitlines()[0] == "zeusrun: 1 job scheduled; due runs are started every minute"
-    assert said.count("started a process of job; its output is in") == 1
+    assert said.count("started a submit of job; its output is in") == 1
     (trial,) = zeusrun.history()
     assert trial["status"] == "PREEMPTED"
     assert survivors(trial) == []

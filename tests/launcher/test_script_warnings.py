@@ -520,22 +520,21 @@ def test_training_processes_of_the_script_are_told_once_all_have_stepped():
     assert told(*both, now_t=102.0) == told(*both, now_t=102.4) == {}
     assert told(*both)["spawned"] == (
         "the script started training processes of its own; zeusrun has hooks there, but it takes "
-        "them for one process: GPUs and ${local_batch_size} are those of one. Use  launch: "
-        "{nproc_per_node: 2}  and take the option away with which the script starts them. Without "
-        "such an option, pass ${batch_size/2} where the script wants the share of each process "
-        "(launch.nproc_per_node stays 1; docs/training-script.md)"
+        "them for one process: GPUs and ${local_batch_size} are those of one. Remove the option that "
+        "starts them, and write  launch: {nproc_per_node: 2}. Without such an option, keep "
+        "nproc_per_node: 1, and pass ${batch_size/2} for the share of each process "
+        "(docs/training-script.md)"
     )
     found = [Spawned(101.0, 500 + n, 2) for n in (0, 1)]
-    assert told(*found)["spawned"].startswith(
-        "the script started training processes of its own; zeusrun has no hook in some of them, "
-        "so it may see neither steps nor batch size, and only metrics that are printed or written "
-        "to a file. Use  launch: {nproc_per_node: 2}"
+    sees = (
+        "the script started training processes of its own; zeusrun has no hooks in some of them, so "
+        "it may miss their steps and batch size, and it reads only metrics that they print or write "
+        "to a file. "
     )
+    assert told(*found)["spawned"].startswith(f"{sees}Remove the option that starts them")
     assert told(Spawned(101.0, 500))["spawned"] == (
-        "the script started training processes of its own; zeusrun has no hook in some of them, so "
-        "it may see neither steps nor batch size, and only metrics that are printed or written to "
-        "a file. Let the script train in the processes that zeusrun starts (launch.nproc_per_node; "
-        "docs/training-script.md)"
+        f"{sees}Let the script train in the processes that zeusrun starts: launch.nproc_per_node "
+        "(docs/training-script.md)"
     )
     assert told(Spawned(101.0, 500, 1, followed=True)) == {}  # all is seen
 

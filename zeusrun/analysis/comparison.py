@@ -311,7 +311,7 @@ def _find_in_use(compared: Sequence[Compared]) -> int | None:
 
 
 def _why_nothing(found: Comparison) -> str:
-    """Say what has changed since the last run of the default that shows its cost."""
+    """Say why no run of the default can be compared with the newest runs."""
     newest, default = found.newest, found.problem.default
     size = f"batch size {default}, the default,"
     costly = [trial for trial in found.trials if has_cost(trial)]
@@ -328,6 +328,8 @@ def _why_nothing(found: Comparison) -> str:
     else:
         what = "the training"
         era = {run.recurrence for run in found.era}
+        if then.recurrence in era:
+            return f"no run of {size} can be compared with the newest runs"
         later = [trial for trial in later if trial.recurrence in era]
     first = next((trial for trial in later if _job(trial) == _job(newest)), newest)
     moment = local_time(first.started_at)

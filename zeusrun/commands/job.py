@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 def validate(job: JobFile, *, overrides: Overrides = None) -> None:
     """Check a job file."""
     spec = load_spec(job, overrides or [])
-    load_tariffs(spec)  # raises if a file of it is wrong
+    load_tariffs(spec)  # raises if a file of rates is wrong
     warnings: list[str] = []
     if spec.schedule is not None:
         when = spec.schedule.cron or "@yearly"  # else `schedule add` is given one

@@ -50,8 +50,7 @@ def report(
             "--output",
             "-o",
             metavar="FILE",
-            help="Where to: .html or .json. By default a page becomes report.html, and JSON is "
-            "printed.",
+            help="The file, .html or .json; by default report.html, and JSON is printed.",
         ),
     ] = None,
     form: Annotated[Form | None, Option("--format", help="A page, or all of its numbers.")] = None,

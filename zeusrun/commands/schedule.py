@@ -72,7 +72,7 @@ def add(
     # Without it, zeusrun could not be imported.
     needed = [f"{name}={os.environ[name]}" for name in ("PYTHONPATH",) if name in os.environ]
     command = build_command(sys.executable, home, needed) if cron else None
-    load_tariffs(spec)  # raises if a file of it is wrong
+    load_tariffs(spec)  # raises if a file of rates is wrong
     notes: list[str] = []
     with schedules.hold(spec.name) as known:
         schedule = build_schedule(

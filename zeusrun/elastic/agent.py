@@ -360,7 +360,7 @@ class Agent:
             self._publish(members, self._why)
 
     def _kill_hung(self) -> None:
-        """Kill a member that keeps the others waiting; then it is lost as any other."""
+        """Kill a member that does nothing while others wait for it; it is lost as any other."""
         places = {slot: self._board.place(slot) for slot in self._members}
         for slot in self._hangs.find(places, time.monotonic()):
             if slot in self._processes.keys() - self._hung:

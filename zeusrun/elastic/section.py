@@ -110,7 +110,7 @@ class Elastic(PartSection):
         "an exception fails the run; any: an exception, too.",
     )
     hang_s: float = Field(
-        60, gt=0, description="Seconds after which a rank for which the others wait is killed."
+        60, gt=0, description="Seconds for which a rank may do nothing while others wait for it."
     )
 
     @property

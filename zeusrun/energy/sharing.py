@@ -102,7 +102,7 @@ class Sharing:
         listed: dict[str, frozenset[int] | None] = {}
         for device in (each for each in devices if each.is_gpu):
             listed[name_of(device)] = None
-            # It is read ten times a second, and that warns the user of an error.
+            # No warning: the monitor reads the device ten times a second, and warns if it fails.
             with contextlib.suppress(DeviceError):
                 listed[name_of(device)] = device.compute_processes()
         return self._check(listed)

@@ -283,13 +283,13 @@ def _read_health(nvml: Nvml, handle: Nvml) -> Health:
     def ask(name: str, *of: int) -> Nvml:
         try:
             return getattr(nvml, name)(handle, *of)
-        except (nvml.NVMLError, AttributeError):  # a binding of another version lacks a name
+        except (nvml.NVMLError, AttributeError):  # another version of pynvml may lack a function
             return None
 
     utilization = ask("nvmlDeviceGetUtilizationRates")
     reasons = ask("nvmlDeviceGetCurrentClocksEventReasons")
     temperature_c = ask("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU)
-    if temperature_c is None:  # NVML is to lose that name
+    if temperature_c is None:  # newer versions of NVML drop that function
         temperature_c = ask("nvmlDeviceGetTemperatureV", nvml.NVML_TEMPERATURE_GPU)
     return Health(
         utilization=None if utilization is None else utilization.gpu / 100,

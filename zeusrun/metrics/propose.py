@@ -85,11 +85,11 @@ def propose(
 
 
 def propose_target(value: float, mode: str, *, better: bool) -> float:
-    """Return a number of two digits that a value reaches, or that is about a tenth ``better``.
+    """Return a target, rounded to two digits: one that a value reaches, or one 10 % ``better``.
 
-    The first epoch of another run may reach by luck what is only a little better. For an
-    accuracy, the two digits and the tenth are those of what is missing, if that is less. An
-    accuracy of 0 gives 0.01, be it in percent or not.
+    The first epoch of another run may reach by luck what is only a little better. For an accuracy
+    above half of 1 or 100, the digits and the 10 % are those of the distance to 1 or 100. With
+    ``better``, an accuracy of 0 gives 0.01.
     """
     exact, top = Decimal(repr(value)), Decimal(0)
     if mode == "max":

@@ -236,26 +236,26 @@ def describe_spawned(spawned: Collection[Spawned], *, arrives: bool = False) -> 
     if not spawned or (followed and size == 1):
         return None
     sees = (
-        "zeusrun has no hook in some of them, so it may see neither steps nor batch size, and only "
-        "metrics that are printed or written to a file"
+        "zeusrun has no hooks in some of them, so it may miss their steps and batch size, and it "
+        "reads only metrics that they print or write to a file"
     )
     if followed:
         sees = (
             "zeusrun has hooks there, but it takes them for one process: GPUs and "
             "${local_batch_size} are those of one"
         )
-    instead = "Let the script train in the processes that zeusrun starts (launch.nproc_per_node"
+    instead = "Let the script train in the processes that zeusrun starts: launch.nproc_per_node"
     if followed and arrives:
-        instead = "Their batch size is the chosen one (launch.nproc_per_node stays 1"
+        instead = "Their batch size is the chosen one"
     elif size > 1:
         instead = (
-            f"Use  launch: {{nproc_per_node: {size}}}  and take the option away with which the "
-            f"script starts them. Without such an option, pass ${{batch_size/{size}}} where the "
-            "script wants the share of each process (launch.nproc_per_node stays 1"
+            f"Remove the option that starts them, and write  launch: {{nproc_per_node: {size}}}. "
+            f"Without such an option, keep nproc_per_node: 1, and pass ${{batch_size/{size}}} for "
+            "the share of each process"
         )
     return (
-        f"the script started training processes of its own; {sees}. {instead}; "
-        "docs/training-script.md)"
+        f"the script started training processes of its own; {sees}. {instead} "
+        "(docs/training-script.md)"
     )
 
 

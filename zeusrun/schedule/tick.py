@@ -84,7 +84,7 @@ def run_daemon(
                 now = read_clock()
                 for schedule, process in start_due(schedules, now, show):
                     log = schedules.log(schedule.job)
-                    show(f"started a process of {schedule.job}; its output is in {log}")
+                    show(f"started a submit of {schedule.job}; its output is in {log}")
                     running.append(process)
                 then()
                 next_t = time.monotonic() + PERIOD_S - now % PERIOD_S
@@ -107,8 +107,8 @@ def start_due(
 ) -> list[tuple[Schedule, Detached]]:
     """Decide what is due at a Unix second, and start it; return the processes.
 
-    ``show`` gets sentences for the user: cron mails them; the next tick does not repeat them. It is
-    called when everything is started, because it may fail, such as on a full disk.
+    ``show`` gets sentences for the user: cron mails them; the next tick does not repeat them. All
+    jobs are started before it is called, because it may fail, for example on a full disk.
     """
     with contextlib.suppress(OSError):  # the folder is missing while nothing is scheduled
         write_file(schedules.heartbeat, b"")

@@ -194,7 +194,7 @@ class Watched:
         values: By name: ``noise_scale``, in samples, and the ends of its range, with the suffixes
             ``_low`` and ``_high``; ``gradient_variance``, of one of the gradients. All are of
             moving averages.
-        how: The noise scale was measured: ``ranks`` or ``micro_batches``.
+        how: How the noise scale was measured: ``ranks`` or ``micro_batches``.
         problem: Why it, or a part of what was asked for, cannot be measured; else ``None``.
         samples: That the optimizer had consumed in the middle of what is averaged; ``None`` if
             unknown.

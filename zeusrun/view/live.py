@@ -318,7 +318,7 @@ def _remaining(trial: Trial, progress: Progress, usual: Usual) -> str:
 
 
 class Remaining(NamedTuple):
-    """How many seconds are left of a trial; ``at_most``: by no past run."""
+    """How many seconds are left of a trial; ``at_most``: no past run tells more."""
 
     seconds: float
     at_most: bool

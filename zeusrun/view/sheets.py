@@ -126,7 +126,7 @@ def trial_rows(trial: Trial, sight: TrainingSummary | None = None) -> list[tuple
 
 
 def undisturbed_text(trial: Trial) -> str | None:
-    """Return what a run would have cost without interruptions; ``None`` if as it did cost."""
+    """Return what a run would have cost without interruptions; ``None`` if that is its cost."""
     if not trial.interruptions or is_resized(trial):
         return None
     proof, cost_j, why = prove(trial), as_undisturbed(trial).cost_j, _interruptions(trial)

@@ -284,8 +284,8 @@ def _leave_forks_out(on_sigterm: Callable[..., None]) -> None:
 def end_with_parent() -> None:
     """Have the kernel kill this process when its parent dies (prctl(2)).
 
-    The setting survives ``execve`` and is not inherited by children. A rank whose agent has died
-    before ends at once.
+    The setting survives ``execve`` and is not inherited by children. If the agent has died before
+    this call, the rank exits at once.
     """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     agent = os.environ.pop(_AGENT, None)
@@ -294,7 +294,7 @@ def end_with_parent() -> None:
 
 
 def announce_agent() -> None:
-    """Write the pid of this process, which starts ranks, into their environment."""
+    """Write the pid of this process into its environment, which its ranks inherit."""
     os.environ[_AGENT] = str(os.getpid())
 
 

@@ -417,10 +417,7 @@ def test_after_the_job_has_moved_the_search_begins_where_the_target_was_reached_
     past += [run(arm, 40, status=MISSED, recurrence=1000) for arm in (128, 64, 32, 16)]
     decision = choose(*past)
     assert decision.global_batch_size == 256
-    assert (
-        "every batch size has failed; so the nearest to 256, which reached it last: 256"
-        in decision.why
-    )
+    assert "every batch size has failed; 256 runs because it reached it last" in decision.why
 
 
 def test_after_a_move_what_was_only_stopped_at_an_old_bound_runs_again():

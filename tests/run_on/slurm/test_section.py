@@ -98,7 +98,7 @@ def test_a_time_limit_of_0_is_refused(tmp_path):
 def test_an_option_that_has_a_key_or_is_zeusruns_own_is_refused(tmp_path, option):
     said = refused(tmp_path, {"extra": ["--exclude=n7", option]})
     name = option.partition("=")[0]
-    assert f"'run_on.slurm.extra[1]' cannot contain {name}: zeusrun sets it" in said
+    assert f"'run_on.slurm.extra[1]' cannot contain {name}: zeusrun decides it" in said
 
 
 @pytest.mark.parametrize(

@@ -243,5 +243,5 @@ other.wait()
     assert log == "stop False\n"  # the other one would not take part in a vote
     assert (counted(rank), spawned(rank), batch_size(rank)) == (9, [2], None)
     text = describe_spawned(ranks_of(rank).spawned.values())
-    assert text.startswith("the script started training processes of its own; zeusrun has no hook")
+    assert text.startswith("the script started training processes of its own; zeusrun has no hooks")
     assert "launch: {nproc_per_node: 2}" in text

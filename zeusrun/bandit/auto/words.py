@@ -43,7 +43,9 @@ def why_first(now: Assessment, index: int) -> str:
     if out.keys() - {arm}:
         nothing = "; ".join((nothing, *(f"{other}: {why}" for other, why in sorted(out.items()))))
     if any(not was_bounded(run) for run in results) or evidence.out_of_memory.get(arm):
-        return f"{nothing}, and every batch size has failed; so the nearest to {begin}: {arm}"
+        own = "is the default" if last is None else "reached it last"
+        which = own if arm == first else f"is the nearest to {begin}"
+        return f"{nothing}, and every batch size has failed; {arm} runs because it {which}"
     if last is None and arm == now.problem.default:
         return f"{arm} is the default, and {nothing}"
     if arm == last:

@@ -57,7 +57,7 @@ class Place(ctypes.Structure):
 
     Attributes:
         pid: Its process.
-        started: When that started, in clock ticks since the boot; another one may get its pid.
+        started: When that started, in clock ticks since the boot: a later one may have its pid.
         is_ready: 1 once a newcomer waits for its generation.
         steps: Optimizer steps of the training that it has completed.
         joins: The generation that it joins; others wait until all members do.
@@ -266,7 +266,7 @@ def count_collectives() -> int:
     begun fewest. 0 without a process group.
     """
     module = sys.modules.get("torch.distributed.distributed_c10d")
-    with contextlib.suppress(Exception):  # it may be closed just now; an echo does not count
+    with contextlib.suppress(Exception):  # the group may be closing; an echo has no number
         return int(module.GroupMember.WORLD._get_sequence_number_for_group())  # type: ignore[union-attr]
     return 0
 

@@ -324,7 +324,7 @@ class WatchedModels(RankAgent):
         return data, None if done is None else done // data
 
     def follow(self, ddp: Any, synced: Any) -> bool:
-        """Average as the job file says; return whether the hook that measures does so."""
+        """Average as the job file says; return whether the measuring hook does it."""
         model = self._models.get(ddp)
         if model is None or not hasattr(model.watch, "follow"):
             return False

@@ -197,9 +197,9 @@ class GradientWatch:
 def average(buffer: Tensor, group: distributed.ProcessGroup) -> Future[Tensor]:
     """Average as DDP's reducer does without a hook.
 
-    It divides gradients that are in their bucket already (``gradient_as_bucket_view``, and
-    gradients that are set to zero). If the number of ranks is no power of two, this may differ in
-    the last bit.
+    DDP's reducer divides gradients that are in their bucket already (``gradient_as_bucket_view``,
+    and gradients that are set to zero). If the number of ranks is no power of two, this may differ
+    in the last bit.
     """
     buffer.mul_(1.0 / group.size())
     work = distributed.all_reduce(buffer, group=group, async_op=True)

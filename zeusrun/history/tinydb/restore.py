@@ -154,7 +154,7 @@ def _keep(path: Path, why: str) -> Path | None:
     with storage.explained("set aside", path):
         if not os.path.lexists(path) or storage.is_dangling(path):
             return None
-        for spare in path.parent.glob(f"{path.name}.{why}-*.tmp"):  # of one that was killed
+        for spare in path.parent.glob(f"{path.name}.{why}-*.tmp"):  # of a restore that was killed
             spare.unlink()
         target = _unused_name(path, why)
         if path.is_file():

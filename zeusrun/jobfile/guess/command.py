@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _GIVE = "give a command that begins with torchrun, accelerate launch, python or a Python script"
 SECRET_FILE = re.compile(r"\{secret_file: [\w~./-]+\}")
-"""What stands in a command, and then in its job file, for a secret."""
+"""How a command, and then its job file, names the file of a secret."""
 
 _OF_SHELL = {"&&", "||", "|", "|&", ";", ">", ">>", "2>&1", "<", "&"}
 # Options of torchrun and accelerate without a value, besides those that begin with use_.
@@ -78,7 +78,7 @@ def read_command(words: Sequence[str]) -> Launched:
 
 
 def _refuse_secrets(words: Sequence[str], env: Mapping[str, str]) -> None:
-    """Raise ``UsageError`` if a word is secret and no name of a file."""
+    """Raise ``UsageError`` if a word contains a secret instead of the name of its file."""
     masked, named = mask_words(words), {f"{name}={value}": value for name, value in env.items()}
     for word, shown in zip(words, masked, strict=True):
         if word != shown and not SECRET_FILE.fullmatch(named.get(word, word)):

@@ -68,7 +68,7 @@ def match_option(word: str, options: Iterable[Option]) -> tuple[Option, str, str
     begun = {
         option.written: option
         for flag, option in by_flag.items()
-        if len(name) > 3 and flag.startswith(name)  # as argparse takes it
+        if len(name) > 3 and flag.startswith(name)  # argparse accepts it
     }
     if len(begun) == 1:
         return begun.popitem()[1], name, value if equals else None

@@ -105,8 +105,8 @@ def find_remarks(
         )
     elif seen is not None and seen.parts > 1:
         remarks["mean"] = (
-            f"the script logs {seen.parts} values of {metric} in an evaluation, and their mean "
-            "counts. Of AUC, F1 and the like, log one value an evaluation: a mean is only near"
+            f"the script logs {seen.parts} values of {metric} in an evaluation, and zeusrun "
+            "uses their mean. For AUC or F1, that is only near: log one value for each evaluation"
         )
     size = find_batch_size(progress.observed, progress.ranks)
     unasked = set(to_ask_for).difference(progress.asked, [] if size is None else ["batch_size"])

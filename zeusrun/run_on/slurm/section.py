@@ -38,7 +38,8 @@ def _check_option(text: str) -> str:
         raise ValueError(f"must be one option of sbatch, such as --exclude=n7, not {text!r}")
     if any(name.startswith(match[1]) for name in _DECIDED):  # sbatch takes --nod for --nodes
         raise ValueError(
-            f"cannot contain --{match[1]}: zeusrun sets it, by launch and by run_on.slurm"
+            f"cannot contain --{match[1]}: zeusrun decides it; launch and run_on.slurm have keys "
+            "for nodes, ranks, time and requeue"
         )
     return text
 

@@ -190,7 +190,7 @@ class Reports:
             self._computing.release()
 
     def _build_digest(self, head: JobHead) -> Digest:
-        kept, parts = JobView(), add_up(self._store.engine, head.job)  # pages keep theirs
+        kept, parts = JobView(), add_up(self._store.engine, head.job)  # not those of the pages
         self._read(head.job, kept)
         if kept.report is None:
             return Digest(head.changes, parts)

@@ -362,7 +362,7 @@ class SyncedModels(RankAgent):
                 replace_file(self._state, json.dumps({**self._read(), str(index): passes}).encode())
 
     def _read(self) -> dict[str, Any]:
-        """Return what is kept; models of other ranks may be the first of their own groups."""
+        """Return what is kept now: ranks that are the first of other groups write the file, too."""
         with contextlib.suppress(OSError, ValueError, TypeError):  # a script may write anything
             if self._state is not None:
                 return dict(json.loads(read_file(self._state, 1 << 16)))
