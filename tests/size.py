@@ -83,7 +83,7 @@ BUDGETS: Mapping[str, int] = {
     "maintenance": 863,
     "metrics": 1_972,
     "other files": 289,
-    "policies": 3_147,
+    "policies": 3_149,
     "report": 1_203,
     "schedule": 988,
     "server": 3_234,
@@ -130,7 +130,7 @@ class Loaded(NamedTuple):
 
 
 WALK_BUDGET = Walk(files=89, stops=317, returns=228)
-LOADED_BUDGET = Loaded(modules=151, lines=17_602)
+LOADED_BUDGET = Loaded(modules=151, lines=17_604)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

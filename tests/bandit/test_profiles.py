@@ -160,14 +160,16 @@ def test_a_user_may_learn_from_shared_gpus_all_the_same():
 def test_it_is_said_what_is_kept_of_shared_trials():
     why = "(policy.learn_from_shared is false)"
     past = [learned(0.96, shared=True), learned(0.97, shared=True), trial(64, OOM, shared=True)]
+    counts = "kept for their epochs, and for their speed while no better one is known"
     assert describe_kept(NOW, past) == [
-        f"2 runs shared their GPUs {why}: kept for their epochs",
+        f"2 runs shared their GPUs {why}: {counts}",
         f"1 run shared its GPUs {why}: left out",
     ]
     on_cpu = dataclasses.replace(learned(0.96, shared=True), gpu_model=None, gpu_count=0)
     assert f"1 run shared its CPU {why}" in describe_kept(NOW, [on_cpu])[0]
     stopped = describe_kept(NOW, [learned(0.5, status=STOPPED, shared=True)])
-    assert stopped == [f"1 run shared its GPUs {why}: kept for its epochs"]
+    more = ", and for its speed while no better one is known"
+    assert stopped == [f"1 run shared its GPUs {why}: kept for its epochs{more}"]
 
 
 def test_a_history_of_shared_and_other_trials_is_read_in_order():

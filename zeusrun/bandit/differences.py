@@ -150,5 +150,7 @@ def _what_counts(problem: Problem, trial: Trial) -> str:
         return "left out"
     if run.epochs is None:
         return "kept for {own} speed"
+    if proof.speed is Doubt.SHARED:
+        return "kept for {own} epochs, and for {own} speed while no better one is known"
     whole = timed and run.local
     return "read again from {own} learning curve{s}" if whole else "kept for {own} epochs"

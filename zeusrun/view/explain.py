@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _LEGEND = {
     "epochs, cost": "expected of a run with this batch size, until it reaches the target",
-    "90 % range": "of the cost of the next run",
+    "90 % range": "of the cost of the next run, which is stopped at its bound",
     "risk": "the probability that the next run costs too much, or misses the target",
     "worth": "what a try is expected to save later, less its own cost; of the cheapest, 0",
     "next": "the probability that the next run uses this batch size",

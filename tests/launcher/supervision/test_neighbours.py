@@ -274,7 +274,8 @@ def test_beside_other_programs_the_epochs_of_a_run_count_and_its_speed_does_not(
     read = read_trial(like(trial), trial)
     assert (read.epochs, read.local) == (2, not shared)
     explained = " ".join(cli("explain", job)[1].split())
-    told = "1 run shared its CPU (policy.learn_from_shared is false): kept for its epochs"
+    told = "1 run shared its CPU (policy.learn_from_shared is false): kept for its epochs, "
+    told += "and for its speed while no better one is known"
     assert (told in explained) is shared
 
 
