@@ -13,7 +13,7 @@ LAYERS = (
     ("commands",),
     ("server",),
     ("view",),
-    ("export", "maintenance", "notify", "schedule"),
+    ("export", "maintenance", "notify", "schedule", "elastic/nodes"),
     ("adapt", "elastic", "gradients", "sync", "run_on/hosts"),
     ("launcher", "simulate"),
     ("metrics", "analysis", "choice"),

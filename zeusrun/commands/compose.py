@@ -76,7 +76,10 @@ def compose(
             stack.callback(cluster.close)
             cluster = cluster if cluster.nodes else None
         if planned is None:
-            devices, world_size = job_devices(per_node, environment, spec.most_ranks)
+            most = spec.most_ranks
+            if cluster is not None:
+                most = hosts.most_ranks(spec, per_node, 1 + len(cluster.nodes))
+            devices, world_size = job_devices(per_node, environment, most)
         else:
             devices, world_size = [], planned.hardware.world_size
         for device in devices:

@@ -12,44 +12,54 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from zeusrun.elastic.hang import HangWatch
-from zeusrun.elastic.plan import End, Plan, read_exit, signal_group
+from zeusrun.elastic.placement import Placement
+from zeusrun.elastic.plan import End, Plan
+from zeusrun.elastic.processes import LocalHost
 from zeusrun.elastic.rank.board import (
     BY_EPOCHS,
     BY_STEPS,
+    ENDED,
     FIXED,
-    FOLDER,
     MAX_SLOTS,
     Board,
     Generation,
-    read_start,
 )
 from zeusrun.launcher.rundir.failure import describe_exit
 from zeusrun.sidecar.events import SIDECAR_NAME, Adapted, append_event
 from zeusrun.worker.ending import announce_agent, end_with_parent
-from zeusrun.worker.failure import failed_in_restart
 
-_TICK_S = 0.02
-_GRACE_S = 30.0  # after a failure, as torchrun
-_PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+if TYPE_CHECKING:
+    from zeusrun.elastic.processes import Exit, RankProcess
+
+GRACE_S = 30.0  # after a failure, as torchrun
+PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _CHANGE = (BY_STEPS, BY_EPOCHS)  # modes in which the ranks can change
-_SIGNALS = {signal.SIGCHLD, *_PASSED_ON}
+SIGNALS = {signal.SIGCHLD, *PASSED_ON}
 
 
 class Agent:
-    """The agent of one run."""
+    """The agent of one run.
 
-    def __init__(self, plan: Plan, command: list[str], mask: set[signal.Signals]) -> None:
-        self._plan, self._command, self._mask = plan, command, mask
-        self._run_dir = Path(os.environ["ZEUSRUN_RUN_DIR"])
-        self._board = Board(self._run_dir, create=True)
-        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+    Args:
+        plan: What it may do.
+        host: This host.
+        run_dir: Of the run.
+    """
+
+    _tick_s = 0.02
+
+    def __init__(self, plan: Plan, host: LocalHost, run_dir: Path) -> None:
+        self._plan, self._run_dir = plan, run_dir
+        self._board = Board(run_dir, create=True)
+        self._board.share(several=plan.hosts > 1)
+        self._placement = Placement(host)
+        self._processes: dict[int, RankProcess] = {}
         self._finished: set[int] = set()  # members whose script has ended
         self._waiting: set[int] = set()  # newcomers that are no members yet
         self._members: tuple[int, ...] = ()
@@ -60,7 +70,6 @@ class Agent:
         # How one was lost, until all others have noticed: without it, they may fail, too.
         self._loss: End | None = None
         self._hung: set[int] = set()  # those that were killed because they hung
-        self._local_ranks: dict[int, int] = {}
         self._next = 0  # the number of the next process
         self._trouble = ""  # the last error while the ranks changed
         self._hangs = HangWatch(plan.hang_s)
@@ -70,18 +79,18 @@ class Agent:
         """Return the exit code: 0 if every rank has ended so."""
         self._start_all()
         while True:
-            got = signal.sigtimedwait(_SIGNALS, _TICK_S)
+            got = self._wait()
             # After a SIGCONT, CPython may return something that is no signal.
-            if got is not None and got.si_signo in _PASSED_ON:
+            if got is not None and got.si_signo in PASSED_ON:
                 name = signal.Signals(got.si_signo).name
-                _log(f"SignalException: the agent got {name}")
+                log(f"SignalException: the agent got {name}")
                 self._end(got.si_signo, float(os.environ["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"]))
                 return 1
             try:
                 code = self._reap()
             except OSError as error:  # a full disk
-                _log(f"the ranks cannot go on without one that is gone: {error}")
-                self._end(signal.SIGTERM, _GRACE_S)
+                log(f"the ranks cannot go on without one that is gone: {error}")
+                self._end(signal.SIGTERM, GRACE_S)
                 return 1
             if code is not None:
                 return code
@@ -91,15 +100,19 @@ class Agent:
             except OSError as error:  # a full disk, or no process more: again at the next tick
                 if str(error) != self._trouble:
                     self._trouble = str(error)
-                    _log(f"the number of ranks cannot change yet: {error}")
+                    log(f"the number of ranks cannot change yet: {error}")
             self._kill_hung()
+
+    def _wait(self, *, also: bool = True) -> signal.struct_siginfo | None:
+        """Wait for SIGCHLD, or ``also`` for a signal that is passed on, for a tick at most."""
+        return signal.sigtimedwait(SIGNALS if also else {signal.SIGCHLD}, self._tick_s)
 
     # Processes
 
     def _start_all(self, end: End | None = None) -> None:
         self._finished, self._waiting = set(), set()
         self._hangs = HangWatch(self._plan.hang_s)
-        slots = tuple(range(self._aim))
+        slots = tuple(range(self._placement.share_out(self._aim)))
         self._next, self._trained = len(slots), slots
         self._port = _free_port()
         for slot in slots:
@@ -110,65 +123,52 @@ class Agent:
         self._loss, self._hung = None, set()
         for slot in slots:
             self._start(slot, slot, len(slots), 0)
-        _log(f"{len(slots)} processes have started")
+        log(f"{len(slots)} processes have started")
 
     def _start(self, slot: int, rank: int, size: int, since: int) -> None:
-        errors = self._run_dir / FOLDER / f"error{slot}.{self._restart}.json"
         variables: dict[str, object] = {"ZEUSRUN_SLOT": slot, "ZEUSRUN_SINCE": since}
-        # A newcomer gets the first free one, because it may be the number of a GPU.
-        used = {self._local_ranks[each] for each in (*self._members, *self._waiting) if since}
-        self._local_ranks[slot] = min(set(range(MAX_SLOTS)) - used) if since else rank
-        variables |= {"RANK": rank, "ROLE_RANK": rank, "LOCAL_RANK": self._local_ranks[slot]}
-        variables |= dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"), size)
-        variables |= {"GROUP_RANK": 0, "GROUP_WORLD_SIZE": 1, "ROLE_NAME": "default"}
-        variables |= {"MASTER_ADDR": "localhost", "MASTER_PORT": self._port}
-        elastic = {"RUN_ID": self._plan.run_id, "ERROR_FILE": errors, "USE_AGENT_STORE": False}
+        variables |= {"RANK": rank, "ROLE_RANK": rank, "ROLE_NAME": "default"}
+        variables |= {"WORLD_SIZE": size, "ROLE_WORLD_SIZE": size}
+        variables |= self._placement.describe(slot, size, self._plan.hosts)
+        variables |= {"MASTER_ADDR": self._plan.address, "MASTER_PORT": self._port}
+        elastic = {"RUN_ID": self._plan.run_id, "USE_AGENT_STORE": False}
         elastic |= {"RESTART_COUNT": self._restart, "MAX_RESTARTS": self._plan.max_restarts}
         variables |= {f"TORCHELASTIC_{name}": each for name, each in elastic.items()}
-        process = subprocess.Popen(  # noqa: S603 - an argument vector, never a shell
-            self._command,
-            env={**os.environ, **{name: str(each) for name, each in variables.items()}},
-            start_new_session=True,
-            preexec_fn=self._restore_mask,  # noqa: PLW1509 - the agent has no threads
-        )
-        self._processes[slot] = process
-        place = self._board.place(slot)
-        place.pid, place.started = process.pid, read_start(process.pid)
-
-    def _restore_mask(self) -> None:
-        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
-        signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # as torchrun leaves it
+        host = self._placement.host_of(slot)
+        self._processes[slot] = process = host.start(slot, self._restart, variables)
+        self._board.place(slot).pid = process.pid
 
     def _reap(self) -> int | None:
         """Take in the processes that have ended; return the exit code of the run, if it is over."""
         self._settle()
-        for slot, process, code in self._take_ended():
+        for slot, pid, exit_ in self._take_ended():
+            code = exit_.code
             if slot in self._waiting:
                 self._waiting.discard(slot)
                 self._wanted = min(self._wanted, len(self._members) + len(self._waiting))
                 self._forget_error()
-                _log(f"process {slot} (pid {process.pid}) ended with {code} before it joined")
+                log(f"process {slot} (pid {pid}) ended with {code} before it joined")
                 self._warn(
                     f"a new rank ended before it joined, and no other one replaces it: see "
                     f"zeusrun logs {self._plan.run_id} --rank {slot}"
                 )
             elif slot not in self._members and not (code and self._is_needed(slot)):
-                _log(f"process {slot} (pid {process.pid}) has left, with {code}")
+                log(f"process {slot} (pid {pid}) has left, with {code}")
             elif code == 0:
                 self._finished.add(slot)
-            elif slot not in self._members or not self._go_on_without(slot, code):
-                return None if self._start_again(slot, code) else 1
+            elif slot not in self._members or not self._go_on_without(slot, exit_):
+                return None if self._start_again(slot, exit_) else 1
         if not self._settle() and self._finished:  # the others end: nobody joins them any more
             self._dismiss(set(self._members) - set(self._trained))
         left = self._members or self._trained  # without members, all leave after a step
         if self._finished.issuperset(self._members) and not self._processes.keys() & set(left):
             self._dismiss(set(self._waiting))
-            self._end(signal.SIGTERM, _GRACE_S)
+            self._end(signal.SIGTERM, GRACE_S)
             return 0
         return None
 
-    def _take_ended(self) -> list[tuple[int, subprocess.Popen[bytes], int]]:
-        """Take out the processes that have ended; first those that were killed.
+    def _take_ended(self) -> list[tuple[int, int, Exit]]:
+        """Take out the processes that have ended, with their pids; first those that were killed.
 
         The others may have failed because of them. So all are looked at twice: the second time
         shows whoever was killed before the last one of the first time failed.
@@ -176,11 +176,13 @@ class Agent:
         ended = []
         for _ in range(2):
             for slot, process in list(self._processes.items()):
-                if (code := read_exit(process)) is not None:
-                    ended.append((slot, self._processes.pop(slot), code))
+                if (exit_ := process.read_exit()) is not None:
+                    ended.append((slot, self._processes.pop(slot).pid, exit_))
+                    place = self._board.place(slot)
+                    place.ended = place.ended or ENDED
             if not ended:
                 break
-        return sorted(ended, key=lambda each: each[2] >= 0)
+        return sorted(ended, key=lambda each: each[2].code >= 0)
 
     def _settle(self) -> bool:
         """Whether all members train together; then they are those that have the state."""
@@ -197,9 +199,9 @@ class Agent:
         self._members = tuple(slot for slot in self._members if slot not in newcomers)
         self._waiting -= newcomers
         for slot in newcomers & self._processes.keys():
-            signal_group(self._processes[slot])
+            self._processes[slot].signal()
 
-    def _go_on_without(self, slot: int, code: int) -> bool:
+    def _go_on_without(self, slot: int, exit_: Exit) -> bool:
         """Go on with the other members, if the training may and can."""
         rest = tuple(each for each in self._members if each != slot)
         trained = self._trained
@@ -207,7 +209,7 @@ class Agent:
         able = all(self._board.place(each).mode == BY_STEPS for each in rest)
         # Without one of those that have trained, nobody has the state of the training.
         enough = len(rest) >= self._plan.min and not set(rest).isdisjoint(trained)
-        if self._finished or not enough or not (is_new or (able and self._may_lose(code))):
+        if self._finished or not enough or not (is_new or (able and self._may_lose(exit_))):
             return False
         if is_new:
             while self._by_epochs and self._plan.batch_size % len(rest) and rest[-1] not in trained:
@@ -216,49 +218,45 @@ class Agent:
             self._wanted = min(self._wanted, len(rest) + len(self._waiting))
         self._forget_error()
         self._why = "a lost rank is replaced"
-        end = self._describe_end(slot, code)
+        end = self._describe_end(slot, exit_)
         if not is_new or any(self._board.place(each).joins >= self._number for each in rest):
             self._loss = end  # the others have met it
             self._lost += is_new
         self._publish(rest, end.text)
         return True
 
-    def _is_loss(self, code: int) -> bool:
-        error = self._run_dir / "error.json"
-        memory = failed_in_restart(str(error), "out_of_memory") == self._restart
-        return code < 0 or memory or self._plan.lost_by == "any"
+    def _is_loss(self, exit_: Exit) -> bool:
+        return exit_.code < 0 or exit_.out_of_memory or self._plan.lost_by == "any"
 
-    def _may_lose(self, code: int) -> bool:
-        if not self._is_loss(code) or self._lost >= self._plan.losses:
+    def _may_lose(self, exit_: Exit) -> bool:
+        if not self._is_loss(exit_) or self._lost >= self._plan.losses:
             return False
         self._lost += 1
         return True
 
     def _forget_error(self) -> None:
-        """Remove the record of an error that is not the cause if the training fails later."""
-        with contextlib.suppress(OSError):
-            (self._run_dir / "error.json").unlink()
+        for host in self._placement.hosts:
+            host.forget_error()
 
-    def _start_again(self, slot: int, code: int) -> bool:
+    def _start_again(self, slot: int, exit_: Exit) -> bool:
         """End all ranks after a failure, and start them again if that is allowed."""
-        error = self._run_dir / FOLDER / f"error{slot}.{self._restart}.json"
-        with contextlib.suppress(OSError):
-            _log(error.read_text(encoding="utf-8", errors="replace"))
-        end = self._loss or self._describe_end(slot, code)
-        allowed = self._may_lose(code) if self._loss is None else self._lost <= self._plan.losses
+        if exit_.error:
+            log(exit_.error)
+        end = self._loss or self._describe_end(slot, exit_)
+        allowed = self._may_lose(exit_) if self._loss is None else self._lost <= self._plan.losses
         again = allowed or self._restart < self._plan.max_restarts
         with contextlib.suppress(OSError):
             self._publish((), end.text)  # nobody waits for the others any more
-        self._end(signal.SIGTERM, _GRACE_S)
+        self._end(signal.SIGTERM, GRACE_S)
         if again:
             self._restart += 1
             self._start_all(end)
         else:
             why = ""
-            if self._lost >= self._plan.losses and (self._loss or self._is_loss(code)):
+            if self._lost >= self._plan.losses and (self._loss or self._is_loss(exit_)):
                 why = f": elastic.losses allows {self._plan.losses}"
                 self._warn(f"another rank was lost, but elastic.losses allows {self._plan.losses}")
-            _log(  # as torchrun's table
+            log(  # as torchrun's table
                 f"{end.text}, and the ranks may not start again{why}\n"
                 "FAILED\nRoot Cause (first observed failure):\n"
                 f"  rank      : {end.rank} (local_rank: {end.rank})\n"
@@ -272,35 +270,40 @@ class Agent:
         with contextlib.suppress(OSError):
             append_event(self._run_dir / SIDECAR_NAME, event)
 
-    def _describe_end(self, slot: int, code: int) -> End:
+    def _describe_end(self, slot: int, exit_: Exit) -> End:
         rank = (self._members if slot in self._members else self._trained).index(slot)
-        how = "hung, and was killed" if slot in self._hung else describe_exit(code)
-        return End(f"rank {rank} {how}", rank, code, self._board.place(slot).pid)
+        how = "hung, and was killed" if slot in self._hung else describe_exit(exit_.code)
+        text = f"rank {rank} {exit_.how or how}"
+        return End(text, rank, exit_.code, self._board.place(slot).pid)
 
     def _end(self, number: int, grace_s: float) -> None:
         """End all processes, with a signal first."""
         deadline_t, killed = time.monotonic() + grace_s, False
         for process in self._processes.values():
-            signal_group(process, number)
+            process.signal(number)
         while self._processes:
-            signal.sigtimedwait({signal.SIGCHLD}, _TICK_S)
+            self._wait(also=False)
             for slot, process in list(self._processes.items()):
-                if process.poll() is not None:
+                if process.read_exit() is not None:
                     del self._processes[slot]
             if not killed and time.monotonic() > deadline_t:
                 killed = True
                 for process in self._processes.values():
-                    _log(f"Unable to shutdown process {process.pid} via {number}, killing it")
-                    signal_group(process)
+                    log(f"Unable to shutdown process {process.pid} via {number}, killing it")
+                    process.signal()
 
     # Members
 
     def _publish(self, members: tuple[int, ...], why: str) -> None:
-        self._board.publish(Generation(self._number + 1, members, why))
+        address = self._placement.host_of(members[0]).address if members else ""
+        self._announce(Generation(self._number + 1, members, why, address))
         self._number += 1
         self._members = members
         self._waiting -= set(members)
-        _log(f"generation {self._number}: processes {list(members)}: {why}")
+        log(f"generation {self._number}: processes {list(members)}: {why}")
+
+    def _announce(self, generation: Generation) -> None:
+        self._board.publish(generation)
 
     @property
     def _is_settled(self) -> bool:
@@ -330,7 +333,7 @@ class Agent:
             self._order = number
             self._wanted = size and min(max(size, self._plan.min), self._plan.max)
             self._why = f"{by} wants {size}"
-            _log(f"{self._why}: it aims at {self._aim}")
+            log(f"{self._why}: it aims at {self._aim}")
         self._board.accept(number, self._aim)
         if self._finished or not self._members or not self._is_settled:
             return
@@ -342,9 +345,11 @@ class Agent:
         while self._members and len(self._members) + len(self._waiting) < aim:
             slot, rank = self._next, len(self._members) + len(self._waiting)
             if slot == MAX_SLOTS:
-                _log(f"no process is left: {MAX_SLOTS} have been started")
+                log(f"no process is left: {MAX_SLOTS} have been started")
                 self._wanted = len(self._members)
                 return
+            if not self._placement.add(slot, (*self._members, *self._waiting)):
+                return  # until a host comes back
             self._board.place(slot).clear()
             self._start(slot, rank, aim, self._number)
             self._next += 1
@@ -364,9 +369,9 @@ class Agent:
         places = {slot: self._board.place(slot) for slot in self._members}
         for slot in self._hangs.find(places, time.monotonic()):
             if slot in self._processes.keys() - self._hung:
-                _log(f"process {slot} (pid {places[slot].pid}) hangs: killing it")
+                log(f"process {slot} (pid {places[slot].pid}) hangs: killing it")
                 self._hung.add(slot)
-                signal_group(self._processes[slot])
+                self._processes[slot].signal()
 
 
 def _free_port() -> int:
@@ -375,15 +380,22 @@ def _free_port() -> int:
         return int(free.getsockname()[1])
 
 
-def _log(text: str) -> None:
+def log(text: str) -> None:
+    """Write a line to the log, which torchrun's would be."""
     with contextlib.suppress(OSError):  # a full disk
         os.write(1, f"{text}\n".encode())
 
 
 def main() -> NoReturn:
     """Run the agent: ``argv`` is its plan, then the command of a rank."""
+    plan, host, run_dir = begin()
+    sys.exit(Agent(plan, host, run_dir).run())
+
+
+def begin() -> tuple[Plan, LocalHost, Path]:
+    """Begin the process of an agent; return its plan, this host and the run directory."""
     end_with_parent()
     announce_agent()
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {*_SIGNALS, signal.SIGUSR1})
-    agent = Agent(Plan(**json.loads(sys.argv[1])), sys.argv[2:], set(map(signal.Signals, mask)))
-    sys.exit(agent.run())
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {*SIGNALS, signal.SIGUSR1})
+    plan, run_dir = Plan(**json.loads(sys.argv[1])), Path(os.environ["ZEUSRUN_RUN_DIR"])
+    return plan, LocalHost(plan, run_dir, sys.argv[2:], set(map(signal.Signals, mask))), run_dir

@@ -1,15 +1,9 @@
-"""What the agent of an elastic training may do, and how the processes of its ranks end."""
+"""What the agent of an elastic training may do, and how a rank has ended."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    import subprocess
+from typing import NamedTuple
 
 
 class End(NamedTuple):
@@ -31,6 +25,12 @@ class Plan:
         min, max, losses, lost_by, hang_s: Of the section ``elastic``.
         batch_size: Over all ranks; those of an unedited script share it evenly. 0: any number may.
         max_restarts: Of all ranks after any failure.
+        number: Of the host of this agent; 0 decides.
+        hosts: How many there are.
+        own_ranks: On the host of this agent at the start.
+        endpoint: Where the agent of host 0 listens for the others; empty for one host.
+        address: By which the other hosts reach this one.
+        silent_s: Seconds without a message after which the agent of another host is given up.
     """
 
     run_id: str
@@ -42,23 +42,14 @@ class Plan:
     losses: int
     lost_by: str
     hang_s: float
+    number: int = 0
+    hosts: int = 1
+    own_ranks: int = 0
+    endpoint: str = ""
+    address: str = "localhost"
+    silent_s: float = 60.0
 
-
-def signal_group(process: subprocess.Popen[bytes], number: int = signal.SIGKILL) -> None:
-    """Send a signal to a process and its children."""
-    with contextlib.suppress(OSError):
-        os.killpg(process.pid, number)
-
-
-def read_exit(process: subprocess.Popen[bytes]) -> int | None:
-    """Return the exit code of a process that has ended.
-
-    If it failed, its data loader workers are killed: they hold its connections open.
-    """
-    # With WNOWAIT, its pid stays taken until then.
-    end = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    if end is None:
-        return None
-    if (end.si_code, end.si_status) != (os.CLD_EXITED, 0):
-        signal_group(process)
-    return process.wait()
+    @property
+    def most_here(self) -> int:
+        """How many ranks this host may have: its part of ``max``, or as many as at the start."""
+        return max(self.own_ranks, -(-self.max // self.hosts))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo
 
-from zeusrun.jobfile.plugged import PartSection
+from zeusrun.jobfile.plugged import PartSection, count_ranks
 from zeusrun.jobfile.section import Section
 from zeusrun.jobfile.validators import CLASS, check_max, read_pairs
 from zeusrun.trial import BY_RANKS
@@ -128,10 +128,13 @@ class Elastic(PartSection):
         launch = data.get("launch")
         if launch is None:
             return
-        ranks = launch.nproc_per_node
+        ranks, run_on = launch.nproc_per_node, data.get("run_on")
+        if run_on is not None and isinstance(ranks, int):
+            ranks = count_ranks(data) or self.min  # a hostfile may have changed by then
         if not isinstance(ranks, int) or not self.min <= ranks <= self.max:
+            where = "" if run_on is None else " on all hosts"
             raise ValueError(
-                f"begins with launch.nproc_per_node, which must be a number between min "
+                f"begins with launch.nproc_per_node{where}, which must be a number between min "
                 f"({self.min}) and max ({self.max}), not {ranks}"
             )
         if not launch.distributed:
@@ -141,8 +144,6 @@ class Elastic(PartSection):
             raise ValueError(
                 f"has max: {self.max}, but a batch size of {smallest} has fewer samples than ranks"
             )
-        if data.get("run_on") is not None:
-            raise ValueError("is for one machine; remove it, or run_on: several hosts restart")
 
     def tell(self, chosen: Chosen) -> dict[str, Mapping[str, Any]]:
         """Return what decides on the number of ranks, and the settings that depend on it."""
@@ -150,13 +151,16 @@ class Elastic(PartSection):
         more = {"ranks": chosen.ranks, "per_device_max": chosen.sizes.per_device_max}
         return {self.key: {**given, **more}}
 
-    def starter(self, trial: Trial, max_restarts: int) -> tuple[str, str]:
+    def starter(
+        self, trial: Trial, max_restarts: int, others: Mapping[str, object]
+    ) -> tuple[str, str]:
         """Return the module of the elastic agent, and what the agent may do."""
         limits = self.model_dump(include={"min", "max", "losses", "lost_by", "hang_s"})
         shared = trial.global_batch_size if self.batch_size == "kept" else 0
         sizes = {"ranks": trial.world_size, "batch_size": shared}
         plan = {"run_id": trial.trial, **sizes, "max_restarts": max_restarts, **limits}
-        return "zeusrun.elastic.agent", json.dumps(plan)
+        module = "zeusrun.elastic.nodes.agent" if others else "zeusrun.elastic.agent"
+        return module, json.dumps({**plan, **others})
 
 
 SECTION = Elastic

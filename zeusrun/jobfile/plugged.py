@@ -110,10 +110,16 @@ class PartSection(Section):
         """
         return {self.key: self.model_dump()}
 
-    def starter(self, trial: Trial, max_restarts: int) -> tuple[str, str] | None:  # noqa: ARG002 - see above
+    def starter(
+        self,
+        trial: Trial,  # noqa: ARG002 - see above
+        max_restarts: int,  # noqa: ARG002
+        others: Mapping[str, object],  # noqa: ARG002
+    ) -> tuple[str, str] | None:
         """Return the program that starts the ranks in place of torchrun; ``None``: torchrun.
 
         The program is the name of a module with a function ``main``, and its plan in JSON.
+        ``others`` is how it finds those on the other hosts; empty if there is one host.
         """
         return None
 

@@ -104,6 +104,9 @@ class Node(Protocol):
     def ask_for_stacks(self) -> None:
         """Let its ranks write their stacks."""
 
+    def set_members(self, ranks: Sequence[int]) -> None:
+        """Say which of its processes are ranks now, after their number has changed."""
+
     def kill_ranks(self) -> None:
         """Kill its ranks, but not its torchrun."""
 
@@ -186,11 +189,10 @@ class Submission:
         return tuple(self._command(trial, paths, fitting, place) for place in places)
 
     def _command(self, trial: Trial, paths: RunPaths, fitting: int | None, place: Place) -> Command:
-        torchrun, environment = self.torchrun, self.environment
-        if place.number:  # its launcher adds its own torchrun and its own environment
-            torchrun, environment = replace(torchrun, argv=()), {"ZEUSRUN_HOME": str(self.home)}
+        # The launcher of another host adds its own environment.
+        environment = {"ZEUSRUN_HOME": str(self.home)} if place.number else self.environment
         return build_command(
-            self.spec, trial, paths, torchrun, environment, fitting=fitting, place=place
+            self.spec, trial, paths, self.torchrun, environment, fitting=fitting, place=place
         )
 
     @property

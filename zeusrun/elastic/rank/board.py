@@ -4,6 +4,9 @@ The agent decides on *generations*. It writes the members of one into a file of 
 then its number on the board, a memory-mapped file. So whoever reads the number finds the members.
 A member has a *slot*, the number of its process, which no other one gets; its rank is its place
 among the members, and the newcomers are last.
+
+With several hosts, each has a board of its own, and their agents copy what changes
+(``elastic/nodes/``). Numbers of one process arrive in the order in which it has written them.
 """
 
 from __future__ import annotations
@@ -19,9 +22,13 @@ import sys
 import threading
 import time
 from dataclasses import asdict, dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from zeusrun.files.private import open_for_writing, read_file, replace_file
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
 MAX_SLOTS = 4096
 BY_STEPS, BY_EPOCHS, FIXED = 1, 2, 3
@@ -32,9 +39,15 @@ FOLDER = "elastic"
 
 ORDERED_BY = ("a user", "the schedule", "a policy", "provisioning", "the endpoint")
 
+ENDED, HOST_LOST = 1, 2
+"""How a process is gone: see ``Place.ended``."""
+
 _BEAT_S = 0.5
-_HEAD = 10  # numbers of eight bytes each
+_HEAD = 140  # numbers of eight bytes each; from _LOADERS on, two for each loader
+_LOADERS, _MOST_LOADERS = 12, 64
+_SHARED = (1, 2, 6, 7, *range(11, _HEAD))
 _MAX_JSON = 1 << 16
+_POLL_S = 0.001
 
 
 @dataclass(frozen=True)
@@ -45,19 +58,21 @@ class Generation:
         number: From 1.
         members: Their slots, in the order of their ranks; empty: the training ends.
         why: A sentence for people.
+        address: Of the host of rank 0.
     """
 
     number: int
     members: tuple[int, ...]
     why: str = ""
+    address: str = "localhost"
 
 
 class Place(ctypes.Structure):
     """The state of one process; each attribute is a number on the board.
 
     Attributes:
-        pid: Its process.
-        started: When that started, in clock ticks since the boot: a later one may have its pid.
+        pid: Its process, on its host.
+        ended: ``ENDED`` once its agent has seen that it has; ``HOST_LOST`` if its host is lost.
         is_ready: 1 once a newcomer waits for its generation.
         steps: Optimizer steps of the training that it has completed.
         joins: The generation that it joins; others wait until all members do.
@@ -71,10 +86,12 @@ class Place(ctypes.Structure):
         collectives: Those of the default process group that it has begun.
         cpu_ms: CPU time of its main thread, in milliseconds.
         beats: Heartbeats so far.
+        store: Of rank 0, if there are several hosts: the number of the generation for which it
+            serves a store, times 65,536, plus the port.
     """
 
     pid: int
-    started: int
+    ended: int
     is_ready: int
     steps: int
     joins: int
@@ -87,6 +104,21 @@ class Place(ctypes.Structure):
     collectives: int
     cpu_ms: int
     beats: int
+    store: int
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process has started, and its agent has not seen its end."""
+        return bool(self.pid) and not self.ended
+
+    def read(self) -> tuple[int, ...]:
+        """Return all numbers, in the order of the attributes."""
+        return tuple(getattr(self, name) for name in Place.__annotations__)
+
+    def write(self, numbers: Sequence[int]) -> None:
+        """Take over all numbers."""
+        for name, number in zip(Place.__annotations__, numbers, strict=True):
+            setattr(self, name, number)
 
     def clear(self) -> None:
         """Forget the process that had the slot."""
@@ -145,7 +177,7 @@ class Board:
     def read_generation(self, number: int) -> Generation:
         """Return a generation whose number has been on the board."""
         content = json.loads(read_file(self.folder / f"{number}.json", _MAX_JSON))
-        return Generation(content["number"], tuple(content["members"]), content["why"])
+        return Generation(**{**content, "members": tuple(content["members"])})
 
     @property
     def members(self) -> tuple[int, ...]:
@@ -157,17 +189,15 @@ class Board:
 
         They are those with which it was first seen; 0 and 0 before that.
         """
-        try:
-            whole, share = json.loads(read_file(self.folder / f"loader{number}.json", _MAX_JSON))
-        except (OSError, ValueError):
+        if number > _MOST_LOADERS:
             return 0, 0
-        return whole, share
+        return self._numbers[_LOADERS + 2 * number - 2], self._numbers[_LOADERS + 2 * number - 1]
 
     def write_loader(self, number: int, whole: int, share: int) -> None:
         """Write the batch size of a loader; rank 0 does so."""
-        with contextlib.suppress(OSError):  # a full disk
-            path = self.folder / f"loader{number}.json"
-            replace_file(path, json.dumps([whole, share]).encode(), durable=False)
+        if number <= _MOST_LOADERS:
+            place = _LOADERS + 2 * number - 2
+            self._numbers[place], self._numbers[place + 1] = whole, share
 
     @property
     def switch(self) -> tuple[int, int]:
@@ -179,9 +209,36 @@ class Board:
         return self._numbers[1], self._numbers[2]
 
     def announce(self, number: int, at: int) -> None:
-        """Say when a generation begins; rank 0 of the present one does so."""
+        """Say when a generation begins; rank 0 of the present one does so.
+
+        With several hosts, wait until all of them know it.
+        """
         self._numbers[2] = at
         self._numbers[1] = number
+        while self.is_shared and self._numbers[11] < number:
+            time.sleep(_POLL_S)
+
+    def share(self, *, several: bool) -> None:
+        """Say whether there are several hosts; the agent does so."""
+        self._numbers[10], self._numbers[11] = several, 0
+
+    def confirm(self, number: int) -> None:
+        """Say that all hosts know when a generation begins; the agent of the head does so."""
+        self._numbers[11] = number
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether there are several hosts."""
+        return bool(self._numbers[10])
+
+    def read_shared(self) -> dict[int, int]:
+        """Return the numbers that are the same on all hosts, by their place."""
+        return {place: self._numbers[place] for place in _SHARED}
+
+    def write_shared(self, numbers: Mapping[int, int]) -> None:
+        """Take over numbers of another host; the number that says that others are there is last."""
+        for place in sorted(numbers, reverse=True):
+            self._numbers[place] = numbers[place]
 
     @property
     def decision(self) -> tuple[int, int]:
@@ -228,20 +285,6 @@ class Board:
             return self._numbers[3]
 
 
-def read_start(pid: int) -> int:
-    """Return when a process started, in clock ticks since the boot; 0 if there is none."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return 0
-    return int(text.rpartition(")")[2].split()[19])  # field 22 of proc_pid_stat(5)
-
-
-def is_alive(place: Place) -> bool:
-    """Whether the process of a place still exists."""
-    return place.started != 0 and read_start(place.pid) == place.started
-
-
 def begin_beat(board: Board, place: Place) -> None:
     """Write heartbeats to the board from a thread, with what this process does."""
     main = time.pthread_getcpuclockid(threading.main_thread().ident or 0)
@@ -254,9 +297,17 @@ def _beat(board: Board, place: Place, main: int) -> None:
         place.collectives = count_collectives()
         place.cpu_ms = int(1000 * time.clock_gettime(main))
         place.beats += 1
-        if place.joins not in {place.generation, board.newest}:
+        if place.joins not in {place.generation, board.newest} or _has_lost_host(board, place):
             _interrupt()
         time.sleep(_BEAT_S)
+
+
+def _has_lost_host(board: Board, place: Place) -> bool:
+    """Whether the host of another member is lost: no connection to it would ever give an error."""
+    if not board.is_shared or not 0 < place.generation == place.joins < board.newest:
+        return False
+    members = board.read_generation(place.generation).members
+    return any(board.place(slot).ended == HOST_LOST for slot in members)
 
 
 def count_collectives() -> int:

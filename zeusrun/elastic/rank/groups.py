@@ -11,6 +11,7 @@ import contextlib
 import os
 import socket
 import stat
+import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -19,13 +20,14 @@ import torch.distributed
 from torch.futures import Future
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from torch import Tensor
+
+    from zeusrun.elastic.rank.board import Board, Generation
 
 distributed: Any = torch.distributed  # some of what is needed has no types
 
 _ECHO = "zeusrun_echo"
+_POLL_S = 0.001
 _CONNECT = timedelta(seconds=10)  # a member that dies while the others connect costs them so much
 COLLECTIVE = timedelta(minutes=30)  # of gloo
 
@@ -90,17 +92,38 @@ def open_echo(rank: int, size: int) -> None:
     distributed.init_process_group(_ECHO, store=store, rank=rank, world_size=size)
 
 
-def open_group(file: Path, rank: int, size: int) -> None:
+def open_store(board: Board, generation: Generation, rank: int) -> Any:
+    """Return the store by which the members of a generation find each other.
+
+    On one host, it is a file that does not exist before; else rank 0 serves it. Raises an error if
+    that is gone.
+    """
+    if not board.is_shared:
+        file = board.folder / f"{generation.number}.store"
+        return distributed.FileStore(str(file), len(generation.members))
+    place, number = board.place(generation.members[0]), generation.number
+    where = {"wait_for_workers": False, "timeout": _CONNECT}
+    if rank == 0:
+        store = distributed.TCPStore(generation.address, 0, is_master=True, **where)
+        place.store = number << 16 | store.port
+        return store
+    while place.store >> 16 != number:
+        if board.newest != number:
+            raise RuntimeError("another generation has followed")
+        time.sleep(_POLL_S)
+    return distributed.TCPStore(generation.address, place.store & 0xFFFF, is_master=False, **where)
+
+
+def open_group(store: Any, rank: int, size: int) -> None:
     """Make the default process group of a generation; raises an error if a member is gone.
 
     Args:
-        file: By which the members find each other; it must not exist before.
+        store: By which the members find each other.
         rank: Of this process.
         size: The number of members.
     """
     global _connections  # noqa: PLW0603 - one default process group for the process
     before = _sockets()
-    store = distributed.FileStore(str(file), size)
     store.set_timeout(_CONNECT)
     # A group that could not be made has counted, too; its number is part of the keys in the store.
     distributed.distributed_c10d._world.group_count = 0

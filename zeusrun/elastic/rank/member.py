@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from zeusrun.elastic.rank.board import BY_EPOCHS, BY_STEPS, FIXED, Board, begin_beat, is_alive
+from zeusrun.elastic.rank.board import BY_EPOCHS, BY_STEPS, FIXED, Board, begin_beat
 from zeusrun.elastic.rank.sizes import RankSchedule, RanksObservation, RanksPolicy, Scale
 from zeusrun.elastic.rank.tracked import Tracked
 from zeusrun.sidecar.events import Adapted, Regrouped
@@ -216,7 +216,7 @@ class Member:
 
     def _has_lost_head(self) -> bool:
         head = self.board.read_generation(self._number).members[0]
-        return head not in self.board.members and not is_alive(self.board.place(head))
+        return head not in self.board.members and not self.board.place(head).is_alive
 
     def _exchange_questions(self, asked: int | None) -> int:
         self._asked = self._asked if asked is None else asked
@@ -285,6 +285,7 @@ class Member:
         from zeusrun.elastic.rank.groups import (  # noqa: PLC0415 - imports torch
             close_group,
             open_group,
+            open_store,
             replace_group,
         )
 
@@ -297,7 +298,7 @@ class Member:
             return False
         rank, size = generation.members.index(self._slot), len(generation.members)
         try:
-            open_group(self.board.folder / f"{generation.number}.store", rank, size)
+            open_group(open_store(self.board, generation, rank), rank, size)
             if self._number or self._is_newcomer:
                 self._agree(rank, size)
             if not self._meet(generation, "has_state"):
@@ -328,7 +329,7 @@ class Member:
         members = self.board.read_generation(self._number).members
         places = [self.board.place(slot) for slot in members]
         deadline_t = time.monotonic() + _NOTICED_S
-        while time.monotonic() < deadline_t and all(map(is_alive, places)):
+        while time.monotonic() < deadline_t and all(each.is_alive for each in places):
             self._place.joins = self.board.newest  # also if a newcomer has died meanwhile
             if all(each.joins > self._number for each in places):
                 return

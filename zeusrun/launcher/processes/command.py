@@ -17,7 +17,7 @@ from zeusrun.jobfile.placeholders import expand_placeholders
 from zeusrun.jobfile.plugged import Chosen
 from zeusrun.jobfile.sections import split_batch
 from zeusrun.plugins import how_to_add
-from zeusrun.sidecar.orders import PREFIX_COLUMNS
+from zeusrun.sidecar.orders import AGENT_TOKEN, PREFIX_COLUMNS
 from zeusrun.sidecar.plan import RankPlan
 
 if TYPE_CHECKING:
@@ -100,7 +100,9 @@ class Place:
     """Where the ranks of one torchrun are: all on this host, or its part of several.
 
     ``endpoint`` is where host 0 serves the rendezvous; port 0 is any free one, so that jobs do not
-    clash. ``nic`` and ``address`` are those of the host itself.
+    clash. ``nic`` and ``address`` are those of the host itself. By ``token``, the programs
+    that a part starts in the place of torchrun know each other; ``heartbeat_s`` is how long one of
+    them may be silent.
     """
 
     ranks: int
@@ -109,6 +111,8 @@ class Place:
     endpoint: str = "localhost:0"
     nic: str = ""
     address: str = ""
+    token: str = field(default="", repr=False)
+    heartbeat_s: float = 60.0
 
     def flags(self, rdzv_id: str) -> list[str]:
         """Return torchrun's options."""
@@ -127,6 +131,14 @@ class Place:
         address = self.address if self.number == 0 else f"node{self.number:04}.{self.address}"
         is_host = int(self.number == 0)
         return [*flags, f"--rdzv-conf=is_host={is_host}", f"--local-addr={address}"]
+
+    def describe_others(self) -> dict[str, object]:
+        """Return how a program that a part starts finds those on the other hosts, if there are."""
+        if self.hosts == 1:
+            return {}
+        here = {"number": self.number, "hosts": self.hosts, "own_ranks": self.ranks}
+        reached = {"endpoint": self.endpoint, "address": self.address}
+        return {**here, **reached, "silent_s": self.heartbeat_s}
 
     def env(self) -> dict[str, str]:
         """Return the variables by which the ranks find the others."""
@@ -224,9 +236,12 @@ def build_command(
     # torchrun replaces ${local_rank} and $$ in each word of the script's command.
     script_command = [word.replace("$", "$$") for word in (*worker, *target, *args)]
     parts = spec.parts.values()
-    for starter in filter(None, (each.starter(trial, spec.launch.max_restarts) for each in parts)):
+    others = place.describe_others()
+    starters = (each.starter(trial, spec.launch.max_restarts, others) for each in parts)
+    for starter in filter(None, starters):
         start = _MAIN.replace(_AGENT, starter[0])
         argv = (sys.executable, "-c", start, starter[1], sys.executable, "-u")
+        env |= {AGENT_TOKEN: place.token} if place.token else {}
         script_command = [*worker, *target, *args]
     most = spec.most_ranks or place.ranks
     secrets = sorted({name for section, name in spec.secrets if section == "env"})

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,18 +42,26 @@ class RunningRanks:
     """The ranks of one run: ``members`` are torchrun's on this host, others are of ``nodes``.
 
     The processes of this host are known from their events, and are checked before every signal.
-    The files of all ranks are in this run directory.
+    The files of all ranks are in this run directory. If the run is ``flexible``, it goes on without
+    the ranks of a node that fails.
     """
 
     exit: ProcessExit
     _torchrun: TorchrunProcess  # from ``run`` on
 
     def __init__(
-        self, paths: RunPaths, members: range = range(1), nodes: Sequence[Node] = ()
+        self,
+        paths: RunPaths,
+        members: range = range(1),
+        nodes: Sequence[Node] = (),
+        *,
+        flexible: bool = False,
     ) -> None:
         """Prepare; nothing runs, and no rank is known yet."""
         self._paths, self._run_dir, self._nodes = paths, str(paths.run_dir), nodes
-        self._members = tuple(members)
+        self._flexible = flexible
+        self._ranks = (*members, *(rank for node in nodes for rank in node.ranks))
+        self._places: dict[int, Node | None] = {n: node for node in nodes for n in node.ranks}
         self._oom_kills: int | None = None  # of the machine before the run
         self.first_failed: int | None = None  # of several hosts: zeusrun ends the others
         self._offsets: dict[int, int] = {}  # of the stack files, before the ranks were asked
@@ -90,19 +99,29 @@ class RunningRanks:
             for node in self._nodes:
                 node.stop(StopLevel.TERMINATE)
             exits = [node.finish() for node in self._nodes]
+        if self._flexible:
+            exits = [replace(each, code=0) for each in exits]
         self.exit = _join_exits([self._torchrun.exit, *exits])
 
     @property
     def world(self) -> tuple[int, ...]:
         """The numbers of the ranks; of an elastic training, of those that train now."""
-        return (*self._members, *(rank for node in self._nodes for rank in node.ranks))
+        if not self._flexible:
+            return self._ranks
+        nodes = ((rank, self._node_of(rank)) for rank in self._ranks)
+        return tuple(rank for rank, node in nodes if node is None or node.lost is None)
+
+    @property
+    def _members(self) -> tuple[int, ...]:
+        return tuple(rank for rank in self._ranks if self._node_of(rank) is None)
 
     def step(self, level: StopLevel) -> bool:
         """End the run as firmly as ``level`` says, wait a tick; return whether it still runs.
 
         If torchrun has failed on one host, the ranks of the others may wait for it for ever.
         """
-        local, failed = level, [self._torchrun.failed, *(node.failed for node in self._nodes)]
+        others = [] if self._flexible else [node.failed for node in self._nodes]
+        local, failed = level, [self._torchrun.failed, *others]
         if self._nodes and self.first_failed is None and any(failed):
             self.first_failed = failed.index(True)
         if self.first_failed is not None:
@@ -120,11 +139,13 @@ class RunningRanks:
 
     @property
     def lost(self) -> str | None:
-        """Which host was lost first, and why, as a sentence; ``None`` if none was."""
+        """Which host has ended the run by its loss, and why; ``None`` if none has."""
+        if self._flexible:
+            return None
         return next((node.lost for node in self._nodes if node.lost is not None), None)
 
     def _node_of(self, rank: int) -> Node | None:
-        return next((node for node in self._nodes if rank in node.ranks), None)
+        return self._places.get(rank)
 
     def count(self, rank: int | None = None) -> StepCount | None:
         """Return the step clock of a rank, by default the first; ``None`` before its first step."""
@@ -159,11 +180,12 @@ class RunningRanks:
         Or that the script of a rank has ended.
         """
         if isinstance(event, Regrouped):
-            for rank in set(self._members) - set(event.members):  # lost, or they have left
-                self._processes.pop(rank, None)
-            self._members = event.members
+            self._regroup(event.members)
+        if isinstance(event, Started):
+            number = event.pid >> 32  # of the node of a process that is not of this host
+            self._places[event.rank] = self._nodes[number - 1] if number else None
         if isinstance(event, (Started, Ended)) and self._node_of(event.rank) is not None:
-            return  # its pid is of another host
+            return
         if isinstance(event, Ended):
             self._ended.add(event.rank)
         if isinstance(event, Started):
@@ -178,6 +200,14 @@ class RunningRanks:
                     self._processes[event.rank] = process
                 else:
                     self._training.add(process)
+
+    def _regroup(self, members: tuple[int, ...]) -> None:
+        """Go on with other processes as the ranks, on all hosts."""
+        for rank in set(self._ranks) - set(members):  # lost, or they have left
+            self._processes.pop(rank, None)
+        self._ranks = members
+        for node in self._nodes:
+            node.set_members([n for n in members if self._node_of(n) is node])
 
     def find_others(self, now_t: float, launched_t: float) -> list[Spawned]:
         """Return the ranks that the scripts of this host have started.

@@ -147,7 +147,9 @@ class Supervised:
             foreign=ForeignProcesses(),
             others=lambda: neighbours.shared,
         )
-        ranks = RunningRanks(paths, range(submission.own_ranks), submission.nodes)
+        flexible = spec.most_ranks is not None
+        own = range(submission.own_ranks)
+        ranks = RunningRanks(paths, own, submission.nodes, flexible=flexible)
         values = placeholder_values(spec, trial, paths)
         context = SourceContext(
             run_dir=paths.run_dir,

@@ -89,9 +89,10 @@ class Cluster:
         with listen(address, self.run_on.ports) as sock:
             port = sock.getsockname()[1]
         endpoint = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+        token, silent_s = secrets.token_hex(16), self.run_on.heartbeat_s
         return [
-            Place(ranks, number, len(self.parts), endpoint, endpoint_of.nic, endpoint_of.address)
-            for number, (ranks, endpoint_of) in enumerate(self.parts)
+            Place(ranks, n, len(self.parts), endpoint, own.nic, own.address, token, silent_s)
+            for n, (ranks, own) in enumerate(self.parts)
         ]
 
 
@@ -179,6 +180,7 @@ def prepare(
             home=str(home),
             env=env,
             nproc_per_node=cluster.slots[node.name],
+            most=most_ranks(spec, cluster.slots[node.name], 1 + len(nodes)),
         )
         for node in nodes
     ]
@@ -190,6 +192,16 @@ def prepare(
         first = node.ranks.stop
     cluster.parts = parts
     cluster.remarks += _compare(own_devices, own_ranks, nodes)
+
+
+def most_ranks(spec: JobSpec, ranks: int | str, hosts: int) -> int | None:
+    """Return how many ranks a host may have; ``None``: always as many as at the start.
+
+    ``ranks``: at the start.
+    """
+    if spec.most_ranks is None or not isinstance(ranks, int):
+        return None
+    return max(ranks, -(-spec.most_ranks // hosts))
 
 
 def _start_all(cluster: Cluster, hosts: Sequence[Host]) -> None:

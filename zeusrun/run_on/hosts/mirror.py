@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from zeusrun.files.private import make_folder, open_for_reading, open_for_writing, write_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from zeusrun.launcher.rundir.layout import RunPaths
@@ -49,10 +49,9 @@ def remove_node_folders(paths: RunPaths, number: int) -> None:
 class FileReader:
     """Reads what is new in the files of a node's ranks."""
 
-    def __init__(self, paths: RunPaths, ranks: Iterable[int]) -> None:
+    def __init__(self, paths: RunPaths) -> None:
         self._paths = paths
-        per_rank = (each(rank) for rank in ranks for each in (paths.rank_log, paths.rank_stack))
-        self._offsets = dict.fromkeys((paths.sidecar, paths.torchrun_log, *per_rank), 0)
+        self._offsets: dict[Path, int] = {}
         self._error = b""
 
     def read(self) -> Iterator[tuple[str, bytes]]:
@@ -60,7 +59,10 @@ class FileReader:
 
         The record of a failure is replaced after a restart, so it is always whole.
         """
-        for path, offset in self._offsets.items():
+        for path in (self._paths.sidecar, *sorted(self._paths.logs.glob("*"))):
+            if not _NAME.fullmatch(str(path.relative_to(self._paths.run_dir))):
+                continue
+            offset = self._offsets.get(path, 0)
             data = _read_from(path, offset)
             if path == self._paths.sidecar and (len(data) < _CHUNK_BYTES or b"\n" in data):
                 data = data[: data.rfind(b"\n") + 1]  # else it is a part of one long line
@@ -113,7 +115,7 @@ def _as_here(line: bytes, number: int, to_own_time: Callable[[float], float]) ->
     with contextlib.suppress(ValueError, TypeError, LookupError, RecursionError):
         record: dict[str, Any] = json.loads(line)
         record["t"] = to_own_time(float(record["t"]))
-        if record.get("event") == "spawned":
+        if record.get("event") in {"spawned", "started"}:
             record["pid"] += number << 32  # the id of no process here, nor on another host
         return json.dumps(record, ensure_ascii=False).encode(errors="replace") + b"\n"
     return line

@@ -41,7 +41,7 @@ from zeusrun.run_on.hosts.channel import receive_all
 from zeusrun.run_on.hosts.devices import Sampler, describe_device
 from zeusrun.run_on.hosts.mirror import FileReader, create_node_folders, remove_node_folders
 from zeusrun.run_on.hosts.network import find_endpoint
-from zeusrun.sidecar.events import append_event
+from zeusrun.sidecar.events import Regrouped, append_event
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -138,6 +138,8 @@ class NodeLauncher:
             self._run.stop(StopLevel(message["level"]))
         elif kind == "remove":  # the head has written all files of an ended run
             remove_node_folders(RunPaths(Path(message["run_dir"])), self._channel.node)
+        elif kind == "members" and self._run is not None:
+            self._run.ranks.take(Regrouped(time.monotonic(), 0, tuple(message["ranks"]), ""))
         elif kind in {"stacks", "kill"} and self._run is not None:
             ranks = self._run.ranks
             (ranks.ask_for_stacks if kind == "stacks" else ranks.kill)()
@@ -160,7 +162,8 @@ class NodeLauncher:
         self._home = trusted_home({"ZEUSRUN_HOME": message["home"]})
         endpoint = find_endpoint(message["host"], message["nic"], message["head"])
         self._environment = {**os.environ, **message["env"]}
-        self._devices, ranks = job_devices(message["nproc_per_node"], self._environment)
+        per_node, most = message["nproc_per_node"], message["most"]
+        self._devices, ranks = job_devices(per_node, self._environment, most)
         check_descriptors(ranks)
         for device in self._devices:
             self._open.callback(device.close)
@@ -252,7 +255,7 @@ class _NodeRun:
         first, count = message["ranks"]
         files = self._paths.of_node(channel.node)
         self.ranks = RunningRanks(files, range(first, first + count))
-        self._own, self._files = files, FileReader(files, self.ranks.world)
+        self._own, self._files = files, FileReader(files)
         self._events = SidecarReader(files.sidecar)
         self._on_cpu = not any(device.is_gpu for device in sampler.devices)
         self._neighbours = Neighbours(home, on_cpu=self._on_cpu, submit_pid=message["pid"])
@@ -283,9 +286,9 @@ class _NodeRun:
                 if inherited.get(each) == environment.get(each, "")
             },
         }
-        own_worker = {message["worker"]: str(WORKER)}
-        argv = [own_worker.get(word, word) for word in message["argv"]]
-        command = Command((*find_torchrun().argv, *argv), env, Path(message["cwd"]))
+        own = {message["worker"]: str(WORKER), message["python"]: sys.executable}
+        argv = tuple(own.get(word, word) for word in message["argv"])
+        command = Command(argv, env, Path(message["cwd"]))
         self._sampler.sharing = None if self._on_cpu else Sharing(ForeignProcesses())
         self._stack.enter_context(self.ranks.run(command, message["grace_s"]))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
+import sys
 import threading
 import time
 from collections import deque
@@ -246,6 +247,7 @@ class RemoteNode:
             ranks=[self.ranks.start, len(self.ranks)],
             argv=command.argv,
             worker=str(WORKER),
+            python=sys.executable,
             env=env,
             own_env=unsent,
             cwd=str(command.cwd),
@@ -294,6 +296,10 @@ class RemoteNode:
     def ask_for_stacks(self) -> None:
         """Ask its ranks to write their stacks, which are copied as its logs are."""
         self.channel.send("stacks")
+
+    def set_members(self, ranks: Sequence[int]) -> None:
+        """Say which of its processes are ranks now."""
+        self.channel.send("members", ranks=ranks)
 
     def kill_ranks(self) -> None:
         """Kill its ranks, so that torchrun restarts them."""

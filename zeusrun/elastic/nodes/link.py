@@ -1,0 +1,156 @@
+"""A connection between the agents of two hosts, and what of a board is copied over it.
+
+Messages are lines of JSON over TCP. Each end proves by an HMAC of a nonce that it knows the token
+of the run; after that, the connection is as open as those of gloo, which carry the gradients.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import json
+import secrets
+import socket
+import time
+from typing import TYPE_CHECKING, Any
+
+from zeusrun.elastic.rank.board import Place
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from zeusrun.elastic.rank.board import Board
+
+TICK_S = 0.002  # between two looks at the board: a change of the ranks needs a few messages
+_PING_S = 1.0
+_MAX_LINE = 4 << 20
+_READ = 1 << 16
+_EMPTY = (0,) * len(Place.__annotations__)
+
+
+class Link:
+    """One end of a connection. Nothing waits: ``exchange`` writes and reads what is possible.
+
+    Attributes:
+        nonce: What the other end must sign.
+        is_open: Whether the other end has not closed it.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        with contextlib.suppress(OSError):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._sock, self._unsent, self._unread = sock, b"", b""
+        self._came: list[dict[str, Any]] = []
+        self._heard_t = self._sent_t = time.monotonic()
+        self.nonce, self.is_open = secrets.token_hex(16), True
+
+    def send(self, kind: str, **fields: Any) -> None:  # noqa: ANN401 - of a message
+        """Send a message with the next ``exchange``."""
+        self._unsent += json.dumps({"kind": kind, **fields}).encode() + b"\n"
+
+    def exchange(self) -> list[dict[str, Any]]:
+        """Write what is unsent, or a ping if there is nothing; return the messages that have come.
+
+        If the other end sends no JSON, the connection counts as closed.
+        """
+        try:
+            self._write()
+            self._read()
+        except (OSError, ValueError, TypeError, LookupError, RecursionError):
+            self.is_open = False
+        came, self._came = self._came, []
+        return came
+
+    def wait_for_one(self, limit_s: float) -> dict[str, Any] | None:
+        """Return the next message; ``None`` if it does not come in time."""
+        until_t = time.monotonic() + limit_s
+        while self.is_open and time.monotonic() < until_t:
+            if came := self.exchange():
+                self._came = came[1:]
+                return came[0]
+            time.sleep(TICK_S)
+        return None
+
+    def _write(self) -> None:
+        now_t = time.monotonic()
+        if not self._unsent and now_t > self._sent_t + _PING_S:
+            self.send("ping")
+        if self._unsent:
+            self._sent_t = now_t
+            with contextlib.suppress(BlockingIOError):
+                self._unsent = self._unsent[self._sock.send(self._unsent) :]
+
+    def _read(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while data := self._sock.recv(_READ):
+                self._heard_t = time.monotonic()
+                self._unread += data
+            self.is_open = False
+        *lines, self._unread = self._unread.split(b"\n")
+        if len(self._unread) > _MAX_LINE:
+            self.is_open = False
+        messages = ({**json.loads(line)} for line in lines)
+        self._came += [each for each in messages if each["kind"] != "ping"]
+
+    @property
+    def silent_s(self) -> float:
+        """For how many seconds nothing has come."""
+        return time.monotonic() - self._heard_t
+
+    def flush(self, limit_s: float) -> None:
+        """Wait until all is sent, the other end has closed the connection, or the time is over."""
+        until_t = time.monotonic() + limit_s
+        while self._unsent and self.is_open and time.monotonic() < until_t:
+            self.exchange()
+            time.sleep(TICK_S)
+
+    def close(self) -> None:
+        """Close this end."""
+        self.is_open = False
+        self._sock.close()
+
+
+def sign(token: str, nonce: str) -> str:
+    """Return the proof that somebody who was sent ``nonce`` knows the token."""
+    return hmac.new(token.encode(), nonce.encode(), "sha256").hexdigest()
+
+
+class Replica:
+    """What another host has of the board of this one.
+
+    Args:
+        board: Of this host.
+    """
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+        self._numbers: dict[int, int] = {}
+        self._places: dict[int, tuple[int, ...]] = {}
+
+    def find_changes(self, slots: Iterable[int]) -> dict[str, Any]:
+        """Return what the other host has not got, as fields of a message.
+
+        ``slots``: whose places this host decides on for the other one.
+        """
+        shared = self._board.read_shared()
+        numbers = {n: value for n, value in shared.items() if value != self._numbers.get(n, 0)}
+        read = {slot: self._board.place(slot).read() for slot in slots}
+        places = {slot: its for slot, its in read.items() if its != self._places.get(slot, _EMPTY)}
+        self._numbers |= numbers
+        self._places |= places
+        return {name: each for name, each in (("numbers", numbers), ("places", places)) if each}
+
+    def take(self, message: Mapping[str, Any], slots: Iterable[int] | None = None) -> None:
+        """Take over what the other host has sent; of the places those of ``slots``, or all."""
+        numbers = {int(n): int(value) for n, value in message.get("numbers", {}).items()}
+        self._board.write_shared(numbers)
+        self._numbers |= numbers
+        for slot, values in message.get("places", {}).items():
+            if slots is None or int(slot) in slots:
+                self._board.place(int(slot)).write(values)
+
+    def forget(self, slots: Iterable[int]) -> None:
+        """Forget places that begin anew."""
+        for slot in slots:
+            self._places.pop(slot, None)
