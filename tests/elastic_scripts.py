@@ -43,11 +43,14 @@ class Training:
 
     def __init__(self, zeusrun, job):
         self.zeusrun = zeusrun
-        self.submit = zeusrun.start("submit", job)
-        self.run_dir = zeusrun.run_dir()
+        self.submit = self.start(job)
+        self.run_dir = self.steps_dir = zeusrun.run_dir()
         self._wait(lambda: is_created(self.run_dir))
         self.board = Board(self.run_dir)
         self.wait_for_ranks(2)
+
+    def start(self, job):
+        return self.zeusrun.start("submit", job)
 
     @property
     def members(self):
@@ -68,7 +71,7 @@ class Training:
             wait_for(lambda: condition() or self.submit.poll() is not None)
         except pytest.fail.Exception as error:
             raise AssertionError(f"{error}\n{self.log}\n{self.stacks()}") from None
-        assert self.submit.poll() is None, self.submit.communicate()[0]
+        assert self.submit.poll() is None, self.shown()
 
     def stacks(self):
         """Return where the members are."""
@@ -104,9 +107,12 @@ class Training:
         before = self.board.place(0).epoch
         self._wait(lambda: not before <= self.board.place(0).epoch < before + more)
 
+    def shown(self):
+        return self.submit.communicate(timeout=300)[0]
+
     def end(self):
         """Wait for the end; return the exit code and what people see."""
-        shown = self.submit.communicate(timeout=300)[0]
+        shown = self.shown()
         self.board.close()
         return self.submit.returncode, shown
 
@@ -122,7 +128,7 @@ class Training:
             int(path.stem.removeprefix("steps")): [
                 json.loads(line) for line in path.read_text().splitlines()
             ]
-            for path in sorted(self.run_dir.glob("steps*.jsonl"))
+            for path in sorted(self.steps_dir.glob("steps*.jsonl"))
         }
 
     def check(self, *, kills=0):

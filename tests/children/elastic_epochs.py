@@ -22,6 +22,7 @@ parser.add_argument("--epochs", type=int, default=20)
 parser.add_argument("--pause-s", type=float, default=0.01)
 parser.add_argument("--checkpoint", type=Path)
 parser.add_argument("--device", default="cpu")
+parser.add_argument("--folder", help="for what it writes; by default the run directory")
 given = parser.parse_args()
 device = given.device
 
@@ -52,7 +53,7 @@ if given.checkpoint and given.checkpoint.exists():
     scheduler.load_state_dict(saved["scheduler"])
     first = saved["epoch"]
 own = os.environ.get("ZEUSRUN_SLOT", "0")
-path = Path(os.environ["ZEUSRUN_RUN_DIR"], f"steps{own}.jsonl")
+path = Path(given.folder or os.environ["ZEUSRUN_RUN_DIR"], f"steps{own}.jsonl")
 log = path.open("a", buffering=1)
 
 

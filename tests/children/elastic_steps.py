@@ -27,6 +27,7 @@ parser.add_argument("--evaluates", action="store_true", help="with collectives, 
 parser.add_argument("--reports-s", type=float, default=0.0, help="what that takes rank 0")
 parser.add_argument("--device", default="cpu")
 parser.add_argument("--fails-in", type=int, help="epoch in which rank 1 raises an exception")
+parser.add_argument("--folder", help="for what it writes; by default the run directory")
 given = parser.parse_args()
 device = given.device
 
@@ -52,7 +53,7 @@ scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3)
 data = TensorDataset(torch.arange(samples), inputs, wanted)
 loader = run.loader(data, batch_size=24, num_workers=int(given.accumulates))
 own = os.environ.get("ZEUSRUN_SLOT", "0")
-path = Path(os.environ["ZEUSRUN_RUN_DIR"], f"steps{own}.jsonl")
+path = Path(given.folder or os.environ["ZEUSRUN_RUN_DIR"], f"steps{own}.jsonl")
 log = path.open("a", buffering=1)
 digests = given.hidden < 1000
 

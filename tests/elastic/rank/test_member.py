@@ -257,12 +257,12 @@ from zeusrun.elastic.rank import groups
 
 cls = torch.nn.parallel.DistributedDataParallel
 del cls._update_process_group
-groups.open_group(Path(sys.argv[1]) / "1", 0, 1)
+groups.open_group(groups.distributed.FileStore(f"{sys.argv[1]}/1", 1), 0, 1)
 model = cls(torch.nn.Linear(2, 1), gradient_as_bucket_view=True)
 model._zeusrun_arguments = {"gradient_as_bucket_view": True}
 before = model.process_group
 groups.close_group()
-groups.open_group(Path(sys.argv[1]) / "2", 0, 1)
+groups.open_group(groups.distributed.FileStore(f"{sys.argv[1]}/2", 1), 0, 1)
 groups.replace_group(model)
 assert model.process_group is not before
 model(torch.ones(3, 2)).sum().backward()

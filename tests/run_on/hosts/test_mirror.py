@@ -51,7 +51,7 @@ def append(path, data):
 
 
 def test_only_what_is_new_is_read(own):
-    reader = FileReader(own, (2, 3))
+    reader = FileReader(own)
     assert list(reader.read()) == []
     append(own.rank_log(2), b"one\ntw")
     append(own.torchrun_log, b"\xff\0")
@@ -68,7 +68,7 @@ def test_only_what_is_new_is_read(own):
 
 
 def test_of_events_only_whole_lines_are_read(own):
-    reader = FileReader(own, (2,))
+    reader = FileReader(own)
     append(own.sidecar, b'{"t": 1}\n{"t"')
     assert list(reader.read()) == [("metrics.jsonl", b'{"t": 1}\n')]
     assert list(reader.read()) == []
@@ -78,7 +78,7 @@ def test_of_events_only_whole_lines_are_read(own):
 
 def test_a_large_file_is_read_in_parts(own, paths, monkeypatch):
     monkeypatch.setattr(mirror, "_CHUNK_BYTES", 1000)
-    reader = FileReader(own, (2,))
+    reader = FileReader(own)
     append(own.rank_log(2), os.urandom(5500))
     append(own.sidecar, b"".join(b'{"t": %d}\n' % number for number in range(500)))
     rounds = 0
@@ -93,7 +93,7 @@ def test_a_large_file_is_read_in_parts(own, paths, monkeypatch):
 
 def test_a_line_longer_than_a_part_does_not_stop_the_lines_after_it(own, paths, monkeypatch):
     monkeypatch.setattr(mirror, "_CHUNK_BYTES", 1000)
-    reader = FileReader(own, (2,))
+    reader = FileReader(own)
     append(own.sidecar, b"x" * 2500 + b'\n{"t": 1}\n')
     while copy(own, paths, reader):
         pass
@@ -101,7 +101,7 @@ def test_a_line_longer_than_a_part_does_not_stop_the_lines_after_it(own, paths, 
 
 
 def test_the_record_of_a_failure_is_replaced_after_a_restart(own, paths):
-    reader = FileReader(own, (2,))
+    reader = FileReader(own)
     for text in ("the first failure, a long one", "second"):
         own.error.write_text(text)
         assert copy(own, paths, reader) == ["error.json"]
@@ -128,7 +128,7 @@ def test_a_link_that_a_script_leaves_is_not_followed(own, paths, tmp_path):
     own.rank_log(2).symlink_to(secret)
     own.error.symlink_to(secret)
     os.mkfifo(own.rank_stack(2))
-    assert list(FileReader(own, (2,)).read()) == []
+    assert list(FileReader(own).read()) == []
     paths.rank_log(2).symlink_to(secret)
     with pytest.raises(OSError, match="symbolic links"):
         write_copy(paths, 1, "logs/rank2.log", b"x", later)
