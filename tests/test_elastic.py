@@ -315,6 +315,8 @@ def test_a_rank_for_which_the_others_wait_is_killed_wherever_it_is(zeusrun, at, 
     training._wait(lambda: "process 1 " in training.log and "hangs: killing it" in training.log)
     assert training.end()[0] == 4  # the target is out of reach
     assert training.log.count("hangs: killing it") == 1
+    if norm:  # 200 steps with two forward passes each, also where a forward pass was lost
+        assert "tracked 400\n" in (training.run_dir / "logs" / "rank0.log").read_text()
 
 
 @pytest.mark.long

@@ -260,8 +260,8 @@ class Member:
     def recover(self) -> None:
         """Join the ranks that are left after one was lost."""
         self._place.steps += self.is_made
+        self.tracked.end_step(is_made=self.is_made)
         self.is_lost = self.is_made = False
-        self.tracked.clear_gradients()
         self._change()
 
     def _take_loss(self, error: RuntimeError) -> bool:
