@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import NoReturn
 
@@ -57,6 +58,8 @@ class Agent:
         self._number = self._board.newest  # of an earlier start of this run
         self._restart = self._lost = 0
         self._wanted, self._order, self._why = plan.ranks, 0, ""
+        self._since_t = time.monotonic()  # when that was ordered, or a rank was lost
+        self._shown = 0  # the last generation that the log says to train
         # How one was lost, until all others have noticed: without it, they may fail, too.
         self._loss: End | None = None
         self._hung: set[int] = set()  # those that were killed because they hung
@@ -186,6 +189,9 @@ class Agent:
         """Whether all members train together; then they are those that have the state."""
         if settled := self._is_settled:
             self._trained, self._loss = self._members, None
+            if self._shown != self._number:
+                self._shown, took_s = self._number, time.monotonic() - self._since_t
+                _log(f"generation {self._number} trains after {took_s:.2f} s")
         return settled
 
     def _is_needed(self, slot: int) -> bool:
@@ -215,7 +221,7 @@ class Agent:
             self._dismiss(set(self._members) - {*rest, slot})
             self._wanted = min(self._wanted, len(rest) + len(self._waiting))
         self._forget_error()
-        self._why = "a lost rank is replaced"
+        self._why, self._since_t = "a lost rank is replaced", time.monotonic()
         end = self._describe_end(slot, code)
         if not is_new or any(self._board.place(each).joins >= self._number for each in rest):
             self._loss = end  # the others have met it
@@ -241,6 +247,7 @@ class Agent:
 
     def _start_again(self, slot: int, code: int) -> bool:
         """End all ranks after a failure, and start them again if that is allowed."""
+        self._since_t = time.monotonic()
         error = self._run_dir / FOLDER / f"error{slot}.{self._restart}.json"
         with contextlib.suppress(OSError):
             _log(error.read_text(encoding="utf-8", errors="replace"))
@@ -296,7 +303,7 @@ class Agent:
     # Members
 
     def _publish(self, members: tuple[int, ...], why: str) -> None:
-        self._board.publish(Generation(self._number + 1, members, why))
+        self._board.publish(Generation(self._number + 1, members, why, self._since_t))
         self._number += 1
         self._members = members
         self._waiting -= set(members)
@@ -329,7 +336,7 @@ class Agent:
         if number != self._order:
             self._order = number
             self._wanted = size and min(max(size, self._plan.min), self._plan.max)
-            self._why = f"{by} wants {size}"
+            self._why, self._since_t = f"{by} wants {size}", time.monotonic()
             _log(f"{self._why}: it aims at {self._aim}")
         self._board.accept(number, self._aim)
         if self._finished or not self._members or not self._is_settled:
@@ -377,7 +384,7 @@ def _free_port() -> int:
 
 def _log(text: str) -> None:
     with contextlib.suppress(OSError):  # a full disk
-        os.write(1, f"{text}\n".encode())
+        os.write(1, f"{datetime.now().astimezone():%H:%M:%S.%f} {text}\n".encode())
 
 
 def main() -> NoReturn:

@@ -45,11 +45,13 @@ class Generation:
         number: From 1.
         members: Their slots, in the order of their ranks; empty: the training ends.
         why: A sentence for people.
+        since_t: When they were ordered, or one was lost, by the clock of the agent.
     """
 
     number: int
     members: tuple[int, ...]
     why: str = ""
+    since_t: float | None = None
 
 
 class Place(ctypes.Structure):
@@ -145,7 +147,7 @@ class Board:
     def read_generation(self, number: int) -> Generation:
         """Return a generation whose number has been on the board."""
         content = json.loads(read_file(self.folder / f"{number}.json", _MAX_JSON))
-        return Generation(content["number"], tuple(content["members"]), content["why"])
+        return Generation(**{**content, "members": tuple(content["members"])})
 
     @property
     def members(self) -> tuple[int, ...]:
