@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import itertools
 import os
 import random
@@ -47,10 +48,19 @@ def test_ranks_come_and_go_and_are_lost_while_the_others_train_on(zeusrun):
     shown = training.end_missed()
     assert training.check(kills=1) > 20
     (trial,) = zeusrun.history()
-    assert (trial["status"], trial["epochs"] > 1) == ("MISSED", True)
-    assert [change[2] for change in trial["world_sizes"]] == [2, 3, 2, 1]
+    assert (trial["status"], trial["epochs"] > 1) == ("CANCELLED", True)
+    changes = trial["world_sizes"]
+    assert [change[2] for change in changes] == [2, 3, 2, 1]
+    steps = [change[5] for change in changes]
+    assert steps == sorted(steps)
+    assert all(0 < paused_s < took_s for _, _, _, took_s, paused_s, _ in changes[1:-1])
     assert trial["observed_batch_size"] in {None, 48}
-    assert "· 1 rank: rank 0 was ended by SIGKILL" in shown
+    line = " ".join(shown.split())
+    assert re.search(r"· 2 → 3 ranks in [\d.]+ m?s, the others paused \d+ m?s, step \d+: a u", line)
+    assert re.search(r"· 2 → 1 ranks in .*, step \d+: rank 0 was ended by SIGKILL", line)
+    assert re.search(
+        r"^\d\d:\d\d:\d\d\.\d{6} generation 2 trains after", training.log, re.MULTILINE
+    )
 
 
 @pytest.mark.long  # three ranks import torch; the parts are in tests/elastic/rank
@@ -71,7 +81,7 @@ def test_an_unedited_script_changes_its_ranks_between_two_epochs(zeusrun):
     changes = [(0, 2)]  # epochs completed before there were so many ranks
     changes += [(e, ranks[e + 1]) for e in range(1, max(ranks)) if ranks[e] != ranks[e + 1]]
     (trial,) = zeusrun.history()
-    assert [tuple(change[1:]) for change in trial["world_sizes"]] == changes
+    assert [tuple(change[1:3]) for change in trial["world_sizes"]] == changes
     assert [change[1] for change in changes] == [2, 3, 2]
 
 
@@ -123,7 +133,7 @@ def test_whatever_happens_to_ranks_the_training_is_whole(zeusrun, given, seed):
     assert training.check(kills=kills) > 50
     assert len(set(end_digests(training.run_dir))) <= 1
     (trial,) = zeusrun.history()
-    assert trial["status"] == "MISSED"
+    assert trial["status"] == "CANCELLED"
 
 
 @pytest.mark.long
@@ -161,7 +171,7 @@ def test_whatever_happens_to_ranks_of_an_unedited_script_each_epoch_is_whole(zeu
     epochs, restarts = check_epochs(training)
     assert (epochs > 16, restarts) == (True, kills)
     (trial,) = zeusrun.history()
-    assert (trial["status"], trial["epochs"]) == ("MISSED", epochs)
+    assert (trial["status"], trial["epochs"]) == ("CANCELLED", epochs)
 
 
 @pytest.mark.long
@@ -260,9 +270,36 @@ def test_a_run_that_has_lost_too_many_says_so(zeusrun):
 def test_a_schedule_of_sizes_is_followed_and_0_ends_the_training(zeusrun):
     job = elastic_job(zeusrun, epochs=50, elastic={"steps": "20:3,200:1,260:0"})
     training = Training(zeusrun, job)
-    training.end_missed()
-    sizes = [change[2] for change in zeusrun.history()[0]["world_sizes"]]
+    shown = training.end_missed()
+    (trial,) = zeusrun.history()
+    sizes = [change[2] for change in trial["world_sizes"]]
+    late = "3 ranks after step 20 did not take effect before step 200"
     assert sizes in ([2, 3, 1], [2, 1])  # if the third was still starting
+    assert [late in each for each in trial["warnings"]] == [True] * (sizes == [2, 1])
+    assert (trial["status"], trial["reason_code"]) == ("CANCELLED", "planned_end")
+    assert re.fullmatch(r"elastic\.steps ended the training, after 26\d steps", trial["reason"])
+    assert trial["reason"] in " ".join(shown.split())
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("elastic", [{"steps": "5:0"}, {"policy": "elastic_policy:Ends"}])
+def test_a_training_that_is_ended_as_planned_before_it_reports_is_no_failure(zeusrun, elastic):
+    sizes = {"candidates": [24, 48, 96], "default": 48}
+    more = {"attempts": 3, "policy": {"name": "auto"}, "batch_size": sizes}
+    code, shown = Training(zeusrun, elastic_job(zeusrun, elastic=elastic, **more)).end()
+    (trial,) = zeusrun.history()  # there is no other attempt
+    assert (code, trial["status"], trial["reason_code"]) == (4, "CANCELLED", "planned_end"), shown
+    assert trial["reason"].startswith(f"elastic.{next(iter(elastic))} ended the training, after ")
+    assert trial["warnings"] == []
+
+
+@pytest.mark.long
+def test_a_target_that_was_reached_before_the_schedule_ends_the_training_stays_reached(zeusrun):
+    goal = {"target": 0.001, "max_epochs": 50, "on_target": "continue"}
+    job = elastic_job(zeusrun, epochs=50, elastic={"steps": "50:0"}, objective=goal)
+    code, shown = Training(zeusrun, job).end()
+    (trial,) = zeusrun.history()
+    assert (code, trial["status"], trial["epochs"]) == (0, "REACHED", 1), shown
 
 
 @pytest.mark.long
@@ -315,6 +352,8 @@ def test_a_rank_for_which_the_others_wait_is_killed_wherever_it_is(zeusrun, at, 
     training._wait(lambda: "process 1 " in training.log and "hangs: killing it" in training.log)
     assert training.end()[0] == 4  # the target is out of reach
     assert training.log.count("hangs: killing it") == 1
+    if norm:  # 200 steps with two forward passes each, also where a forward pass was lost
+        assert "tracked 400\n" in (training.run_dir / "logs" / "rank0.log").read_text()
 
 
 @pytest.mark.long
@@ -344,9 +383,13 @@ def test_ranks_are_added_as_long_as_they_pay_and_what_was_measured_is_kept(zeusr
     training = Training(zeusrun, elastic_job(zeusrun, epochs=5000, elastic=elastic))
     table = training.run_dir / "elastic" / "provision.csv"
     wait_for(lambda: table.exists() and len(table.read_text().splitlines()) == 3)
-    head, two, three = (line.split(",") for line in table.read_text().splitlines())
-    assert (head, two[0], three[0]) == (["ranks", "samples_per_second"], "2", "3")
-    stays = float(three[1]) >= (1 + 1 / 9) * float(two[1])
+    two, three = csv.DictReader(table.open())
+    assert (two["ranks"], three["ranks"], two["decision"]) == ("2", "3", "add a rank")
+    assert 10 <= int(two["step"]) < int(three["step"])
+    assert 0 < float(two["seconds"]) < float(three["seconds"])
+    assert float(two["joules_per_sample"]) >= 0
+    stays = float(three["samples_per_second"]) >= (1 + 1 / 9) * float(two["samples_per_second"])
+    assert three["decision"] == ("stay" if stays else "remove a rank")
     training.wait_for_ranks(3 if stays else 2)
     training.resize(0)
     assert training.end()[0] == 4
@@ -369,4 +412,6 @@ def test_the_endpoint_resizes_and_stops(zeusrun):
     training.wait_for_ranks(2)
     assert call("POST", "/stop", b"") == 202
     assert training.end()[0] == 130
-    assert zeusrun.history()[0]["status"] == "CANCELLED"
+    (trial,) = zeusrun.history()
+    assert (trial["status"], trial["reason_code"]) == ("CANCELLED", "stop_requested")
+    assert trial["reason"] == "stopped by POST /stop at the endpoint (elastic.listen)"

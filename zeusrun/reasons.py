@@ -20,6 +20,8 @@ class ReasonCode(str, Enum):
     SIGNAL = "signal"  # to zeusrun, such as Ctrl-C
     PREEMPTED = "preempted"  # by a signal of a scheduler
     CANCELLED = "cancelled"  # by ``zeusrun cancel``
+    REQUESTED = "stop_requested"  # by a part of the job that serves such requests
+    PLANNED = "planned_end"  # a part of the job has ended the training, as the job file says
     CANCELLED_LATER = "cancelled_later"  # by the same, after it was preempted
     REPLACED = "replaced"  # by a newer run of the job
     JOB_DELETED = "job_deleted"  # by a Zeus client

@@ -66,3 +66,5 @@ for _ in run.epochs(20):
         network.module(torch.randn(24, 16))
     network.train()
     run.report(accuracy=run._environment.epoch / 1000)
+if given.norm:
+    print("tracked", int(norm[0].num_batches_tracked), flush=True)

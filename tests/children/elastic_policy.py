@@ -13,3 +13,10 @@ class Fails:
 
     def wanted_ranks(self, observation):
         return 1 // (5 - observation.step)
+
+
+class Ends:
+    """Ends the training after 5 steps."""
+
+    def wanted_ranks(self, observation):
+        return 0 if observation.step >= 5 else None

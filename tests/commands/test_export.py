@@ -24,14 +24,15 @@ CURVE = (CurvePoint(1, 2.0, 20.0, 0.4), CurvePoint(2, 4.0, None, None))
 
 
 def test_csv_has_every_field_and_lists_as_json(cli, record):
-    ranks = (WorldChange(0.0, 0, 2), WorldChange(1.5, 1, 4))
+    ranks = (WorldChange(0.0, 0, 2), WorldChange(1.5, 1, 4, 2.9, 0.065, 840))
     record(1, replace(DONE, curve=CURVE, warnings=("=1+1", "two"), world_sizes=ranks))
     (row,) = csv.DictReader(io.StringIO(cli("history", "job", "--csv")[1]))
     (told,) = json.loads(cli("history", "--json")[1])
     assert set(row) == set(told)
     assert json.loads(row["curve"]) == [list(point) for point in CURVE]
     assert json.loads(row["warnings"]) == ["=1+1", "two"]
-    assert json.loads(row["world_sizes"]) == told["world_sizes"] == [[0, 0, 2], [1.5, 1, 4]]
+    rows = [[0, 0, 2, None, None, None], [1.5, 1, 4, 2.9, 0.065, 840]]
+    assert json.loads(row["world_sizes"]) == told["world_sizes"] == rows
     assert float(row["cost_j"]) == 100
     assert row["price"] == ""
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zeusrun.elastic.control import Provisioner
+from zeusrun.elastic.changes import Provisioner
 from zeusrun.elastic.section import Provision
 from zeusrun.sidecar.step_clock import StepCount
 
@@ -20,16 +20,22 @@ class Training:
         sizes: The numbers of ranks so far, the first included.
     """
 
-    def __init__(self, rates, most, by="throughput", size=1, watts=None, *, samples=lambda _: 16):
+    def __init__(
+        self, rates, most, by="throughput", size=1, watts=None, *, samples=lambda _: 16, every=EVERY
+    ):
         self.rates, self.watts, self.by = rates, watts, by
         self.sizes = [size]
         self.generation = 1
         self.steps, self.t = 0, 100.0
-        self.measured = {}
-        note = self.measured.__setitem__
-        section = Provision(by=by, every=EVERY)
-        self.provisioner = Provisioner(section, most, self._energy, samples, note)
+        self.measured, self.rows = {}, []
+        self.planned = None
+        section = Provision(by=by, every=every)
+        self.provisioner = Provisioner(section, most, self._energy, samples, self._note)
         self.asked = []
+
+    def _note(self, row):
+        self.rows.append(row)
+        self.measured[row[2]] = row[3]
 
     def _energy(self, since, until):
         assert since < until
@@ -39,7 +45,7 @@ class Training:
         self.steps += 1
         self.t += 1 / self.rates[self.sizes[-1]]
         count = StepCount(self.steps, 100.0, self.t)
-        size = self.provisioner.advance(self.generation, self.sizes[-1], count)
+        size = self.provisioner.advance(self.generation, self.sizes[-1], count, self.planned)
         if size is not None:
             self.asked.append(size)
         return size
@@ -138,6 +144,38 @@ def test_once_it_has_ended_other_changes_make_no_difference():
     assert training.train(100) == [1, 2, 1]
     training.regroup(2)
     assert training.train(100) == [1, 2, 1, 2]
+
+
+def test_each_row_says_where_what_it_was_measured_and_what_follows():
+    training = Training(rates_of(10, 19, 19), most=8, watts={1: 32, 2: 38, 3: 57})
+    training.train(100)
+    assert [row[0] for row in training.rows] == [13, 26, 39]  # steps
+    assert training.rows[0][1] == pytest.approx(1.3)  # seconds since the first step
+    assert [row[2] for row in training.rows] == [1, 2, 3]
+    assert [row[3] for row in training.rows] == pytest.approx([160, 304, 304])
+    assert [row[4] for row in training.rows] == pytest.approx([0.2, 0.125, 0.1875])
+    assert [row[5] for row in training.rows] == ["add a rank", "add a rank", "remove a rank"]
+    last = Training(rates_of(10, 20), most=2)
+    last.train(100)
+    assert [row[4:] for row in last.rows] == [(None, "add a rank"), (None, "stay")]
+
+
+@pytest.mark.parametrize(
+    ("every", "planned", "steps"),
+    [
+        (100, None, 100),
+        (100, 10_000, 100),
+        (100, 1000, 50),
+        (100, 200, 30),  # as few as say something
+        (10, 200, 10),
+        (500, 10**6, 500),
+        (500, 4000, 200),
+    ],
+)
+def test_of_a_short_training_a_measurement_is_a_small_part(every, planned, steps):
+    training = Training(rates_of(10, 20), most=2, every=every)
+    training.planned = planned
+    assert [training.step() for _ in range(3 + steps)] == [None] * (2 + steps) + [2]
 
 
 def test_by_joules_a_rank_stays_if_a_sample_takes_less():

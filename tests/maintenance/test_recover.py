@@ -41,7 +41,8 @@ from zeusrun.trial import (
     join_parts,
     thin_curve,
 )
-from zeusrun.trial.values import WorldChange, join_worlds
+from zeusrun.trial.resizes import join_worlds
+from zeusrun.trial.values import WorldChange
 
 COUNTER, INTEGRATED = EnergySource.COUNTER, EnergySource.INTEGRATED
 ESTIMATED = EnergySource.ESTIMATED
@@ -143,15 +144,18 @@ def test_a_preemption_and_the_restarts_of_all_parts_are_told_in_seconds_of_train
 
 
 def test_a_continued_run_begins_again_with_the_first_number_of_ranks():
+    def began(time_s, epochs=2):  # its earlier part has no steps
+        return WorldChange(time_s, epochs, 2, step=0)
+
     grown = (WorldChange(0.0, 0, 2), WorldChange(1.5, 1, 4))
     first = part(PREEMPTED, epochs=(1, 2), world_sizes=grown)
     steady = after(first, part(epochs=(3, 4)))
-    assert steady.world_sizes == (*grown, WorldChange(10.0, 2, 2))
+    assert steady.world_sizes == (*grown, began(10.0))
     again = after(first, part(epochs=(3, 4), world_sizes=grown))
-    assert again.world_sizes == (*grown, WorldChange(10.0, 2, 2), WorldChange(11.5, 1, 4))
+    assert again.world_sizes == (*grown, began(10.0), WorldChange(11.5, 1, 4))
     at_once = (WorldChange(0.0, 0, 2), WorldChange(0.5, 0, 1))
     later = after(part(PREEMPTED, epochs=(1, 2)), part(epochs=(3, 4), world_sizes=at_once))
-    assert later.world_sizes == (WorldChange(10.0, 2, 2), WorldChange(10.5, 2, 1))
+    assert later.world_sizes == (began(10.0), WorldChange(10.5, 2, 1))
     never_trained = part(time_s=None, energy_j=None, energy_source=None)
     assert after(first, never_trained).world_sizes == grown
     assert after(part(PREEMPTED, epochs=(1, 2)), part(epochs=(3, 4))).world_sizes == ()

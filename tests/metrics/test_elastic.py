@@ -18,12 +18,21 @@ from zeusrun.metrics.spans import count_spans
 from zeusrun.sidecar.events import Observed, Regrouped, encode_event
 from zeusrun.sidecar.step_clock import StepCount
 from zeusrun.trial import Outcome, Trial, TrialStatus, join_parts
-from zeusrun.trial.values import WorldChange, join_worlds
+from zeusrun.trial.resizes import join_worlds
+from zeusrun.trial.values import WorldChange
 
 CHANGES = (WorldChange(0.0, 0, 2), WorldChange(5.0, 1, 4), WorldChange(9.5, 3, 1))
 
 changes = st.lists(
-    st.builds(WorldChange, st.floats(0, 1e6), st.integers(0, 1000), st.integers(1, 255)),
+    st.builds(
+        WorldChange,
+        st.floats(0, 1e6),
+        st.integers(0, 1000),
+        st.integers(1, 255),
+        st.none() | st.floats(0, 1e6),
+        st.none() | st.floats(0, 1e6),
+        st.none() | st.integers(0, 2**40),
+    ),
     max_size=5,
 ).map(tuple)
 
@@ -43,6 +52,10 @@ def observed(rank, samples, replicas=None, **values):
         st.integers(0, 2**40),
         st.lists(st.integers(0, 4095), min_size=1, max_size=40).map(tuple),
         st.text(max_size=100),
+        st.none() | st.floats(0, 1e12),
+        st.none() | st.floats(0, 1e6),
+        st.integers(0, 255),
+        st.integers(0, 2**40),
     )
 )
 def test_the_event_survives_the_wire(event):
@@ -60,7 +73,7 @@ def test_members_that_cannot_be_are_no_event(members):
 def test_the_ranks_are_those_that_train_now():
     ranks = Ranks(2).take(regrouped(101.0, 0, 1)).take(regrouped(105.0, 0, 2, 5), 3)
     assert (ranks.world_size, list(ranks), ranks.members) == (3, [0, 2, 5], (0, 2, 5))
-    assert ranks.changes == ((101.0, 0, 2), (105.0, 3, 3))
+    assert [each[:3] for each in ranks.changes] == [(101.0, 0, 2), (105.0, 3, 3)]
     assert ranks.trained_by == 3
 
 
@@ -108,7 +121,7 @@ def test_any_generations_leave_exactly_their_members(generations):
             ranks = ranks.take(ended(t + 0.5, rank))
         assert ranks.scripts_ended
         assert set(ranks.exit_codes) == set(ranks) == set(members)
-    assert [size for *_, size in ranks.changes] == [len(each) for each in generations]
+    assert [each.world_size for each in ranks.changes] == [len(each) for each in generations]
 
 
 def test_the_batch_size_is_that_of_the_ranks_that_train_now():
@@ -148,8 +161,31 @@ def test_the_numbers_of_ranks_count_from_the_begin_of_the_training():
     progress = trained(
         report(110.0, 1, 0.1), regrouped(begun_t + 9.0, 0, 1, 2), regrouped(begun_t + 12.0, 0)
     )
-    assert progress.world_sizes == ((0.0, 0, 2), (9.0, 1, 3), (12.0, 1, 1))
-    assert progress.world_sizes[1] == WorldChange(9.0, 1, 3)
+    assert [each[:3] for each in progress.world_sizes] == [(0.0, 0, 2), (9.0, 1, 3), (12.0, 1, 1)]
+
+
+def test_a_change_has_the_seconds_since_its_order_the_pause_and_the_step():
+    begun_t = trained().training_t
+    now_t = begun_t + 9.0
+    event = Regrouped(now_t, 2, (0, 1, 2), "a user wants 3", now_t - 2.9, 0.065, 2, 840)
+    (_, change) = trained(event).world_sizes
+    assert change[:3] == (9.0, 0, 3)
+    assert (change.took_s, change.paused_s, change.step) == (pytest.approx(2.9), 0.065, 840)
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", "1e300"])
+@pytest.mark.parametrize("name", ["since_t", "paused_s"])
+def test_times_that_no_record_can_hold_are_no_event(name, value):
+    line = encode_event(Regrouped(1.0, 2, (0,), "", 0.5, 0.5)).decode()
+    with pytest.raises(ValueError, match=name):
+        decode_event(line.replace(f'"{name}": 0.5', f'"{name}": {value}').encode())
+
+
+@pytest.mark.parametrize(("since_t", "paused_s"), [(1e9, -5.0), (-1e9, -0.0)])
+def test_whatever_times_a_script_writes_the_record_can_be_read(since_t, paused_s):
+    event = Regrouped(107.0, 2, (0,), "", since_t, paused_s, 2, 5)
+    outcome = replace(REACHED, world_sizes=trained(event).world_sizes)
+    assert Outcome.from_json(outcome.to_json()) == outcome
 
 
 def test_a_training_that_has_not_changed_or_not_begun_has_none():
@@ -180,9 +216,10 @@ def test_a_trial_and_an_outcome_keep_them(found):
 
 
 @pytest.mark.parametrize("row", [[1.0, "1", 2], [1.0, 1], [float("nan"), 1, 2], [1.0, 1.5, 2]])
-def test_what_is_no_change_is_not_read(row):
+@pytest.mark.parametrize("more", [[], [None] * 3, [-1.0, None, None], [None, float("inf"), None]])
+def test_what_is_no_change_is_not_read(row, more):
     with pytest.raises(ValueError, match=r"no measurement|argument"):
-        Trial.from_json({**build_trial().to_json(), "world_sizes": [row]})
+        Trial.from_json({**build_trial().to_json(), "world_sizes": [[*row, *more]]})
 
 
 def test_a_trial_of_an_earlier_version_has_none():
@@ -195,4 +232,5 @@ def test_an_outcome_joins_those_of_its_parts():
     first = replace(REACHED, status=TrialStatus.PREEMPTED, time_s=10.0, world_sizes=CHANGES[:2])
     trial = replace(build_trial().finish(first), preemptions=1)
     joined = join_parts(trial, replace(REACHED, world_sizes=(WorldChange(0.0, 0, 2), CHANGES[1])))
-    assert joined.world_sizes == (*CHANGES[:2], (10.0, trial.epochs, 2), (15.0, 1, 4))
+    again = WorldChange(10.0, trial.epochs, 2, step=trial.whole_steps)
+    assert joined.world_sizes == (*CHANGES[:2], again, WorldChange(15.0, 1, 4))

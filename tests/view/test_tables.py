@@ -220,7 +220,19 @@ def test_the_sheet_of_a_run_says_when_its_ranks_changed():
         trial_sheet(reached(1, 50.0, world_sizes=worlds(2, 4, 3)), None, run_dir_exists=True)
     )
     assert "ranks       2 → 4 after 1 epoch → 3 after 2 epochs" in text
+    assert "2 → 4 ranks\n" in text  # of a part whose changes have no step
     assert "ranks  " not in render(trial_sheet(reached(1, 50.0), None, run_dir_exists=True))
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_sheet_has_a_line_for_each_of_the_last_changes_of_the_ranks(width):
+    changes = [WorldChange(float(n), 0, 1 + n % 2, 2.9, 0.065, 10 * n) for n in range(12)]
+    trial = reached(1, 50.0, world_sizes=tuple(changes))
+    text = render(trial_sheet(trial, None, run_dir_exists=True), width)
+    lines = re.findall(r"^ {12}(\d → \d ranks.*)$", text, re.MULTILINE)
+    how = "in 2.9 s, the others paused 65 ms, step"
+    expected = [f"{2 - n % 2} → {1 + n % 2} ranks {how} {10 * n}" for n in range(4, 12)]
+    assert list(map(str.strip, lines)) == expected
 
 
 def test_an_empty_history_is_a_table_without_rows():

@@ -8,19 +8,17 @@ is a member of which generation; the ranks decide after which step that begins.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import socket
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from zeusrun.elastic.hang import HangWatch
 from zeusrun.elastic.placement import Placement
-from zeusrun.elastic.plan import End, Plan
-from zeusrun.elastic.processes import LocalHost
+from zeusrun.elastic.plan import End, Plan, log
+from zeusrun.elastic.processes import PASSED_ON, SIGNALS, begin
 from zeusrun.elastic.rank.board import (
     BY_EPOCHS,
     BY_STEPS,
@@ -32,15 +30,14 @@ from zeusrun.elastic.rank.board import (
 )
 from zeusrun.launcher.rundir.failure import describe_exit
 from zeusrun.sidecar.events import SIDECAR_NAME, Adapted, append_event
-from zeusrun.worker.ending import announce_agent, end_with_parent
 
 if TYPE_CHECKING:
-    from zeusrun.elastic.processes import Exit, RankProcess
+    from pathlib import Path
 
-GRACE_S = 30.0  # after a failure, as torchrun
-PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    from zeusrun.elastic.processes import Exit, LocalHost, RankProcess
+
+_GRACE_S = 30.0  # after a failure, as torchrun
 _CHANGE = (BY_STEPS, BY_EPOCHS)  # modes in which the ranks can change
-SIGNALS = {signal.SIGCHLD, *PASSED_ON}
 
 
 class Agent:
@@ -67,6 +64,8 @@ class Agent:
         self._number = self._board.newest  # of an earlier start of this run
         self._restart = self._lost = 0
         self._wanted, self._order, self._why = plan.ranks, 0, ""
+        self._since_t = time.monotonic()  # when that was ordered, or a rank was lost
+        self._shown = 0  # the last generation that the log says to train
         # How one was lost, until all others have noticed: without it, they may fail, too.
         self._loss: End | None = None
         self._hung: set[int] = set()  # those that were killed because they hung
@@ -90,7 +89,7 @@ class Agent:
                 code = self._reap()
             except OSError as error:  # a full disk
                 log(f"the ranks cannot go on without one that is gone: {error}")
-                self._end(signal.SIGTERM, GRACE_S)
+                self._end(signal.SIGTERM, _GRACE_S)
                 return 1
             if code is not None:
                 return code
@@ -163,7 +162,7 @@ class Agent:
         left = self._members or self._trained  # without members, all leave after a step
         if self._finished.issuperset(self._members) and not self._processes.keys() & set(left):
             self._dismiss(set(self._waiting))
-            self._end(signal.SIGTERM, GRACE_S)
+            self._end(signal.SIGTERM, _GRACE_S)
             return 0
         return None
 
@@ -188,6 +187,9 @@ class Agent:
         """Whether all members train together; then they are those that have the state."""
         if settled := self._is_settled:
             self._trained, self._loss = self._members, None
+            if self._shown != self._number:
+                self._shown, took_s = self._number, time.monotonic() - self._since_t
+                log(f"generation {self._number} trains after {took_s:.2f} s")
         return settled
 
     def _is_needed(self, slot: int) -> bool:
@@ -217,7 +219,7 @@ class Agent:
             self._dismiss(set(self._members) - {*rest, slot})
             self._wanted = min(self._wanted, len(rest) + len(self._waiting))
         self._forget_error()
-        self._why = "a lost rank is replaced"
+        self._why, self._since_t = "a lost rank is replaced", time.monotonic()
         end = self._describe_end(slot, exit_)
         if not is_new or any(self._board.place(each).joins >= self._number for each in rest):
             self._loss = end  # the others have met it
@@ -240,6 +242,7 @@ class Agent:
 
     def _start_again(self, slot: int, exit_: Exit) -> bool:
         """End all ranks after a failure, and start them again if that is allowed."""
+        self._since_t = time.monotonic()
         if exit_.error:
             log(exit_.error)
         end = self._loss or self._describe_end(slot, exit_)
@@ -247,7 +250,7 @@ class Agent:
         again = allowed or self._restart < self._plan.max_restarts
         with contextlib.suppress(OSError):
             self._publish((), end.text)  # nobody waits for the others any more
-        self._end(signal.SIGTERM, GRACE_S)
+        self._end(signal.SIGTERM, _GRACE_S)
         if again:
             self._restart += 1
             self._start_all(end)
@@ -296,7 +299,7 @@ class Agent:
 
     def _publish(self, members: tuple[int, ...], why: str) -> None:
         address = self._placement.host_of(members[0]).address if members else ""
-        self._announce(Generation(self._number + 1, members, why, address))
+        self._announce(Generation(self._number + 1, members, why, address, self._since_t))
         self._number += 1
         self._members = members
         self._waiting -= set(members)
@@ -332,7 +335,7 @@ class Agent:
         if number != self._order:
             self._order = number
             self._wanted = size and min(max(size, self._plan.min), self._plan.max)
-            self._why = f"{by} wants {size}"
+            self._why, self._since_t = f"{by} wants {size}", time.monotonic()
             log(f"{self._why}: it aims at {self._aim}")
         self._board.accept(number, self._aim)
         if self._finished or not self._members or not self._is_settled:
@@ -380,22 +383,7 @@ def _free_port() -> int:
         return int(free.getsockname()[1])
 
 
-def log(text: str) -> None:
-    """Write a line to the log, which torchrun's would be."""
-    with contextlib.suppress(OSError):  # a full disk
-        os.write(1, f"{text}\n".encode())
-
-
 def main() -> NoReturn:
     """Run the agent: ``argv`` is its plan, then the command of a rank."""
     plan, host, run_dir = begin()
     sys.exit(Agent(plan, host, run_dir).run())
-
-
-def begin() -> tuple[Plan, LocalHost, Path]:
-    """Begin the process of an agent; return its plan, this host and the run directory."""
-    end_with_parent()
-    announce_agent()
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {*SIGNALS, signal.SIGUSR1})
-    plan, run_dir = Plan(**json.loads(sys.argv[1])), Path(os.environ["ZEUSRUN_RUN_DIR"])
-    return plan, LocalHost(plan, run_dir, sys.argv[2:], set(map(signal.Signals, mask))), run_dir

@@ -1,8 +1,11 @@
-"""What the agent of an elastic training may do, and how a rank has ended."""
+"""What the agent of an elastic training may do, how a rank has ended, and the log."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 from dataclasses import dataclass
+from datetime import datetime
 from typing import NamedTuple
 
 
@@ -53,3 +56,9 @@ class Plan:
     def most_here(self) -> int:
         """How many ranks this host may have: its part of ``max``, or as many as at the start."""
         return max(self.own_ranks, -(-self.max // self.hosts))
+
+
+def log(text: str) -> None:
+    """Write a line to the log, which torchrun's would be."""
+    with contextlib.suppress(OSError):  # a full disk
+        os.write(1, f"{datetime.now().astimezone():%H:%M:%S.%f} {text}\n".encode())

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from zeusrun.elastic.plan import Plan
 from zeusrun.elastic.rank.board import FOLDER
 from zeusrun.sidecar.orders import AGENT_TOKEN
+from zeusrun.worker.ending import announce_agent, end_with_parent
 from zeusrun.worker.failure import failed_in_restart
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
-    from zeusrun.elastic.plan import Plan
+PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""The signals that end an agent, which passes them on to the ranks."""
+
+SIGNALS = {signal.SIGCHLD, *PASSED_ON}
 
 
 class Exit(NamedTuple):
@@ -149,3 +156,12 @@ class LocalProcess:
                 error = self._error.read_text(encoding="utf-8", errors="replace")
         memory = failed_in_restart(self._run_error, "out_of_memory") == self._restart
         return Exit(code, memory, error)
+
+
+def begin() -> tuple[Plan, LocalHost, Path]:
+    """Begin the process of an agent; return its plan, this host and the run directory."""
+    end_with_parent()
+    announce_agent()
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {*SIGNALS, signal.SIGUSR1})
+    plan, run_dir = Plan(**json.loads(sys.argv[1])), Path(os.environ["ZEUSRUN_RUN_DIR"])
+    return plan, LocalHost(plan, run_dir, sys.argv[2:], set(map(signal.Signals, mask))), run_dir

@@ -189,12 +189,13 @@ _WANTED = {
     "Mapping[str, float]": "an object",
 }
 
+_FLOATS = dict.fromkeys(("t", "since_t", "paused_s"), "moment")  # by name: times that are recorded
 _KINDS: dict[str, Any] = {cls.__name__.lower(): cls for cls in get_args(Event)}
 
 # By kind of event and name of field: its type and its default.
 _FIELDS = {
     kind: {
-        each.name: ("moment" if each.name == "t" else str(each.type), each.default)
+        each.name: (str(each.type).replace("float", _FLOATS.get(each.name, "float")), each.default)
         for each in fields(cls)
     }
     for kind, cls in _KINDS.items()

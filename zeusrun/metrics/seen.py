@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from zeusrun.sidecar.events import REPORT, Ended, Regrouped, Spawned, Started
 from zeusrun.target import TIMES, is_share, meets_target
 from zeusrun.trial import Interruption, TrialStatus
-from zeusrun.trial.values import WorldChange, join_worlds
+from zeusrun.trial.values import WorldChange
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -36,7 +36,7 @@ class Ranks:
     exit_codes: Mapping[int, int] = field(default_factory=dict)  # in the order of their ends
     restarts: tuple[tuple[float, int], ...] = ()  # of rank 0: when, and epochs reported by then
     members: tuple[int, ...] = ()  # of an elastic training: the processes that train now
-    changes: tuple[tuple[float, int, int], ...] = ()  # of these: when, epochs by then, how many
+    changes: tuple[WorldChange, ...] = ()  # of these, with the moment for the seconds
     alone: frozenset[int] = frozenset()  # ranks that ended without ever joining a process group
     spawned: Mapping[int, Spawned] = field(default_factory=dict)  # by pid
 
@@ -78,21 +78,25 @@ class Ranks:
 
     def world_sizes(self, training_t: float | None) -> tuple[WorldChange, ...]:
         """Return how many ranks there were, and from when on; empty if that stayed the same."""
-        if training_t is None:
+        if training_t is None or not self.changes:
             return ()
-        changes = [WorldChange(max(0.0, t - training_t), *each) for t, *each in self.changes]
-        return join_worlds((), changes)
+        from zeusrun.trial.resizes import since_begin  # noqa: PLC0415 - of elastic ones alone
+
+        return since_begin(self.changes, training_t)
 
     def take(self, event: Started | Spawned | Ended | Regrouped, epochs: int = 0) -> Ranks:
         """Return the ranks after one of them has started or has ended its script."""
         if isinstance(event, Regrouped):
             size = len(event.members)
+            took_s = None if event.since_t is None else max(0.0, event.t - event.since_t)
+            # A script can write anything into the sidecar.
+            how = took_s, event.paused_s and abs(event.paused_s), event.step
             return replace(
                 self,
                 world_size=size,
                 members=event.members,
                 exit_codes={n: c for n, c in self.exit_codes.items() if n in event.members},
-                changes=(*self.changes, (event.t, epochs, size)),
+                changes=(*self.changes, WorldChange(event.t, epochs, size, *how)),
             )
         if isinstance(event, Ended) and self.members and event.rank not in self.members:
             return self  # it has left

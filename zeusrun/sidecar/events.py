@@ -257,12 +257,20 @@ class Regrouped:
         number: Of the generation.
         members: The numbers of the processes, in the order of their ranks.
         why: A sentence for people.
+        since_t: When they were ordered, or one was lost; ``None``: the training starts.
+        paused_s: How long those that stay have paused; ``None`` if none does.
+        before: Ranks before; 0 if none stays.
+        step: Optimizer steps before it.
     """
 
     t: float
     number: int
     members: tuple[int, ...]
     why: str
+    since_t: float | None = None
+    paused_s: float | None = None
+    before: int = 0
+    step: int = 0
 
 
 @dataclass(frozen=True)

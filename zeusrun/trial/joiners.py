@@ -19,7 +19,6 @@ from zeusrun.trial.values import (
     join_changes,
     join_curves,
     join_syncs,
-    join_worlds,
     spread_samples,
     thin_curve,
 )
@@ -195,8 +194,13 @@ def noise(parts: Parts, name: str) -> tuple[NoisePoint, ...]:
 def worlds(parts: Parts, name: str) -> tuple[WorldChange, ...]:
     """Return the changes of the ranks; each part begins with the number of ranks of the trial."""
     trial, (before, last) = parts.trial, parts.both(name)
-    again = [WorldChange(0.0, 0, trial.world_size)] if parts.trained else []
-    return join_worlds(before, [*again, *last], trial.time_s or 0.0, trial.epochs or 0)
+    if not before and not last:
+        return ()
+    from zeusrun.trial.resizes import join_worlds  # noqa: PLC0415 - of elastic trainings alone
+
+    again = [WorldChange(0.0, 0, trial.world_size, step=0)] if parts.trained else []
+    done = trial.time_s or 0.0, trial.epochs or 0, trial.whole_steps or 0
+    return join_worlds(before, [*again, *last], *done)
 
 
 def syncs(parts: Parts, name: str) -> tuple[SyncChange, ...]:

@@ -216,6 +216,9 @@ class WorldChange(NamedTuple):
     time_s: float  # since the training began
     epochs: int  # completed by then
     world_size: int
+    took_s: float | None = None  # from the order, or the loss of a rank
+    paused_s: float | None = None  # how long those that stay paused; ``None``: none stays
+    step: int | None = None  # optimizer steps before it
 
 
 class SyncChange(NamedTuple):
@@ -249,25 +252,6 @@ def split_variant(variant: str | None) -> tuple[str | None, str | None]:
 def adapts(variant: str | None) -> bool:
     """Whether the batch size of a ``Trial.variant`` changes within a run."""
     return split_variant(variant)[0] is not None
-
-
-def join_worlds(
-    before: Sequence[WorldChange],
-    since: Sequence[WorldChange],
-    time_s: float = 0.0,
-    epochs: int = 0,
-) -> tuple[WorldChange, ...]:
-    """Return both parts; empty if the number of ranks never changed.
-
-    The first part has trained for ``time_s`` and so many epochs.
-    """
-    joined = list(before)
-    for change in since:
-        if not joined or joined[-1].world_size != change.world_size:
-            joined.append(
-                change._replace(time_s=time_s + change.time_s, epochs=change.epochs or epochs)
-            )
-    return tuple(joined) if len(joined) > 1 else ()
 
 
 def join_syncs(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from rich.console import Group
@@ -11,6 +12,7 @@ from zeusrun.analysis.amounts import time_after_target
 from zeusrun.analysis.curves import amount_in, curve_in, curve_unit
 from zeusrun.bandit.proof import Doubt, as_undisturbed, is_resized, prove
 from zeusrun.trial import split_variant
+from zeusrun.trial.resizes import describe_resize
 from zeusrun.view import units
 from zeusrun.view.columns import Column, column_table
 from zeusrun.view.console import Labelled, warning_lines
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 _NAME = 24  # columns for the name of a metric; longer ones fold
 _SYNCS = 6  # the last changes of how the ranks agree
+_RESIZES = 8  # the last changes of the ranks
 
 
 def trial_sheet(
@@ -94,13 +97,14 @@ def trial_rows(trial: Trial, sight: TrainingSummary | None = None) -> list[tuple
     adapts, sync = split_variant(trial.variant)
     on = time_after_target(trial) is not None
     steps_after = f" to the target, {units.number(trial.whole_steps)} in all" if on else ""
-    origin = None
+    origin, resizes = None, trial.world_sizes[-_RESIZES - 1 :]
     if sight is not None and sight.source is not None:
         origin = f"from {seen_by(sight, trial.metric)}"
     return [
         ("batch size", f"{trial.global_batch_size} ({units.plural(trial.world_size, 'rank')})"),
         *_host_rows(trial),
-        ("ranks", units.path_text(trial.world_sizes, last=8)),
+        ("ranks", units.path_text(trial.world_sizes, last=_RESIZES)),
+        *(("", describe_resize(a.world_size, b)) for a, b in pairwise(resizes)),
         ("adapted", None if adapts is None else f"{adapts}: {path}"),
         ("sync", sync or ("all-reduce" if trial.syncs else None)),
         *(("", units.sync_text(change)) for change in trial.syncs[-_SYNCS:]),

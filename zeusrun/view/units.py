@@ -248,11 +248,15 @@ def path_text(changes: Sequence[SizeChange | WorldChange], last: int = 0) -> str
         return None
     first, *later = changes
     shown = later[-last:] if last else later
-    parts = [str(first[-1])]
+    parts = [str(_size_of(first))]
     if len(shown) < len(later):
         parts.append("…")
-    parts += [f"{change[-1]} {_when(change)}" for change in shown]
+    parts += [f"{_size_of(change)} {_when(change)}" for change in shown]
     return " → ".join(parts)
+
+
+def _size_of(change: SizeChange | WorldChange) -> int:
+    return change.batch_size if isinstance(change, SizeChange) else change.world_size
 
 
 def _when(change: SizeChange | WorldChange) -> str:

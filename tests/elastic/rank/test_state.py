@@ -227,10 +227,54 @@ def test_an_object_that_is_built_twice_is_tracked_once(tracked):
     assert tracked.others == [one, other]
 
 
-def test_gradients_of_a_step_are_forgotten(tracked):
-    model = wrap(torch.nn.Linear(2, 1))
-    tracked.add_model(model, {})
-    model.module(torch.ones(1, 2)).sum().backward()
-    assert model.module.weight.grad is not None
-    tracked.clear_gradients()
-    assert model.module.weight.grad is None
+def normed(track):
+    """Return a wrapped model with buffers, of which one takes no part in training."""
+    model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3))
+    model.register_buffer("view", torch.ones(1).expand(4))
+    model.register_buffer("count", torch.zeros(1), persistent=False)
+    wrapped = wrap(model)
+    track.add_model(wrapped, {})
+    return wrapped
+
+
+def contents(wrapped):
+    return {name: each.clone() for name, each in wrapped.module.named_buffers()}
+
+
+@pytest.mark.parametrize("is_made", [True, False])
+def test_gradients_of_a_lost_step_are_forgotten_whether_it_was_made_or_not(tracked, is_made):
+    model = normed(tracked)
+    model.module(torch.ones(4, 2)).sum().backward()
+    assert model.module[0].weight.grad is not None
+    tracked.end_step(is_made=is_made)
+    assert model.module[0].weight.grad is None
+
+
+def test_a_step_that_is_made_again_finds_the_buffers_as_they_were(tracked):
+    models = [normed(tracked), normed(tracked)]
+    for _ in range(3):
+        tracked.keep_buffers()
+        before = [contents(each) for each in models]
+        for each in models:
+            for _ in range(2):  # micro-batches
+                each.module(torch.randn(4, 2))
+            each.module.count = each.module.count + 1  # another tensor
+        after = [contents(each) for each in models]
+        assert [
+            each["1.num_batches_tracked"] - old["1.num_batches_tracked"]
+            for each, old in zip(after, before, strict=True)
+        ] == [2, 2]
+        tracked.end_step(is_made=True)
+        torch.testing.assert_close([contents(each) for each in models], after)
+        tracked.end_step(is_made=False)
+        torch.testing.assert_close([contents(each) for each in models], before, rtol=0, atol=0)
+        for each in models:
+            each.module(torch.randn(4, 2))
+
+
+def test_a_buffer_that_a_step_has_replaced_by_one_of_another_size_stays(tracked):
+    model = normed(tracked)
+    tracked.keep_buffers()
+    model.module.count = torch.ones(3)
+    tracked.end_step(is_made=False)
+    assert model.module.count.tolist() == [1, 1, 1]

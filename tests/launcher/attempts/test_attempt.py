@@ -247,13 +247,14 @@ def test_a_heartbeat_that_failed_is_sent_again_sooner(tmp_path):
 def test_a_heartbeat_carries_the_state_of_its_own_trial_and_asks_for_its_end_once(tmp_path):
     history = Heard(False, True, True)
     thread, paths = beating(tmp_path, history)
-    for number, asks in ((2, None), (1, (1, ReasonCode.CANCELLED))):
+    why = ReasonCode.CANCELLED, "cancelled by 'zeusrun cancel'"
+    for number, asks in ((2, None), (1, (1, *why))):
         write_live(paths, Live(build_trial(number), 1, "a", "2026-01-01T00:00:00Z"))
         thread._beat()
         assert read_cancel(paths) == asks
     ask_to_cancel(paths, at_once=True)
     thread._beat()
-    assert read_cancel(paths) == (2, ReasonCode.CANCELLED)
+    assert read_cancel(paths) == (2, *why)
     assert [live and live["log"] for live in history.lives] == [None, [], []]
 
 

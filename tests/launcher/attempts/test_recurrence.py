@@ -145,6 +145,8 @@ PREEMPTED, CANCELLED = TrialStatus.PREEMPTED, TrialStatus.CANCELLED
         (CANCELLED, ReasonCode.CANCELLED, ReasonCode.CANCELLED, [TERM], 143),  # scancel
         (CANCELLED, ReasonCode.CANCELLED, ReasonCode.CANCELLED, [INT], 130),  # zeusrun cancel
         (CANCELLED, ReasonCode.REPLACED, ReasonCode.REPLACED, [INT], 75),
+        (CANCELLED, ReasonCode.REQUESTED, ReasonCode.REQUESTED, [INT], 130),
+        (CANCELLED, ReasonCode.PLANNED, ReasonCode.PLANNED, [], ExitCode.TARGET_MISSED),
         (CANCELLED, ReasonCode.SIGNAL, ReasonCode.SIGNAL, [INT, TERM], 130),
         (CANCELLED, ReasonCode.SIGNAL, ReasonCode.SIGNAL, [HUP], 129),
         # on this machine: SIGTERM is a preemption also if the ranks were faster to fail

@@ -136,7 +136,8 @@ def test_a_submit_that_replaces_others_asks_for_the_end_of_what_they_run(queue, 
     begin(queue.history, build_trial(3, run_dir="elsewhere"))
     queue.step = older.release
     queue.wait_for_turn(held, "replace")
-    assert [read_cancel(paths) for paths in runs] == [(1, ReasonCode.REPLACED), None]
+    why = ReasonCode.REPLACED, "a newer run of the job took its place"
+    assert [read_cancel(paths) for paths in runs] == [(1, *why), None]
     assert queue.shown[0].startswith("job is already running (job-1-1 since ")
     assert queue.shown[0].endswith("; zeusrun stops it and waits for its end")
 

@@ -127,7 +127,7 @@ def test_a_restart_of_another_rank_is_counted_once():
     assert outcome(after(report(109.0, 2, 0.6), start=again)).interruptions == ((6.5, 1),)
 
 
-TARGET, HOPELESS, CHECKED, NO_METRIC, TIMEOUT, SIGNAL, PREEMPTED = map(
+TARGET, HOPELESS, CHECKED, NO_METRIC, TIMEOUT, SIGNAL, PREEMPTED, PLANNED = map(
     order,
     [
         ReasonCode.TARGET_REACHED,
@@ -137,6 +137,7 @@ TARGET, HOPELESS, CHECKED, NO_METRIC, TIMEOUT, SIGNAL, PREEMPTED = map(
         ReasonCode.TIMEOUT,
         ReasonCode.SIGNAL,
         ReasonCode.PREEMPTED,
+        ReasonCode.PLANNED,
     ],
 )
 ENDED_AT_TARGET, TARGET = TARGET, order(ReasonCode.TARGET_REACHED, StopLevel.ASK)
@@ -191,6 +192,11 @@ ENDED_AT_TARGET, TARGET = TARGET, order(ReasonCode.TARGET_REACHED, StopLevel.ASK
         (MISSED, 0, SIGNAL, None, "CANCELLED", "because of signal"),
         (NOTHING, 1, SIGNAL, None, "CANCELLED", "because of signal"),
         (MISSED, 1, SIGNAL, FULL, "CANCELLED", "because of signal"),
+        # A part of the job has ended it.
+        (MISSED, 0, PLANNED, None, "CANCELLED", "because of planned_end"),
+        (SILENT, 0, PLANNED, None, "CANCELLED", "because of planned_end"),
+        (NOTHING, 0, PLANNED, None, "CANCELLED", "because of planned_end"),
+        (REACHED, 0, PLANNED, None, "REACHED", "accuracy 0.6"),
         # It was stopped, and had reached the target.
         (REACHED, 0, HOPELESS, None, "REACHED", "accuracy 0.6"),
         (REACHED, 0, SIGNAL, None, "REACHED", "accuracy 0.6"),

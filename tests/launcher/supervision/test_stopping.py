@@ -13,7 +13,7 @@ from tests.launcher.values import GOAL, after, report, started
 from zeusrun.launcher.events import Messages
 from zeusrun.launcher.processes.signals import CaughtSignals
 from zeusrun.launcher.processes.torchrun import StopLevel
-from zeusrun.launcher.rundir.layout import RunPaths, ask_to_cancel
+from zeusrun.launcher.rundir.layout import RunPaths, ask_to_cancel, read_cancel
 from zeusrun.launcher.supervision.stopping import (
     StopOrder,
     Stopping,
@@ -224,6 +224,26 @@ def test_a_cancel_that_comes_after_the_last_look_is_why_a_failed_run_ended(tmp_p
     ask_to_cancel(paths)
     stopping.conclude(TRAINING, None, succeeded=False)
     assert stopping.order.cause is ReasonCode.CANCELLED
+
+
+def test_a_part_of_the_job_that_asks_for_the_end_says_why(tmp_path):
+    stopping = build_stopping(tmp_path)
+    ask_to_cancel(RunPaths(tmp_path), (ReasonCode.REQUESTED, "stopped by a part: as asked"))
+    assert stopping.decide(TRAINING, None) is StopLevel.TERMINATE
+    assert (stopping.order.cause, stopping.order.reason) == (
+        ReasonCode.REQUESTED,
+        "stopped by a part: as asked",
+    )
+    ask_to_cancel(RunPaths(tmp_path), at_once=True)  # a user does not wait
+    assert stopping.decide(TRAINING, None) is StopLevel.KILL
+    assert stopping.order.cause is ReasonCode.REQUESTED
+
+
+@pytest.mark.parametrize("content", [b"", b"gently", b"1 cancelled", b"x y z", b"\xff \xff \xff"])
+def test_any_other_request_is_that_of_a_user(tmp_path, content):
+    paths = RunPaths(tmp_path)
+    paths.cancel.write_bytes(content)
+    assert read_cancel(paths) == (1, ReasonCode.CANCELLED, "cancelled by 'zeusrun cancel'")
 
 
 def allocated(find_cause):

@@ -63,9 +63,7 @@ def test_a_run_was_shared_if_it_was_on_one_host_and_unknown_if_one_does_not_know
 @pytest.mark.parametrize(
     ("event", "text"),
     [
-        (Regrouped(1.0, 1, (0, 1), "it starts"), None),
-        (Regrouped(1.0, 2, (0, 1), "one came"), "2 ranks: one came"),
-        (Regrouped(1.0, 2, (0,), "one left"), "1 rank: one left"),
+        (Regrouped(1.0, 2, (0, 1), "one came"), None),  # the part says so
         (Synced(1.0, 5, "bf16", "the network is slow"), "sync bf16: the network is slow"),
         (Synced(1.0, 5, "bf16", "", problem="it raised"), None),
         (
@@ -251,8 +249,7 @@ def test_what_is_read_of_a_training_is_given_to_its_parts_and_shown(run, monkeyp
     assert sorted(run.output.tails) == [0, 1]
     assert run.asked[:3] == [newcomer, started(106.0), regrouped]
     assert run.asked[3:] == ["speed", "epoch", found.ranks]
-    shown = [Noted("2 ranks: one came"), Warned("others train")]
-    assert run.events == [*shown, Advanced(found)]
+    assert run.events == [Warned("others train"), Advanced(found)]
     look(run, monkeypatch, TRAINS)
     assert run.asked[-2:] == ["speed", found.ranks]
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.view.report.values import KWH, noise_curve, run, run_by_samples
+from tests.view.report.values import KWH, noise_curve, resized, run, run_by_samples
 from zeusrun.trial import Stage, TrialStatus
 from zeusrun.trial.values import WorldChange
 from zeusrun.view.report.facts import JobReport, build_facts
@@ -214,6 +214,29 @@ def test_a_run_that_changed_its_ranks_is_named_and_counts_for_no_median():
     assert facts.left_out == (("changed the number of ranks", 1),)
     cpu = build_facts("job", [run(1, 32, gpu_model=None, gpu_count=0, world_sizes=ranks)])
     assert cpu.hardware == "CPU, 1→4 ranks"
+
+
+def test_the_throughput_of_each_number_of_ranks_is_the_mean_while_it_trained():
+    (found,) = build_facts("job", [run(1, 64), resized(2)]).ranks
+    assert (found.trial, found.size, found.steps) == ("job-2-1", "32", (0, 100, 250, 300))
+    assert found.rates == (320.0, 480.0, 160.0)
+    (scaled,) = build_facts("job", [resized(3, variant="ranks")]).ranks
+    assert scaled.rates == (160.0, 480.0, 80.0)  # 32 samples are those of the first two ranks
+
+
+def test_the_throughput_is_unknown_without_steps_or_where_all_ranks_began_anew():
+    (found,) = build_facts("job", [resized(steps=None, whole_time_s=None)]).ranks
+    assert found.rates == (320.0, 480.0, None)
+    (found,) = build_facts("job", [resized(steps=200)]).ranks
+    assert found.rates == (320.0, 480.0, None)
+    bare = (WorldChange(0.0, 0, 1), WorldChange(1.0, 0, 4))
+    (found,) = build_facts("job", [resized(steps=None, world_sizes=bare)]).ranks
+    assert (found.steps, found.rates) == ((0, 0, 0), (None, None))
+
+
+def test_the_newest_runs_that_changed_their_ranks_are_shown():
+    facts = build_facts("job", [resized(n) if n % 2 else run(n, 32) for n in range(1, 12)])
+    assert [each.trial for each in facts.ranks] == ["job-5-1", "job-7-1", "job-9-1", "job-11-1"]
 
 
 def test_medians_ignore_runs_without_the_target_and_those_are_lower_bounds():

@@ -11,7 +11,7 @@ from html.parser import HTMLParser
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from tests.view.report.values import noise_curve, run, run_by_samples
+from tests.view.report.values import noise_curve, resized, run, run_by_samples
 from zeusrun.bandit.problem import ArmBelief
 from zeusrun.energy.power_trace import PowerSpan, PowerTrace
 from zeusrun.reasons import Stall
@@ -93,6 +93,7 @@ def report():
         run(2, 128, 0.7, attempt=2, stalls=stalls, **evil),
         run(3, 128, 0.7, noise_curve=noise_curve(), power_limit_w=300.0),
         run(4, 128, 0.7, noise_curve=noise_curve(9.0), **evil),
+        resized(5, 32),
     ]
     arms = (
         ArmBelief(global_batch_size=32, trials=1, reached=1, chance=0.0, verdict=EVIL),
@@ -152,11 +153,29 @@ def test_figures_are_deterministic_and_a_thousand_dots_are_small():
 
 def test_without_anything_to_draw_there_is_no_figure_but_a_page():
     facts = build_facts("job", [run(1, 32, None, cost_j=None, curve=(), status=TrialStatus.LOST)])
-    assert [draw(name, JobReport(facts), LIGHT) for name in FIGURES] == [None] * 5
+    assert [draw(name, JobReport(facts), LIGHT) for name in FIGURES] == [None] * len(FIGURES)
     text = page_of([JobReport(facts, Belief(missing="unknown: no job file"))])
     check(text)
     assert "unknown: no job file" in text
     assert "<figure>" not in text
+
+
+def test_the_changes_of_the_ranks_are_a_table():
+    text = page_of([JobReport(build_facts("job", [resized(1)]))])
+    cells = re.findall(r"<td[^>]*>([^<]*)", text[text.index("Changes of the ranks") :])
+    rows = ["1", "0", "2.0 s", UNKNOWN, "320"], ["2", "100", "2.9 s", "65 ms", "480"]
+    for row in (*rows, ["1", "250", "50 ms", "110 ms", "160"]):
+        assert cells[:5] == row
+        cells = cells[5:]
+
+
+@pytest.mark.parametrize("steps", [None, 0, 200, 10**9])
+def test_ranks_are_drawn_whatever_is_known_of_the_steps(steps):
+    with drawing():
+        figure = draw("ranks", JobReport(build_facts("job", [resized(steps=steps)])), STAND_INS)
+        above, below = figure.axes
+        assert above.get_xlim() == below.get_xlim() == (0, max(250, steps or 0))
+        inline_svg(figure, "ranks", "label")
 
 
 @pytest.mark.parametrize("cost", [0.0, 1e-12, 1e29, 1e300])
@@ -170,6 +189,7 @@ def test_odd_costs_are_drawn_or_left_out(cost):
 @pytest.mark.parametrize("name", FIGURES)
 def test_nothing_of_a_figure_lies_outside_of_it(report, name):
     trials = [run(n, 2**n, n / 9, noise_curve=noise_curve(2**n)) for n in range(3, 15)]
+    trials += [resized(n, 64) for n in (15, 16, 17)]
     legend = JobReport(build_facts("job", trials), None, report.power)  # of several lines
     with drawing():
         for each in (report, legend if name != "power" else report):

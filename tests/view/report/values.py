@@ -6,7 +6,7 @@ import sys
 
 from tests.factories import build_trial
 from zeusrun.trial import CurvePoint, EnergySource, TrialStatus
-from zeusrun.trial.values import NoisePoint
+from zeusrun.trial.values import NoisePoint, WorldChange
 
 KWH = 3.6e6
 
@@ -63,3 +63,14 @@ def noise_curve(scale=40.0, epochs=6, known=4, data=1000):
         value, high = (now, now * 1.5) if n <= known else (None, None)
         points.append(NoisePoint(n * data - data // 4, n - 0.25, now * 0.7, value, high))
     return tuple(points)
+
+
+def resized(recurrence=1, size=32, steps=300, **changes):
+    """Return a run that grew from one rank to two, and lost one; two others did not change."""
+    ranks = (
+        WorldChange(0.0, 0, 1, 2.0, None, 0),
+        WorldChange(10.0, 1, 2, 2.9, 0.065, 100),
+        WorldChange(20.0, 2, 1, 0.05, 0.11, 250),
+    )
+    whole = {"whole_steps": steps, "whole_time_s": 30.0, "world_sizes": ranks}
+    return run(recurrence, size, **{**whole, **changes})

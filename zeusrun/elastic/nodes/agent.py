@@ -6,9 +6,9 @@ import os
 import sys
 from typing import NoReturn
 
-from zeusrun.elastic.agent import begin
 from zeusrun.elastic.nodes.head import HeadAgent
 from zeusrun.elastic.nodes.node import NodeAgent, connect
+from zeusrun.elastic.processes import begin
 from zeusrun.sidecar.orders import AGENT_TOKEN
 
 

@@ -15,8 +15,9 @@ import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from zeusrun.elastic.agent import Agent, log
+from zeusrun.elastic.agent import Agent
 from zeusrun.elastic.nodes.link import TICK_S, Link, Replica, sign
+from zeusrun.elastic.plan import log
 from zeusrun.elastic.processes import Exit
 from zeusrun.elastic.rank.board import HOST_LOST
 

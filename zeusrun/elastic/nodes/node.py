@@ -9,8 +9,9 @@ import socket
 import time
 from typing import TYPE_CHECKING, Any
 
-from zeusrun.elastic.agent import PASSED_ON, SIGNALS, log
 from zeusrun.elastic.nodes.link import TICK_S, Link, Replica, sign
+from zeusrun.elastic.plan import log
+from zeusrun.elastic.processes import PASSED_ON, SIGNALS
 from zeusrun.elastic.rank.board import ENDED, Board, Generation
 
 if TYPE_CHECKING:

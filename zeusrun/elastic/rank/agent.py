@@ -105,6 +105,10 @@ class _ElasticControl(LoaderControl):
         self._member.parts["loader"] = exchange
         self._member.enter()
 
+    def before_step(self) -> None:
+        """See ``LoaderControl.before_step``."""
+        self._member.tracked.keep_buffers()
+
     def after_batch(self, micro: MicroBatch, batches: Batches) -> bool:
         """See ``LoaderControl.after_batch``."""
         member = self._member

@@ -59,12 +59,14 @@ class Generation:
         members: Their slots, in the order of their ranks; empty: the training ends.
         why: A sentence for people.
         address: Of the host of rank 0.
+        since_t: When they were ordered, or one was lost, by the clock of the agent.
     """
 
     number: int
     members: tuple[int, ...]
     why: str = ""
     address: str = "localhost"
+    since_t: float | None = None
 
 
 class Place(ctypes.Structure):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from zeusrun.elastic.rank.board import BY_EPOCHS, BY_STEPS, FIXED, Board, begin_beat
 from zeusrun.elastic.rank.sizes import RankSchedule, RanksObservation, RanksPolicy, Scale
@@ -71,6 +71,7 @@ class Member:
         self._is_refused = self._has_begun = False
         self._is_first = True
         self._asked = self._made = 0  # questions; steps of optimizers within the present step
+        self._step_t = self._paused_t = time.monotonic()  # a step begins, or a pause
         self.parts["questions"] = self._exchange_questions
         self._is_whole = not self._is_newcomer  # whether it has a state that others may take over
         self._schedule, self.scale = RankSchedule(given.get("steps")), Scale(given, environment)
@@ -96,7 +97,7 @@ class Member:
     @contextlib.contextmanager
     def step(self) -> Iterator[None]:
         """Return the context of a step, which survives the loss of another rank."""
-        self._place.is_in_step, self._made = 1, 0
+        self._place.is_in_step, self._made, self._step_t = 1, 0, time.monotonic()
         try:
             yield
         except RuntimeError as error:
@@ -123,10 +124,8 @@ class Member:
         size = self.scale.apply(self._environment.plan.batch_size or 1)
         epoch = max(1, self._place.epoch, self._environment.epoch or 0)
         rate = None if self.scale.rates is None else self.scale.rates.learning_rate
-        steps = self._place.steps
-        self._environment.record_on_0(
-            Adapted(time.monotonic(), steps, epoch, size, rate, why, problem)
-        )
+        how = self._place.steps, epoch, size, rate, why, problem
+        self._environment.record_on_0(Adapted(time.monotonic(), *how))
 
     def _set_mode(self, mode: int) -> None:
         """Say how the ranks can change, unless something of the script would not follow."""
@@ -233,14 +232,19 @@ class Member:
 
     def _follow_sizes(self, epoch: int) -> None:
         """Let rank 0 order the number of ranks that is due; the others only follow the schedule."""
-        clock, ranks = self.parts.get("clock"), self._environment.world_size
-        step = self._place.steps if clock is None else int(clock(None)[0])
+        step, ranks = self._step, self._environment.world_size
         due, is_head = self._schedule.take(step), self._environment.rank == 0
         if due is not None and is_head:
             self.board.order(due, "the schedule")
         seen = RanksObservation(ranks, step, epoch, self.observer.consumed, time.monotonic())
         if is_head and (wanted := self._policy.ask(seen)) is not None:
             self.board.order(wanted, "a policy")
+
+    @property
+    def _step(self) -> int:
+        """Optimizer steps so far."""
+        clock = self.parts.get("clock")
+        return self._place.steps if clock is None else int(clock(None)[0])
 
     def _switch(self, now: int, ahead: int, rest: int = 0) -> bool:
         newest = self.board.newest
@@ -260,9 +264,9 @@ class Member:
     def recover(self) -> None:
         """Join the ranks that are left after one was lost."""
         self._place.steps += self.is_made
-        self.is_lost = self.is_made = False
-        self.tracked.clear_gradients()
+        self.tracked.end_step(is_made=self.is_made)
         self._change()
+        self.is_lost = self.is_made = False
 
     def _take_loss(self, error: RuntimeError) -> bool:
         """Whether an error within a step is that another rank is gone."""
@@ -277,6 +281,7 @@ class Member:
     # Generations
 
     def _change(self) -> None:
+        self._paused_t = self._step_t if self.is_lost else time.monotonic()
         self.open(joins=True)
         self.observer.change_ranks()
 
@@ -291,9 +296,9 @@ class Member:
 
         generation = self.board.read_generation(self.board.newest)
         self._end_collectives()
-        if self._slot not in generation.members:
-            self._leave()
         close_group()
+        if self._slot not in generation.members:
+            raise SystemExit  # it is not needed any more
         if not self._meet(generation, "joins"):
             return False
         rank, size = generation.members.index(self._slot), len(generation.members)
@@ -309,11 +314,14 @@ class Member:
             if not self._wait_for_another(generation.number):
                 raise RuntimeError(f"the ranks could not connect: {error}") from error
             return False
+        before = self._environment.world_size if self._number and not self._is_newcomer else 0
         self._environment.rank, self._environment.world_size = rank, size
         self._number, self._is_newcomer = generation.number, False
         self._place.generation = generation.number
-        members, why = generation.members, generation.why
-        self._environment.record_on_0(Regrouped(time.monotonic(), self._number, members, why))
+        now_t, (members, why) = time.monotonic(), (generation.members, generation.why)
+        paused_s = now_t - self._paused_t if before else None
+        how = generation.since_t, paused_s, before, self._step
+        self._environment.record_on_0(Regrouped(now_t, self._number, members, why, *how))
         self._follow()
         return True
 
@@ -390,10 +398,3 @@ class Member:
         for name, part in parts.items():
             self.parts[name](part)
         (self._place.steps, self._made), self._is_whole = furthest, True
-
-    def _leave(self) -> NoReturn:
-        """End the script of a process that is not needed any more."""
-        from zeusrun.elastic.rank.groups import close_group  # noqa: PLC0415 - imports torch
-
-        close_group()
-        raise SystemExit

@@ -15,6 +15,7 @@ class Tracked:
     def __init__(self) -> None:
         self._models: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._others: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+        self._kept: dict[tuple[int, str], Tensor] = {}  # copies, by model and name
 
     def add_model(self, model: Any, arguments: dict[str, Any]) -> None:
         """Track a ``DistributedDataParallel``, which was built with ``arguments``."""
@@ -44,7 +45,24 @@ class Tracked:
             if 0 not in each.stride()
         ]
 
-    def clear_gradients(self) -> None:
-        """Forget the gradients of a step that is made again."""
+    def keep_buffers(self) -> None:
+        """Keep what the buffers contain before a step: a forward pass changes those of a norm."""
+        # Always a copy: the versions of tensors do not count what batch_norm does.
+        self._kept = {place: each.detach().clone() for place, each in self._buffers()}
+
+    def end_step(self, *, is_made: bool) -> None:
+        """Forget the gradients of a lost step; restore the buffers, unless the step was made."""
         for model in self.models:
             model.zero_grad(set_to_none=True)
+        for place, each in () if is_made else self._buffers():
+            before = self._kept.get(place)
+            if before is not None and before.shape == each.shape:
+                each.detach().copy_(before)
+
+    def _buffers(self) -> list[tuple[tuple[int, str], Tensor]]:
+        return [
+            ((id(model), name), each)
+            for model in self.models
+            for name, each in model.module.named_buffers()
+            if 0 not in each.stride() and not each.is_inference()
+        ]

@@ -251,7 +251,7 @@ def _may_go_on(submission: Submission, made: Sequence[Attempt], stop: StopOrder 
 _CAUSES = {ReasonCode.TIMEOUT: ExitCode.TIMED_OUT, ReasonCode.NO_METRIC: ExitCode.BAD_INPUT}
 _STATUSES = {TrialStatus.REACHED: ExitCode.REACHED, TrialStatus.PREEMPTED: ExitCode.BUSY}
 _REASONS = {ReasonCode.REPLACED: ExitCode.BUSY, ReasonCode.TIMEOUT: ExitCode.TIMED_OUT}
-_MISSED = {TrialStatus.MISSED, TrialStatus.STOPPED}
+_MISSED = {TrialStatus.MISSED, TrialStatus.STOPPED, TrialStatus.CANCELLED}
 
 
 def exit_code(trial: Trial, stop: StopOrder | None, signals: Sequence[int]) -> int:

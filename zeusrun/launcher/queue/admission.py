@@ -18,6 +18,7 @@ from zeusrun.launcher.processes.signals import PREEMPTING
 from zeusrun.launcher.queue.tickets import Tickets
 from zeusrun.launcher.rundir.layout import ask_to_cancel, read_live
 from zeusrun.launcher.rundir.ownership import find_own
+from zeusrun.reasons import ReasonCode
 from zeusrun.run_on.registry import cancel_job, interrupt_job
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ class Request:
 
 _POLL_S = 0.5
 _PLAIN = Request()
+_REPLACED = ReasonCode.REPLACED, "a newer run of the job took its place"
 _ADVICE = {"replace": "zeusrun stops it and waits for its end", "queue": "waiting for its end"}
 
 
@@ -251,7 +253,7 @@ class Queue:
         """Ask for the end of the trials that some submits run now."""
         for _, paths in self._running(tickets):
             with contextlib.suppress(OSError):
-                ask_to_cancel(paths, replaced=True)
+                ask_to_cancel(paths, _REPLACED)
 
     def take_gpus(self, held: HeldTicket, wish: GpuWish, *, wait: bool) -> tuple[str, ...]:
         """Take the GPUs that a submit wants, and mark it as running; return their UUIDs."""

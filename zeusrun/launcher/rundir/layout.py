@@ -9,7 +9,7 @@ import math
 import os
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from zeusrun.errors import writes_to
 from zeusrun.files.home import runs_directory
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import BinaryIO
 
-_GENTLY, _NOW, _REPLACED = b"gently", b"now", b"replaced"
+_Why: TypeAlias = tuple[ReasonCode, str]
+_BY_USER = ReasonCode.CANCELLED, "cancelled by 'zeusrun cancel'"
 
 
 class _Under:
@@ -109,24 +110,25 @@ def create_run(home: Path, job: str, trial: str) -> RunPaths:
     return paths
 
 
-def ask_to_cancel(paths: RunPaths, *, at_once: bool = False, replaced: bool = False) -> None:
+def ask_to_cancel(paths: RunPaths, why: _Why = _BY_USER, *, at_once: bool = False) -> None:
     """Ask the launcher of a trial to stop it, as Ctrl-C does: once, or twice for ``at_once``.
 
-    ``replaced``: a newer run takes its place. Raises ``OSError`` if the file cannot be written.
+    ``why``: what is recorded. Raises ``OSError`` if the file cannot be written.
     """
-    fresh = paths.cancel.with_suffix(f".{os.getpid()}")
-    content = _NOW if at_once else _REPLACED if replaced else _GENTLY
+    fresh, (code, text) = paths.cancel.with_suffix(f".{os.getpid()}"), why
+    content = f"{1 + at_once} {code.value} {text}".encode()
     replace_file(paths.cancel, content, fresh=fresh, durable=False)
 
 
-def read_cancel(paths: RunPaths) -> tuple[int, ReasonCode] | None:
+def read_cancel(paths: RunPaths) -> tuple[int, ReasonCode, str] | None:
     """Return the number of interrupts requested, 1 or 2, and why; ``None`` without a request."""
     try:
-        content = read_file(paths.cancel, len(_REPLACED))
+        number, code, why = read_file(paths.cancel, 1000).decode().split(" ", 2)
+        return int(number), ReasonCode(code), why
     except OSError:
         return None
-    code = ReasonCode.REPLACED if content == _REPLACED else ReasonCode.CANCELLED
-    return 2 if content == _NOW else 1, code
+    except ValueError:  # a script has written it
+        return 1, *_BY_USER
 
 
 _PART = re.compile(r"part\d{1,9}")

@@ -112,6 +112,10 @@ class RunControl(Agent):
         if self.stopping.may_ask_policy:
             self.stopping.policy_order = StopOrder(ReasonCode.HOPELESS, reason)
 
+    def take_end(self, reason: str) -> None:
+        """Take that a part of the job has ended the training, as the job file says."""
+        self.stopping.order = self.stopping.order or StopOrder(ReasonCode.PLANNED, reason)
+
     def step(self, progress: Progress) -> bool:
         """Decide, and act on the decision; return whether the ranks are still running."""
         level = self.stopping.decide(progress, self.stalls.describe_pause())

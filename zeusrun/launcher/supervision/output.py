@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from zeusrun.launcher.events import Printed
 from zeusrun.launcher.rundir.logs import log_tails, read_text_lines
 from zeusrun.launcher.supervision.agent import Agent
-from zeusrun.sidecar.events import Applied, Regrouped, Started, Synced
+from zeusrun.sidecar.events import Applied, Started, Synced
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -64,9 +64,6 @@ class Output(Agent):
 
 def describe(event: Event) -> str | None:
     """Return the note about an event for the user; ``None`` if the event has no note."""
-    if isinstance(event, Regrouped) and event.number > 1:
-        count = len(event.members)
-        return f"{count} rank{'s' * (count > 1)}: {event.why}"
     if isinstance(event, Synced) and event.problem is None:
         return f"sync {event.how}: {event.why}"
     return event.describe() if isinstance(event, Applied) else None

@@ -55,16 +55,8 @@ class StopOrder:
         return self.cause is not ReasonCode.TARGET_REACHED or self.level >= StopLevel.TERMINATE
 
 
-_CANCELLED = {
-    ReasonCode.CANCELLED: "cancelled by 'zeusrun cancel'",
-    ReasonCode.REPLACED: "a newer run of the job took its place",
-}
-BY_SIGNAL = {
-    ReasonCode.SIGNAL,
-    ReasonCode.PREEMPTED,
-    ReasonCode.CANCELLED,
-    ReasonCode.REPLACED,
-}
+BY_SIGNAL = {ReasonCode.SIGNAL, ReasonCode.PREEMPTED, ReasonCode.REPLACED}
+BY_SIGNAL |= {ReasonCode.CANCELLED, ReasonCode.REQUESTED}
 
 
 def is_cause(order: StopOrder, earlier: StopOrder | None) -> bool:
@@ -124,7 +116,7 @@ def find_stop(
     rules: StopRules,
     signals: Sequence[int],
     policy_order: StopOrder | None = None,
-    cancelled: ReasonCode | None = None,
+    cancelled: tuple[ReasonCode, str] | None = None,
 ) -> StopOrder | None:
     """Decide whether the run goes on (``None``) or how to stop it.
 
@@ -135,7 +127,7 @@ def find_stop(
         cause = ReasonCode.PREEMPTED if signals[0] in PREEMPTING else ReasonCode.SIGNAL
         text = f"{signal.Signals(signals[0]).name} to zeusrun"
         if cause is ReasonCode.SIGNAL and cancelled is not None:
-            cause, text = cancelled, _CANCELLED.get(cancelled, text)
+            cause, text = cancelled
         return StopOrder(cause, text, level)
     if rules.timeout_s is not None and progress.now_t - progress.launched_t > rules.timeout_s:
         reason = f"timed out after {rules.timeout_s:g} s"
@@ -203,7 +195,7 @@ class Stopping:
         self._trial, self._paths, self._messages = trial, paths, messages
         self._signals, self._spec, self._taken = signals, spec, 0
         self.received: list[int] = []  # the signals that end the run, requests among them
-        self._cancelled: ReasonCode | None = None  # by another zeusrun
+        self._cancelled: tuple[ReasonCode, str] | None = None  # by another zeusrun
         self._allocation = allocation
         self._of_node: str | None = None  # a signal that the launcher of another host received
         self.order: StopOrder | None = None  # the one that counts
@@ -304,10 +296,10 @@ class Stopping:
         received += new
         if (request := read_cancel(self._paths)) is None:
             return
-        interrupts, code = request
+        interrupts, code, why = request
         # With a scheduler, a signal comes with each request, before or after it is read here.
         while self._trial.allocation is not None and received.count(signal.SIGINT) > 1:
             received.remove(signal.SIGINT)
         if not received or (received == [signal.SIGINT] and self.order is None):
-            self._cancelled = code
+            self._cancelled = code, why
         received += [signal.SIGINT] * (interrupts - len(received))

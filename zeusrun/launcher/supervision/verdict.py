@@ -26,6 +26,7 @@ Verdict: TypeAlias = "tuple[TrialStatus, ReasonCode, str]"
 
 _STOPPED_AS = {
     **dict.fromkeys((ReasonCode.SPEED_CHECKED, *BY_SIGNAL), TrialStatus.CANCELLED),
+    ReasonCode.PLANNED: TrialStatus.CANCELLED,
     ReasonCode.PREEMPTED: TrialStatus.PREEMPTED,
 }
 _NO_STEP = (

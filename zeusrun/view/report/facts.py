@@ -15,7 +15,8 @@ from zeusrun.bandit.registry import create_policy
 from zeusrun.bandit.reinterpret import read_history
 from zeusrun.choice.problem import Chooser, Machine, build_problem, next_recurrence
 from zeusrun.errors import ZeusrunError
-from zeusrun.trial import EnergySource, Stage, TrialStatus
+from zeusrun.trial import BY_RANKS, EnergySource, Stage, TrialStatus
+from zeusrun.trial.values import split_variant
 from zeusrun.view.belief import Belief, believe, unknown_belief
 from zeusrun.view.units import plural, ranks_text, shortened
 
@@ -28,8 +29,10 @@ if TYPE_CHECKING:
     from zeusrun.energy.power_trace import PowerTrace
     from zeusrun.jobfile.spec import JobSpec
     from zeusrun.trial import Trial
+    from zeusrun.trial.values import WorldChange
 
 _CURVES = 8  # of each batch size
+_RESIZED = 4  # runs
 _CRASHED = frozenset({TrialStatus.FAILED, TrialStatus.LOST})
 
 
@@ -44,6 +47,25 @@ class PowerFacts:
     limit_w: float | None  # the last one, over all devices
     throttled: tuple[tuple[str, float], ...]  # why, in words, and in what share of the readings
     trace: PowerTrace
+
+
+@dataclass(frozen=True)
+class RanksFacts:
+    """How one run changed its ranks.
+
+    Attributes:
+        trial: Its name.
+        size: The label of its batch size.
+        changes: Its numbers of ranks, the first one included.
+        steps: Optimizer steps before each of them, and at the end of the run.
+        rates: Samples a second with each, evaluations and pauses included; ``None``: unknown.
+    """
+
+    trial: str
+    size: str
+    changes: tuple[WorldChange, ...]
+    steps: tuple[int, ...]
+    rates: tuple[float | None, ...]
 
 
 @dataclass(frozen=True)
@@ -96,6 +118,7 @@ class JobFacts:
     curves: tuple[CurveFacts, ...]
     curves_left_out: str  # a sentence without its point, or ""
     noise: tuple[NoiseFacts, ...]
+    ranks: tuple[RanksFacts, ...]  # of the newest runs that changed them
     failures: tuple[FailureFacts, ...]
     overhead: tuple[OverheadFacts, ...]
     remarks: tuple[str, ...]  # on what has changed
@@ -152,6 +175,7 @@ def build_facts(job: str, trials: Sequence[Trial], unit: CurveUnit | None = None
         curves=tuple(curves.build_curves(drawn, unit, by_energy=by_energy)),
         curves_left_out=curves.left_out_text(drawn, unit),
         noise=tuple(curves.build_noise(trials, unit)),
+        ranks=tuple(_build_ranks(each) for each in trials if each.world_sizes)[-_RESIZED:],
         failures=tuple(_failure(t) for t in trials if t.status in OUTDONE | _CRASHED),
         overhead=tuple(row for row in _overhead(trials) if row.count),
         remarks=tuple(_describe_other_sizes(trials)),
@@ -176,6 +200,19 @@ def hardware_text(trial: Trial) -> str:
         model = f"{trial.gpu_count} x {shortened(trial.gpu_model, 80)}"
         return f"{model}, {ranks}" if trial.world_sizes else model
     return f"CPU, {ranks}"
+
+
+def _build_ranks(trial: Trial) -> RanksFacts:
+    changes, scaled = trial.world_sizes, split_variant(trial.variant)[0] == BY_RANKS
+    points = [(each.step or 0, each.time_s) for each in changes]
+    points.append((trial.whole_steps or 0, trial.whole_time_s or 0.0))
+    rates: list[float | None] = []
+    for change, (begin, since_s), (end, until_s) in zip(changes, points, points[1:], strict=False):
+        size = trial.global_batch_size * (change.world_size / trial.world_size if scaled else 1)
+        known = end > begin and until_s > since_s  # not if all ranks have started again
+        rates.append(size * (end - begin) / (until_s - since_s) if known else None)
+    steps = tuple(step for step, _ in points)
+    return RanksFacts(trial.trial, size_label(trial), changes, steps, tuple(rates))
 
 
 def _failure(trial: Trial) -> FailureFacts:

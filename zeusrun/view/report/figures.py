@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from zeusrun.analysis.estimates import MOST
 from zeusrun.view.claims import is_good
@@ -11,7 +11,7 @@ from zeusrun.view.report import canvas
 from zeusrun.view.units import short_count
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from zeusrun.view.report.canvas import Palette
     from zeusrun.view.report.facts import JobFacts, JobReport, PowerFacts
 
+_T = TypeVar("_T")
 DRAWN_TRACES = 6
 DRAWN_RUNS = 500
 """Of a job's recurrences, and of each batch size's runs, so many are dots: the newest ones."""
@@ -28,6 +29,7 @@ _MANY = 250  # dots are smaller
 _STEPS = 200  # of the sum saved
 _LEGEND_LINE = 15.0
 _CURVES, _TRACE = 232.0, 142.0  # height of panels with what stands below them
+_RESIZES = 230.0  # of two panels
 _UNITS = {
     "energy": ((1e9, "GJ"), (1e6, "MJ"), (1e3, "kJ"), (1.0, "J")),
     "time": ((3600.0, "h"), (60.0, "min"), (1.0, "s")),
@@ -42,6 +44,7 @@ def _find_height(name: str, report: JobReport) -> float | None:
         "cost": _known_costs(facts) and top + (286.0 if facts.savings.by_trial else 196.0),
         "curves": facts.curves and top + _CURVES,
         "noise": facts.noise and top + _CURVES,
+        "ranks": facts.ranks and 4.0 + _RESIZES * ((len(facts.ranks) + 1) // 2),
         "arms": _arm_costs(facts.sizes) and 30.0 * len(facts.sizes) + 50,
         "power": traces and 4.0 + _TRACE * ((traces + 1) // 2),
     }
@@ -204,6 +207,25 @@ def _draw_noise(figure: Figure, report: JobReport, palette: Palette) -> None:
     canvas.set_title(panel, "noise scale, samples", palette)
 
 
+def _draw_ranks(figure: Figure, report: JobReport, palette: Palette) -> None:
+    """Draw the ranks of the newest runs that changed them, and below their throughput."""
+    for each, left, top, room in _places(report.facts.ranks, _RESIZES):
+        ranks = (f"{each.trial} · ranks", top, 44, [float(n.world_size) for n in each.changes])
+        rates = [math.nan if rate is None else rate for rate in each.rates]
+        for title, at, height, values in (ranks, ("samples a second", top + 70, 96, rates)):
+            panel = canvas.add_panel(figure, palette, (left, at, room, height))
+            canvas.set_title(panel, title, palette)
+            colour = _colour(each.size, report.facts, palette)
+            panel.stairs(values, each.steps, color=colour, lw=1.4, baseline=None)
+            panel.stairs(values, each.steps, color=colour, alpha=0.2, fill=True)
+            panel.set_xlim(0, max(1, *each.steps))
+            panel.set_ylim(bottom=0)
+            panel.locator_params(axis="y", integer=True, nbins=4)
+            _show_samples(panel.yaxis)
+            panel.tick_params(labelbottom=at > top)
+        canvas.set_label(panel, "optimizer step", palette)
+
+
 def _arm_costs(sizes: Sequence[SizeFacts]) -> list[float]:
     return [cost for size in sizes for cost in (*size.costs_j, *size.failed_j) if cost < MOST]
 
@@ -242,17 +264,18 @@ def _drawn_traces(power: Sequence[PowerFacts]) -> Sequence[PowerFacts]:
     return [each for each in power if len(each.trace.spans) > 1][-DRAWN_TRACES:]
 
 
-def _draw_power(figure: Figure, report: JobReport, palette: Palette) -> None:
-    """Draw the power of the newest runs, two in a line, with limits and throttling.
-
-    A single run has the whole line.
-    """
-    drawn = _drawn_traces(report.power)
+def _places(drawn: Sequence[_T], height: float) -> Iterator[tuple[_T, float, float, float]]:
+    """Yield each run with its left, top and width: two in a line, a single one has all of it."""
     columns = 2 if len(drawn) > 1 else 1
     room = (canvas.WIDTH - columns * canvas.LEFT - canvas.RIGHT - 4 * (columns - 1)) / columns
     for at, each in enumerate(drawn):
         left = canvas.LEFT + at % columns * (room + canvas.LEFT + 4)
-        top = 26 + at // columns * _TRACE
+        yield each, left, 26 + at // columns * height, room
+
+
+def _draw_power(figure: Figure, report: JobReport, palette: Palette) -> None:
+    """Draw the power of the newest runs, with limits and throttling."""
+    for each, left, top, room in _places(_drawn_traces(report.power), _TRACE):
         panel = canvas.add_panel(figure, palette, (left, top, room, 86))
         canvas.set_title(panel, f"{each.trial} · batch size {each.size}", palette)
         colour = _colour(each.size, report.facts, palette)
@@ -288,6 +311,7 @@ _DRAWERS = {
     "cost": _draw_costs,
     "curves": _draw_curves,
     "noise": _draw_noise,
+    "ranks": _draw_ranks,
     "arms": _draw_arms,
     "power": _draw_power,
 }

@@ -61,6 +61,7 @@ def _job_part(report: JobReport, prefix: str, *, alone: bool) -> tuple[Html, lis
 _LABELS = {
     "cost": "The cost of each recurrence by batch size, and what was saved so far",
     "curves": "Learning curves by batch size, with the target",
+    "ranks": "Ranks and throughput over the optimizer steps of runs",
     "noise": "The gradient noise scale in the course of runs",
     "arms": "The costs of the runs of each batch size",
     "power": "The power of runs over time, with limits and throttling",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from zeusrun.trial.resizes import short_text
 from zeusrun.view import units
 from zeusrun.view.claims import claim_cost, short_share
 from zeusrun.view.columns import CARBON, COST, ENERGY, LIMIT, PRICE, TIME, Column
@@ -54,6 +55,7 @@ def job_sections(report: JobReport, frame: Frame) -> list[tuple[str, str, Html]]
         ("recurrences", "Recurrences", _recurrences(report, frame)),
         ("curves", "Learning curves", _curves(report, frame)),
         ("noise", "Noise scale", _noise(report.facts, frame)),
+        ("ranks", "Ranks", _ranks(report.facts, frame)),
         ("arms", "Batch sizes", _arms(report, frame)),
         ("next", "What comes next", _belief(report.belief)),
         ("power", "Power", power_traces(report, frame)),
@@ -139,6 +141,34 @@ def _noise(facts: JobFacts, frame: Frame) -> Html:
     ]
     listed = table("Runs whose noise scale is drawn", columns, facts.noise)
     return figure(frame.picture("noise"), _NOISE, details("Table of the noise scales", listed))
+
+
+def _ranks(facts: JobFacts, frame: Frame) -> Html:
+    if not facts.ranks:
+        return Html()
+    rows = [
+        (run.trial, change, rate)
+        for run in facts.ranks[::-1]
+        for change, rate in zip(run.changes, run.rates, strict=True)
+    ]
+    columns = [
+        Column("run", lambda row: frame.link(row[0])),
+        Column("ranks", lambda row: str(row[1].world_size)),
+        Column("from step", lambda row: units.count(row[1].step)),
+        Column("took", lambda row: _short(row[1].took_s)),
+        Column("others paused", lambda row: _short(row[1].paused_s)),
+        Column("samples a second", lambda row: units.number(row[2], ".4g")),
+    ]
+    caption = (
+        "Of the newest runs that changed their ranks. The throughput is the mean with each number "
+        "of ranks, with evaluations and pauses."
+    )
+    listed = table("Changes of the ranks", columns, rows[:_ROWS])
+    return figure(frame.picture("ranks"), caption, details("Table of the ranks", listed))
+
+
+def _short(seconds: float | None) -> str:
+    return UNKNOWN if seconds is None else short_text(seconds)
 
 
 def _arms(report: JobReport, frame: Frame) -> Html:
