@@ -70,16 +70,16 @@ BUDGETS: Mapping[str, int] = {
     "adapt": 617,
     "analysis": 907,
     "backends": 421,
-    "commands": 2_490,
-    "elastic": 1_691,
+    "commands": 2_499,
+    "elastic": 1_693,
     "export": 298,
     "gpu and energy": 2_162,
     "history": 1_065,
     "hooks": 1_468,
     "hosts": 1_600,
-    "jobfile": 2_969,
+    "jobfile": 3_021,
     "kubernetes": 780,
-    "launcher": 5_847,
+    "launcher": 5_844,
     "maintenance": 863,
     "metrics": 1_972,
     "other files": 289,
@@ -130,7 +130,7 @@ class Loaded(NamedTuple):
 
 
 WALK_BUDGET = Walk(files=89, stops=317, returns=228)
-LOADED_BUDGET = Loaded(modules=151, lines=17_604)
+LOADED_BUDGET = Loaded(modules=151, lines=17_597)
 
 
 def count_code(text: str, tree: ast.Module) -> int:
