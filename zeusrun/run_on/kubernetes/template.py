@@ -20,7 +20,7 @@ _KEYS = dict.fromkeys(("containers", "env", "initContainers", "volumes"), "name"
 _KEYS["volumeMounts"] = "mountPath"
 _WHOLE = {"env", "volumes"}  # an item of these has one source
 _OWNED = re.compile(
-    r"metadata\.(?!labels|annotations).+|metadata\.labels\.(.+/managed-by|zeusrun\..+)|spec\.("
+    r"metadata\.(?!labels|annotations)[^.[]+|metadata\.labels\.(.+/managed-by|zeusrun\..+)|spec\.("
     r"restartPolicy|terminationGracePeriodSeconds|activeDeadlineSeconds|hostname|subdomain|"
     r"volumes\[home\]|containers\[node\]\.(image|command|args|resources|env\[(HOME|USER|ZEUSRUN_.+)\]))"
 )
@@ -31,8 +31,8 @@ PATCHED = (
 )
 """What a TrainJob can set of its pods: https://pkg.go.dev/github.com/kubeflow/trainer/v2."""
 _OF_RUNTIME = re.compile(
-    rf"spec\.(?!({'|'.join(PATCHED)})\b).+|spec\.containers\[(?!node\]).+"
-    r"|spec\.containers\[node\]\.(?!(env|name|securityContext|volumeMounts)\b).+"
+    rf"spec\.(?!({'|'.join(PATCHED)})\b)[^.[]+|spec\.containers\[(?!node\])[^]]+\]"
+    r"|spec\.containers\[node\]\.(?!(env|name|securityContext|volumeMounts)\b)[^.[]+"
 )
 
 
