@@ -102,6 +102,10 @@ elif args[:2] == ["show", "hostnames"]:
             first, _, last = each.partition("-")
             for n in range(int(first or 0), int(last or first or 0) + 1):
                 print(stem + (str(n).zfill(len(first)) if first else ""))
+elif args[:3] == ["--oneliner", "show", "node"]:
+    if words[-1] not in world["addresses"]:
+        fail(f"Node {{words[-1]}} not found")
+    print(f"NodeName={{words[-1]}} Arch=x86_64 NodeAddr={{world['addresses'][words[-1]]}} Port=6818")
 elif args[:1] == ["requeue"]:
     if not known(words[-1]):
         fail(f"Invalid job id specified for job {{words[-1]}}")
@@ -136,7 +140,7 @@ class FakeSlurm:
     def __init__(self, folder) -> None:
         self.folder = Path(folder)
         self.folder.mkdir()
-        empty = {"next": 1, "jobs": {}, "new": _NEW, "calls": [], "fails": {}}
+        empty = {"next": 1, "jobs": {}, "new": _NEW, "calls": [], "fails": {}, "addresses": {}}
         (self.folder / "jobs").write_bytes(marshal.dumps(empty))
         text = _PROGRAM.format(shebang=shebang("-ISB"), folder=str(self.folder), ended=_ENDED)
         for name in ("sbatch", "squeue", "sacct", "scancel", "scontrol", "srun"):
@@ -156,6 +160,11 @@ class FakeSlurm:
         with self._world() as world:
             world["jobs"][job_id] = job
         return f"slurm:{job_id}"
+
+    def place(self, node, address):
+        """Let a node have an address, as ``scontrol show node`` says it."""
+        with self._world() as world:
+            world["addresses"][node] = address
 
     def fail(self, command, text="slurmctld does not respond", code=1):
         """Let a command fail from now on."""

@@ -89,7 +89,7 @@ BUDGETS: Mapping[str, int] = {
     "server": 3_234,
     "shared histories": 1_802,
     "simulate": 635,
-    "slurm": 683,
+    "slurm": 690,
     "sync": 912,
     "values": 1_661,
     "view": 1_940,
@@ -130,7 +130,7 @@ class Loaded(NamedTuple):
 
 
 WALK_BUDGET = Walk(files=89, stops=317, returns=228)
-LOADED_BUDGET = Loaded(modules=151, lines=17_604)
+LOADED_BUDGET = Loaded(modules=151, lines=17_597)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

@@ -192,6 +192,18 @@ def test_a_silent_host_ends_the_run_within_the_heartbeat(pair, how):
     pair.wait_until_b_is_empty()
 
 
+@pytest.mark.long
+def test_a_head_that_was_silent_and_lives_again_says_that_the_host_left(pair):
+    child = pair.start_and_wait(pair.job(None, run_on={"heartbeat_s": 2}))
+    os.kill(child.pid, signal.SIGSTOP)
+    pair.wait_until_b_is_empty()
+    os.kill(child.pid, signal.SIGCONT)
+    code, trial, seen = pair.end(child)
+    assert (code, trial["status"], trial["reason_code"]) == (3, "FAILED", "host_lost"), seen
+    left = r"host b left because it heard nothing from this host for \d s \(run_on.heartbeat_s\)"
+    assert re.match(left, trial["reason"])
+
+
 @pytest.mark.parametrize(
     ("nic", "told"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 import signal
@@ -130,6 +131,26 @@ def test_a_job_is_created_followed_and_recorded(submits):
     assert submits.zeusrun.history()[0]["trial"] == "job-1-1"
     (pod,) = submits.cluster.pods()
     assert submits.zeusrun("logs", "job").stdout == submits.cluster.log(pod["metadata"]["name"])
+
+
+@pytest.mark.long
+def test_a_template_reaches_the_pod_and_the_script(submits):
+    (submits.zeusrun.folder / "pod.yaml").write_text(
+        "metadata: {annotations: {example.com/owner: ada}, labels: {team: a}}\n"
+        "spec: {containers: [{name: node, env: [{name: MODE, value: from-the-template}]}]}\n"
+    )
+    text = "import os, zeusrun\nprint('mode', os.environ['MODE'])\n"
+    text += "zeusrun.current().report(epoch=1, accuracy=1.0)\n"
+    for folder in (submits.app, submits.zeusrun.folder):
+        (folder / "tells.py").write_text(text)
+    job = submits.job(script="tells.py", section={"template": "pod.yaml"}, timeout_s=600)
+    code, _, seen = submits.zeusrun.submit(job)
+    assert code == 0, seen
+    assert "mode from-the-template" in seen
+    (pod,), (made,) = submits.cluster.pods(), submits.cluster.store.all("jobs")
+    assert pod["metadata"]["annotations"]["example.com/owner"] == "ada"
+    assert made["metadata"]["labels"]["team"] == pod["metadata"]["labels"]["team"] == "a"
+    assert made["spec"]["activeDeadlineSeconds"] == 4 * (600 + 32 + 600)  # one attempt
 
 
 @pytest.mark.long
@@ -301,6 +322,25 @@ def test_two_nodes_make_a_train_job_and_one_record(submits):
     hosts = [each[0] for each in trial["hosts"]]
     assert hosts == [f"{name}-node-0-0", f"{name}-node-0-1.{name}"]
     assert f"[{name}-node-0-1.{name} rank1] begins" in seen
+
+
+@pytest.mark.long
+def test_two_nodes_take_the_runtime_of_the_cluster_and_the_template(submits):
+    own = copy.deepcopy(submits.cluster.runtimes["ml"].pop("zeusrun"))
+    (replicated,) = own["spec"]["template"]["spec"]["replicatedJobs"]
+    pod = replicated["template"]["spec"]["template"]["spec"]
+    pod |= {"priorityClassName": "training", "runtimeClassName": "nvidia"}
+    submits.cluster.runtimes[""] = {"gpu": {**own, "kind": "ClusterTrainingRuntime"}}
+    (submits.zeusrun.folder / "pod.yaml").write_text("metadata: {annotations: {owner: ada}}\n")
+    submits.enough()
+    section = {"template": "pod.yaml", "runtime": "ClusterTrainingRuntime/gpu"}
+    code, result, seen = submits.zeusrun.submit(submits.job(nodes=2, section=section))
+    assert code == 0, seen
+    assert only_trial(result)["host_count"] == 2
+    for each in submits.cluster.pods():
+        assert each["spec"]["priorityClassName"] == "training"
+        assert each["spec"]["runtimeClassName"] == "nvidia"
+        assert each["metadata"]["annotations"]["owner"] == "ada"
 
 
 @pytest.mark.long

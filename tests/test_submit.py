@@ -70,6 +70,40 @@ def test_a_good_training_reaches_its_target_and_is_recorded(zeusrun):
     assert "[rank1] the end" in seen
 
 
+@pytest.mark.torchrun
+def test_more_options_of_torchrun_arrive_and_printed_metrics_are_still_read(zeusrun):
+    options = {"log_dir": "torchrun-logs", "role": "trainer", "virtual_local_rank": True}
+    (zeusrun.folder / "prints.py").write_text(
+        "import os\n"
+        "print('is', *map(os.environ.get, ('RANK', 'LOCAL_RANK', 'ROLE_NAME')))\n"
+        "print('accuracy: 0.75')\n"
+    )
+    job = zeusrun.job(
+        "prints.py",
+        launch={"nproc_per_node": 2, "torchrun": options},
+        metrics={"source": "stdout", "pattern": r"^accuracy: (?P<accuracy>\S+)"},
+    )
+    shown = zeusrun("submit", job, "--dry-run").stdout
+    assert " --virtual-local-rank " in shown
+    assert " --log-dir=torchrun-logs " in shown
+    code, result, seen = zeusrun.submit(job)
+    assert (code, only_trial(result)["best_metric"]) == (0, 0.75)
+    assert "[rank0] is 0 0 trainer" in seen
+    assert "[rank1] is 1 0 trainer" in seen
+    (folder,) = (zeusrun.folder / "torchrun-logs").iterdir()
+    assert folder.name.startswith(f"{only_trial(result)['trial']}_")
+
+
+@pytest.mark.parametrize("option", ["typo", "tee"])
+def test_an_option_that_torchrun_does_not_get_is_refused_before_anything_runs(zeusrun, option):
+    job = zeusrun.job(launch={"torchrun": {option: 3}})
+    for more in ([], ["--dry-run"]):
+        done = zeusrun("submit", job, *more)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+        assert f"'{option}'" in done.stderr
+    assert zeusrun.history() == []
+
+
 def test_the_next_submit_explores_below_the_default_and_says_why(zeusrun):
     job = zeusrun.job(policy={"name": "zeus"})
     zeusrun.submit(job)

@@ -123,6 +123,10 @@ def test_what_cannot_be_is_one_sentence_with_its_line(tmp_path, elastic, sentenc
             {"launch": {"nproc_per_node": 1, "distributed": False}},
             "needs launch.distributed: true",
         ),
+        (
+            {"launch": {"nproc_per_node": 2, "torchrun": {"role": "a"}}},
+            "without torchrun; remove it",
+        ),
         ({"run_on": HOSTS}, "is for one machine; remove it, or run_on: several hosts restart"),
         ({"instrument": False}, "needs the hooks of zeusrun; remove instrument: false"),
         ({"watch": {"noise_scale": {}}}, "cannot be used together with 'watch'; keep one of them"),

@@ -50,6 +50,7 @@ def test_every_key_that_is_left_out_has_the_default_of_the_design(job_file):
             "nnodes": None,
             "max_restarts": 0,
             "grace_period_s": 30.0,
+            "torchrun": {},
         },
         "objective": {
             "metric": "acc",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -68,6 +69,12 @@ def compose(
         planned = None if allocation else _plan_machine(spec, history)
         nodes = () if allocation is None else allocation.hosts
         run_on = run_on.model_copy(update={"hosts": nodes}) if nodes[1:] else None
+    # A run on another machine needs no torch here.
+    torchrun = find_torchrun() if planned is None else Torchrun((), "", frozenset())
+    if options := spec.launch.torchrun:
+        from zeusrun.jobfile.torchrun_options import option_words  # noqa: PLC0415 - few jobs have any
+
+        torchrun = replace(torchrun, more=option_words(options, torchrun.flags, spec.source))
     with contextlib.ExitStack() as stack:
         if run_on is not None:
             from zeusrun.run_on.hosts import cluster as hosts  # noqa: PLC0415 - few jobs have it
@@ -95,8 +102,7 @@ def compose(
             policy=create_policy(spec.policy.name),
             devices=devices,
             world_size=world_size,
-            # A run on another machine needs no torch here.
-            torchrun=find_torchrun() if planned is None else Torchrun((), "", frozenset()),
+            torchrun=torchrun,
             home=home,
             environment=inherited,
             forced=forced,

@@ -23,6 +23,7 @@ from zeusrun.jobfile.schema import spec_json_schema
 from zeusrun.jobfile.secrets import find_exposed
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.jobfile.tariffs import load_tariffs
+from zeusrun.launcher.processes.command import find_torchrun
 from zeusrun.launcher.script_warnings import find_script_warnings
 from zeusrun.plain_text import plain_text
 from zeusrun.plugins import BUILT_IN
@@ -85,7 +86,10 @@ def init(
         raise UsageError(
             "the command contains bytes that are not UTF-8; a job file cannot contain them"
         )
-    launched = read_command(command)
+    known = frozenset[str]()
+    with contextlib.suppress(ZeusrunError):  # torch need not be installed here
+        known = find_torchrun().flags
+    launched = read_command(command, known)
     target = launched.script or str(launched.module).removesuffix(".__main__").replace(".", "/")
     path = output or Path(f"{Path(target).stem}.yaml")
     guess = build_guess(

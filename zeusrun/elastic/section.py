@@ -137,6 +137,8 @@ class Elastic(PartSection):
                 f"begins with launch.nproc_per_node{where}, which must be a number between min "
                 f"({self.min}) and max ({self.max}), not {ranks}"
             )
+        if launch.torchrun:
+            raise ValueError("starts the ranks without torchrun; remove it, or launch.torchrun")
         if not launch.distributed:
             raise ValueError("needs launch.distributed: true, for ranks that train together")
         smallest = min(data["batch_size"].candidates) if "batch_size" in data else self.max

@@ -81,6 +81,10 @@ class SchedulerSection(Section):
         """The words that start Python on another host; empty: those of this host."""
         return []
 
+    def find_address(self, host: str) -> str:
+        """Return the address of a host whose name has none here; its name if it is not known."""
+        return host
+
     def check_nodes(self, nodes: int) -> None:
         """Raise ``ValueError`` if the section does not go with so many nodes."""
 
@@ -114,7 +118,7 @@ class Machines(Section):
         f"start nothing. null: {SSH}; in Slurm, srun; in Kubernetes, join.",
     )
     heartbeat_s: float = Field(
-        15, ge=2, description="Seconds without an answer after which a host counts as lost."
+        60, ge=2, description="Seconds without an answer after which a host counts as lost."
     )
 
     @model_validator(mode="after")

@@ -6,27 +6,15 @@ A new section is one class here and one line in ``spec.JobSpec``.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated, Literal
+from collections.abc import Mapping  # noqa: TC003 - pydantic reads the annotations at run time
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo
 from pydantic_core import PydanticCustomError
 
 from zeusrun.jobfile.section import NO_CANDIDATE, Section
-from zeusrun.jobfile.validators import (
-    CatchUp,
-    Overlap,
-    StartBy,
-    check_history,
-    check_url,
-)
-from zeusrun.jobfile.values import (
-    Duration,
-    Event,
-    PolicyName,
-    Processes,
-    TimeOfDay,
-    goes_with,
-)
+from zeusrun.jobfile.validators import CatchUp, Overlap, StartBy, check_history, check_url
+from zeusrun.jobfile.values import Duration, Event, PolicyName, Processes, TimeOfDay, goes_with
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -42,6 +30,14 @@ def _check_distributed(distributed: bool, info: ValidationInfo) -> bool:
     if not distributed and info.data.get("nproc_per_node") != 1:
         raise ValueError("cannot be false unless nproc_per_node is 1; remove one of them")
     return distributed
+
+
+def _check_torchrun(options: Mapping[str, Any]) -> Mapping[str, Any]:
+    if options:
+        from zeusrun.jobfile.torchrun_options import check_options  # noqa: PLC0415 - few jobs have any
+
+        check_options(options)
+    return options
 
 
 class Launch(Section):
@@ -68,6 +64,9 @@ class Launch(Section):
     )
     grace_period_s: float = Field(
         30, ge=1, description="Seconds that the processes have to stop before they are killed."
+    )
+    torchrun: Annotated[Mapping[str, Any], AfterValidator(_check_torchrun)] = Field(
+        {}, description="More options of torchrun: {log_dir: logs}."
     )
 
 

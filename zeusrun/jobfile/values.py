@@ -9,12 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, WithJsonSchema
 
 from zeusrun.jobfile.placeholders import expand_placeholders, find_placeholders
-from zeusrun.jobfile.validators import (
-    check_env_name,
-    check_name,
-    duration_s,
-    time_of_day,
-)
+from zeusrun.jobfile.validators import check_env_name, check_name, duration_s, time_of_day
 from zeusrun.plugins import BUILT_IN, device_kinds
 
 if TYPE_CHECKING:

@@ -116,6 +116,92 @@ def test_secrets_among_the_arguments_are_not_sent_to_a_joined_host(tmp_path):
         opened(spec, [], pytest.fail)
 
 
+@pytest.mark.parametrize(
+    ("section", "asked"),
+    [
+        ({"hosts": ["localhost", "b"]}, True),
+        ({"hosts": ["localhost", "b"], "fan_out": "/usr/bin/ssh -4 {host}"}, True),
+        ({"hosts": ["localhost", "b"], "fan_out": "rsh {host}"}, False),
+        ({"hosts": ["localhost", "b"], "fan_out": "join"}, False),
+        ({"slurm": {}}, False),
+        ({"kubernetes": {"image": "a", "resources": {"cpu": 1, "memory": "1Gi"}}}, False),
+    ],
+)
+def test_only_where_ssh_reaches_the_hosts_a_name_may_be_an_alias_of_it(section, asked, slurm):
+    with pytest.raises(LaunchError) as told:
+        module._find_own(RunOn.model_validate(section), "nobody.invalid")
+    assert ("ssh" in str(told.value)) is asked
+    assert bool(slurm.calls("scontrol")) is ("slurm" in section)
+
+
+def test_slurm_knows_the_address_of_a_name_that_has_none_here(slurm):
+    slurm.place("n2.invalid", "127.0.0.2")
+    run_on = RunOn.model_validate({"slurm": {}})
+    assert module._find_own(run_on, "n2.invalid") == Endpoint("lo", "127.0.0.1")
+    assert slurm.calls("scontrol") == [["scontrol", "--oneliner", "show", "node", "n2.invalid"]]
+    module._find_own(run_on, "127.0.0.2")
+    assert len(slurm.calls("scontrol")) == 1  # a name with an address is not asked for
+
+
+def descriptors():
+    return sorted(os.readlink(f"/proc/self/fd/{each}") for each in own_descriptors())
+
+
+def own_descriptors():
+    found = os.listdir("/proc/self/fd")
+    return [each for each in found if os.path.lexists(f"/proc/self/fd/{each}")]
+
+
+def open_and_close(tmp_path, _monkeypatch):
+    cluster, _ = opened(job(tmp_path), [], pytest.fail)
+    prepare(cluster.nodes[0], tmp_path)
+    cluster.close()
+
+
+def fail_to_open(tmp_path, _monkeypatch):
+    refused(tmp_path, hosts=["localhost:2", "b", "c"], fan_out="""sh -c '[ $0 = c ]' {host}""")
+    refused(tmp_path, fan_out="/nonexistent/ssh {host}")
+
+
+def wait_for_strangers(tmp_path, monkeypatch):
+    monkeypatch.setenv(TOKEN_VARIABLE, "secret")
+    signals, ends = [], []
+
+    def show(text):
+        if found := re.search(r"zeusrun join (\S+):(\d+)$", text):
+            ends.append(socket.create_connection((found[1], int(found[2]))))
+            ends[0].sendall(b"x" * 64)
+        elif "was refused" in text:
+            signals.append(15)
+
+    with pytest.raises(BusyError):
+        opened(job(tmp_path, fan_out="join"), signals, show)
+    ends[0].close()
+
+
+def join_a_stranger(_tmp_path, monkeypatch):
+    monkeypatch.setenv(TOKEN_VARIABLE, "secret")
+    with listen("127.0.0.1", None) as server:
+        thread = threading.Thread(target=lambda: server.accept()[0].sendall(b"x" * 64))
+        thread.start()
+        with pytest.raises(LaunchError, match="the other end is not zeusrun") as told:
+            node_commands.join_head(f"127.0.0.1:{server.getsockname()[1]}")
+        thread.join()
+    errors.append(told.value)  # with its frames, and what is in them
+
+
+errors = []
+
+
+@pytest.mark.parametrize("use", [open_and_close, fail_to_open, wait_for_strangers, join_a_stranger])
+def test_no_descriptor_is_left_open(tmp_path, monkeypatch, use):
+    use(tmp_path, monkeypatch)  # the first time, Python opens some of its own
+    before = descriptors()
+    for _ in range(3):
+        use(tmp_path, monkeypatch)
+    assert descriptors() == before
+
+
 # zeusrun join
 
 
@@ -222,7 +308,7 @@ def test_who_sends_a_byte_now_and_then_is_not_waited_for(monkeypatch):
     thread = threading.Thread(target=drip)
     thread.start()
     with pytest.raises(ChannelError, match="the other end is not zeusrun"):
-        module._authenticate(head, "secret", 1)
+        module.open_channel(head, "secret", 1, head=True)
     done.set()
     thread.join()
     other.close()

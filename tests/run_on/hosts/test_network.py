@@ -52,6 +52,16 @@ def test_a_peer_without_an_address_is_told(peer):
         find_endpoint("b", None, peer)
 
 
+@pytest.mark.parametrize("by_ssh", [True, False])
+def test_a_hint_speaks_of_ssh_only_where_it_is_used(by_ssh):
+    with pytest.raises(LaunchError) as told:
+        find_endpoint("b", None, "nobody.invalid", by_ssh=by_ssh)
+    assert ("ssh" in str(told.value)) is by_ssh
+    assert str(told.value).endswith(
+        "name the network interface under run_on.nic in the job file; else correct the name"
+    )
+
+
 def own_names():
     addresses = [address for each in list_interfaces().values() for address in each]
     return ["localhost", "127.0.0.1", "127.9.9.9", socket.gethostname(), *addresses]

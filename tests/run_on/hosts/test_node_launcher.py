@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 import threading
@@ -207,7 +208,8 @@ def test_if_the_head_is_silent_the_ranks_may_save_first(hosts, paths, tmp_path, 
     assert again["ranks"] == 1
     end = node.finish()
     assert end.code == 0  # each has ended after its epoch
-    wait_for(lambda: node.lost)  # the launcher has left, too
+    why = r"host b left because it heard nothing from this host for \d+ s \(run_on.heartbeat_s\)"
+    assert re.fullmatch(why, node.lost)  # and not how the fan-out has ended
 
 
 def test_a_signal_to_the_launcher_is_passed_to_the_head(node, hosts):
@@ -220,7 +222,9 @@ def test_a_signal_to_the_launcher_is_passed_to_the_head(node, hosts):
 def test_a_launcher_that_waits_for_a_run_ends_at_a_signal(hosts, number):
     node = hosts.serve()
     os.kill(os.getpid(), number)
-    wait_for(lambda: node.lost)
+    assert (
+        wait_for(lambda: node.lost) == f"host b left because it got {signal.Signals(number).name}"
+    )
     assert [*node.signals] == [number]
 
 

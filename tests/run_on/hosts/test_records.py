@@ -72,7 +72,7 @@ def command(tmp_path):
             spec,
             build_trial(world_size=world_size),
             RunPaths(Path("/runs/job-1-1")),
-            Torchrun(("torchrun",), "2", frozenset()),
+            Torchrun(("torchrun",), "2", frozenset(), ("--role=trainer",)),
             environment or {},
             place=place,
         )
@@ -87,6 +87,12 @@ def test_the_command_of_a_host_has_its_ranks_and_its_interface(command):
     assert built.env["GLOO_SOCKET_IFNAME"] == "eth0"
     assert built.env["OMP_NUM_THREADS"] == "1"
     assert "OMP_NUM_THREADS" not in command(Place(1, 1, 2, "10.0.0.1:1", "eth0", "10.0.0.2"), 2).env
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_more_options_of_torchrun_go_to_every_host(command, number):
+    argv = command(Place(1, number, 2, "10.0.0.1:1", "eth0", "10.0.0.2"), 2).argv
+    assert "--role=trainer" in argv[: argv.index("--")]
 
 
 def test_the_job_may_name_another_interface(command):

@@ -27,6 +27,7 @@ from zeusrun.jobfile.run_on_section import RunOn
 from zeusrun.launcher.processes.command import Command
 from zeusrun.launcher.processes.torchrun import ProcessExit, StopLevel, TorchrunProcess
 from zeusrun.launcher.supervision.ranks import RunningRanks, _join_exits
+from zeusrun.run_on.hosts import cluster as module
 from zeusrun.run_on.hosts import remote_node
 from zeusrun.run_on.hosts.channel import Channel
 from zeusrun.run_on.hosts.cluster import Cluster, _check_hello
@@ -190,6 +191,38 @@ def test_a_host_that_does_not_answer_is_lost_and_one_that_does_is_not(hosts):
     time.sleep(0.1)  # the other was not heard for longer, but for its answers
     cluster._ended.set()
     assert answers.lost is None
+
+
+def test_a_head_that_was_stopped_first_reads_what_the_hosts_have_said(hosts, monkeypatch):
+    """A wait that takes a minute for the clock is what a stopped process sees."""
+    node, own = hosts.play()
+    assert node.wait_for_hello(30.0)
+    cluster, beats, real = Cluster(run_on(3.0), (node,)), [], time.monotonic
+    late = lambda: real() + 60.0 * (len(beats) > 0)  # noqa: E731
+
+    def wait(_):
+        beats.append(real())
+        return len(beats) > 3
+
+    monkeypatch.setattr(cluster._ended, "wait", wait)
+    monkeypatch.setattr(module.time, "monotonic", late)
+    cluster._beat()
+    assert node.lost is None
+    own.send("left", why="it is late")
+    own.close()
+    assert wait_for(lambda: node.lost) == "host b left because it is late"
+
+
+def test_a_node_that_leaves_is_lost_with_its_reason_once_its_ranks_have_ended(hosts, paths):
+    node, own = hosts.play()
+    own_node_started(node, own, paths)
+    own.send("left", why="it heard nothing")
+    pong(node, own, offset_s=0.0)
+    assert node.lost is None  # its ranks may still save
+    own.send("ended", exit=[0, 5.0, [], []], saved=True, copied=True)
+    assert node.finish().code == 0
+    assert node.lost == "host b left because it heard nothing"
+    assert node.failed
 
 
 def test_a_host_that_has_not_said_hello_yet_is_not_lost(hosts):

@@ -53,8 +53,11 @@ SHAPES = {
     "fraction": {"resources": {"cpu": 0.5, "memory": "9G", "ephemeral-storage": "9G"}},
     "home": {"home": "zeusrun-home", **TOKEN},
     "volumes": {"volumes": {"/data": "imagenet", "/data/more": "b.2", "/x": "imagenet:ro"}},
-    "labels": {"labels": {"kueue.x-k8s.io/queue-name": "team-a", "team": ""}},
-    "pod": {"pod": POD},
+    "labels": {
+        "template": {"metadata": {"labels": {"kueue.x-k8s.io/queue-name": "a", "team": ""}}}
+    },
+    "annotations": {"template": {"metadata": {"annotations": {"example.com/a": "b c"}}}},
+    "template": {"template": {"spec": POD}},
     "user": {"user": 4321, "folder": "/app/jobs"},
 }
 ONE_POD = {"priorityClassName": "low", "runtimeClassName": "nvidia", "schedulerName": "volcano"}
@@ -66,6 +69,9 @@ def build(tmp_path):
 
     def load(section=None, *, nodes=1, request=Request(), name="job", **changes):  # noqa: B008 - frozen
         section = {**SECTION, **(section or {})}
+        if isinstance(template := section.get("template"), dict):
+            (tmp_path / "pod.yaml").write_text(yaml.safe_dump(template))
+            section["template"] = "pod.yaml"
         if nodes > 1:
             section["secrets"] = {**JOIN["secrets"], **section.get("secrets", {})}
         launch = {"nnodes": nodes, **changes.pop("launch", {})}
@@ -134,7 +140,7 @@ def test_each_shape_is_right_by_the_definitions_of_kubeflow(build, shape):
     assert check(build(SHAPES[shape], nodes=2)[0]) == []
 
 
-@pytest.mark.parametrize("shape", ["least", "home", "pod"])
+@pytest.mark.parametrize("shape", ["least", "home", "template"])
 def test_each_shape_is_a_right_cron_job(build, shape):
     """As docs/kubernetes.md says, its job template has the specification of a Job."""
     manifest, _ = build(SHAPES[shape])
@@ -146,7 +152,7 @@ def test_each_shape_is_a_right_cron_job(build, shape):
 
 
 def test_what_only_a_job_can_have_reaches_its_pod(build, pod_of):
-    manifest, _ = build({"pod": {**POD, **ONE_POD}})
+    manifest, _ = build({"template": {"spec": {**POD, **ONE_POD}}})
     assert check(manifest) == []
     assert {**POD, **ONE_POD}.items() <= pod_of(manifest).items()
 
@@ -156,11 +162,11 @@ def test_what_the_section_says_is_in_the_pod(build, pod_of, labels_of, nodes):
     section = {
         "home": "h",
         "volumes": {"/data": "imagenet:ro"},
-        "pod": POD,
+        "template": {"metadata": {"labels": {"team": "a"}}, "spec": POD},
         "user": 7,
         "folder": "/a",
     }
-    section |= {"namespace": "ml", "labels": {"team": "a"}, "image": "i:2"}
+    section |= {"namespace": "ml", "image": "i:2"}
     section["resources"] = {"cpu": "2", "memory": "1Gi"}
     manifest, _ = build(section, nodes=nodes, launch={"grace_period_s": 90.5})
     pod = pod_of(manifest)

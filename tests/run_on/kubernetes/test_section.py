@@ -26,14 +26,8 @@ WHOLE = {
     "secrets": {"ZEUSRUN_TOKEN": "zeusrun/token", "_2": "a.b-c/D_e.f", **JOIN["secrets"]},
     "home": "zeusrun-home",
     "volumes": {"/data": "imagenet:ro", "/data/more": "b.2"},
-    "labels": {"kueue.x-k8s.io/queue-name": "team-a", "cost_centre": "7", "empty": ""},
-    "pod": {
-        "nodeSelector": {"gpu": "a100"},
-        "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],
-        "imagePullSecrets": [{"name": "registry"}],
-        "affinity": {"nodeAffinity": {}},
-        "serviceAccountName": "training",
-    },
+    "template": "pod.yaml",
+    "runtime": "ClusterTrainingRuntime/gpu",
     "user": 4321,
     "folder": "/app/jobs",
 }
@@ -47,8 +41,8 @@ def test_an_image_and_resources_are_enough(tmp_path):
         "secrets": {},
         "home": None,
         "volumes": {},
-        "labels": {},
-        "pod": {},
+        "template": None,
+        "runtime": "zeusrun",
         "user": 1000,
         "folder": None,
     }
@@ -105,6 +99,7 @@ def test_an_error_names_its_line(tmp_path):
     assert line == line_of(tmp_path, "launch:")
 
 
+RUNTIME = "must be a name such as zeusrun, or ClusterTrainingRuntime/NAME"
 PATH = "must be an absolute path such as /data, without a / at its end"
 CLAIM = "must be the name of a PersistentVolumeClaim, such as zeusrun-home"
 VOLUME = "must be the name of a PersistentVolumeClaim, such as imagenet or imagenet:ro"
@@ -153,7 +148,10 @@ FORM = "{cpu: 4, memory: 16Gi}"
         ("home", "", f"{CLAIM}, not ''"),
         ("home", "/home/me", f"{CLAIM}, not '/home/me'"),
         ("home", 3, 'must be text, not 3; put it in quotes: "3"'),
-        ("pod", [], "must be a section of 'key: value' lines, not an empty list"),
+        ("template", {"spec": {}}, "must be text, not a section"),
+        ("template", "", "must be something, such as a name, not ''"),
+        ("runtime", "Cluster/gpu", f"{RUNTIME}, not 'Cluster/gpu'"),
+        ("runtime", "GPU", f"{RUNTIME}, not 'GPU'"),
         ("user", 0, "must be greater than or equal to 1, not 0"),
         ("user", "me", "must be a whole number, not 'me'"),
         ("folder", "jobs", f"{PATH}, not 'jobs'"),
@@ -181,26 +179,12 @@ def test_what_a_key_cannot_be_is_refused(tmp_path, key, value, sentence):
         ("volumes", "/data/", "imagenet", f"{PATH}, not '/data/'"),
         ("volumes", "/data", "My Data", f"{VOLUME}, not 'My Data'"),
         ("volumes", "/data", "imagenet:rw", f"{VOLUME}, not 'imagenet:rw'"),
-        ("labels", "team", 1, 'must be text, not 1; put it in quotes: "1"'),
     ],
 )
 def test_what_an_item_of_a_section_cannot_be_is_refused(tmp_path, key, name, value, sentence):
     section = {**LEAST, key: {**LEAST.get(key, {}), name: value}}
     _, said = refused(tmp_path, {"kubernetes": section})
     assert said == f"'run_on.kubernetes.{key}.{name}' {sentence}"
-
-
-@pytest.mark.parametrize(
-    "key",
-    ["containers", "volumes", "restartPolicy", "hostNetwork", "securityContext", "toleration"],
-)
-def test_what_zeusrun_decides_of_a_pod_is_refused(tmp_path, key):
-    _, said = refused(tmp_path, {"kubernetes": {**LEAST, "pod": {key: {}}}})
-    assert said == (
-        f"'run_on.kubernetes.pod' cannot have {key}; it takes affinity, imagePullSecrets, "
-        "nodeSelector, schedulingGates, serviceAccountName, tolerations, priorityClassName, "
-        "runtimeClassName, schedulerName"
-    )
 
 
 @pytest.mark.parametrize(
@@ -216,7 +200,7 @@ def test_what_zeusrun_decides_of_a_pod_is_refused(tmp_path, key):
         ("env", "'env' belongs at the top level"),
         (
             "initContainers",
-            "known: image, namespace, resources, secrets, home, volumes, labels, pod, user, folder",
+            "known: image, namespace, resources, secrets, home, volumes, template, runtime, user, folder",
         ),
     ],
 )
@@ -261,14 +245,6 @@ def test_another_form_of_run_on_is_refused(tmp_path, run_on, sentence):
             ),
         ),
         (
-            {**LEAST, **JOIN, "pod": {"priorityClassName": "high"}},
-            {"nnodes": 2},
-            (
-                "has nnodes: 2, and a TrainJob cannot set run_on.kubernetes.pod.priorityClassName; "
-                "set it in the TrainingRuntime of deploy/kubernetes/zeusrun.yaml"
-            ),
-        ),
-        (
             {**LEAST, **JOIN},
             {"nnodes": 2, "distributed": False},
             "has distributed: false, which is for one process; remove it, or nnodes: 2",
@@ -288,9 +264,8 @@ def test_what_does_not_go_with_several_nodes_is_refused(tmp_path, section, launc
 @pytest.mark.parametrize("nnodes", [None, 1])
 @pytest.mark.parametrize("more", [{"distributed": False}, {"gpus": "auto"}])
 def test_one_node_takes_what_one_machine_takes(tmp_path, nnodes, more):
-    section = {**LEAST, "pod": {"priorityClassName": "high", "runtimeClassName": "nvidia"}}
     launch = {"nnodes": nnodes, **more}
-    assert load_job(tmp_path, run_on={"kubernetes": section}, launch=launch).run_on.kubernetes
+    assert load_job(tmp_path, run_on={"kubernetes": LEAST}, launch=launch).run_on.kubernetes
 
 
 def test_the_pods_join_their_head_on_a_known_port(tmp_path):

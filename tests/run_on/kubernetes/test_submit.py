@@ -17,6 +17,7 @@ import yaml
 
 from tests.factories import DONE, PREEMPTED
 from tests.fake_kubernetes import IMAGE
+from tests.fake_kubernetes.store import set_condition
 from tests.kubernetes import SECRETS, SECTION, check_strictly
 from tests.runs import wait_for
 from zeusrun.history.registry import remember_choice
@@ -220,10 +221,11 @@ def test_a_refusal_is_explained_and_leaves_no_ticket(submit, crowded, tickets, c
     assert tickets() == []
 
 
-def test_a_manifest_that_is_invalid_is_told_in_the_words_of_kubernetes(submit, crowded):
+def test_a_manifest_that_is_invalid_is_told_in_the_words_of_kubernetes(submit, crowded, tmp_path):
     crowded.validate = check_strictly
-    section = {"pod": {"tolerations": [{"key": "gpu", "operater": "Exists"}]}}
-    code, _, errors = submit(section=section)
+    template = tmp_path / "pod.yaml"
+    template.write_text("spec: {tolerations: [{key: gpu, operater: Exists}]}")
+    code, _, errors = submit(section={"template": str(template)})
     assert (code, "strict decoding error: unknown field" in errors) == (5, True)
     assert "tolerations[0].operater" in errors
     assert crowded.store.all("jobs") == []
@@ -316,6 +318,21 @@ def test_a_job_that_somebody_deletes_ends_as_its_run(submit, crowded, then, reco
     found, _, errors = submit()
     assert found == code
     assert errors == "" if words is None else words in errors
+
+
+def test_a_job_that_fails_before_a_container_begins_did_not_launch(submit, crowded, then, tickets):
+    """At its deadline, or because an init container fails."""
+
+    def act(name):
+        with crowded.store.edit("jobs", crowded.get("jobs", name.rpartition("/")[2])) as job:
+            text = "Job was active longer than specified deadline"
+            set_condition(job, "Failed", "DeadlineExceeded", text)
+
+    then(act)
+    code, _, errors = submit()
+    assert code == 5
+    assert "is Failed (Job was active longer than specified deadline), and began no run" in errors
+    assert tickets() == []
 
 
 def interrupt():

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from zeusrun.errors import UsageError
 from zeusrun.jobfile.secrets import make_file, mask_words
+from zeusrun.jobfile.torchrun_options import OWNED
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
 _GIVE = "give a command that begins with torchrun, accelerate launch, python or a Python script"
 SECRET_FILE = re.compile(r"\{secret_file: [\w~./-]+\}")
@@ -24,6 +25,12 @@ _FLAGS = {
     "downcast_bf16", "enable_cpu_affinity", "ipex", "multi_gpu", "quiet", "q", "same_network",
     "tpu", "dynamo_use_dynamic", "dynamo_use_fullgraph",
 }  # fmt: skip
+_SHORT = {"m": "module", "r": "redirects", "t": "tee"}
+# Options of torchrun that a job file has keys for, or that change nothing.
+_AS_HERE = {
+    *("nnodes", "nproc_per_node", "max_restarts", "module", "standalone"),
+    *(("rdzv_backend", "c10d"), ("rdzv_endpoint", "localhost:0")),
+}
 # The environment variables by which accelerate passes options to its processes.
 _VARIABLES = {
     "mixed_precision": "ACCELERATE_MIXED_PRECISION",
@@ -53,11 +60,15 @@ class Launched:
     nnodes: int = 1
     max_restarts: int = 0
     env: Mapping[str, str] = field(default_factory=dict)
+    torchrun: Mapping[str, str] = field(default_factory=dict)  # its other options; "": a switch
     warnings: tuple[str, ...] = ()  # what has no effect under zeusrun, a sentence each
 
 
-def read_command(words: Sequence[str]) -> Launched:
-    """Read a command; raises ``UsageError`` if zeusrun cannot run what it starts."""
+def read_command(words: Sequence[str], known: Collection[str] = ()) -> Launched:
+    """Read a command; raises ``UsageError`` if zeusrun cannot run what it starts.
+
+    ``known`` are the ``--long`` options of torchrun; empty if they are not known.
+    """
     rest, env = list(words), {}
     if rest[:1] == ["env"]:
         del rest[0]
@@ -74,7 +85,18 @@ def read_command(words: Sequence[str]) -> Launched:
         )
     launched = _read_program(*rest)
     _refuse_secrets(words, env)
-    return replace(launched, env={**env, **launched.env})
+    passed, warnings = {}, list(launched.warnings)
+    for name, text in launched.torchrun.items():
+        if name in _AS_HERE or (name, text) in _AS_HERE:
+            continue
+        if known and f"--{name.replace('_', '-')}" not in known:
+            warnings.append(f"the installed torchrun has no option --{name}, so it is left out")
+        elif name in OWNED:
+            warnings.append(f"torchrun's --{name} has no effect under zeusrun: {OWNED[name]}")
+        else:
+            passed[name] = text
+    env |= launched.env
+    return replace(launched, env=env, torchrun=passed, warnings=tuple(warnings))
 
 
 def _refuse_secrets(words: Sequence[str], env: Mapping[str, str]) -> None:
@@ -130,6 +152,7 @@ def _read_torchrun(words: list[str]) -> Launched:
         _target(words, options, "nnodes"),
         nproc_per_node=_processes(options.get("nproc_per_node", "1")),
         max_restarts=_whole("--max-restarts", options.get("max_restarts", "0")),
+        torchrun=options,
     )
 
 
@@ -165,7 +188,7 @@ def _take_options(words: list[str]) -> dict[str, str]:
     while words and words[0].startswith("-"):
         word = words.pop(0)
         name, equals, value = word.lstrip("-").partition("=")
-        name = {"m": "module"}.get(name, name.replace("-", "_"))
+        name = _SHORT.get(name, name.replace("-", "_"))
         if not equals and name not in _FLAGS and not name.startswith("use_"):
             if not words:
                 raise UsageError(f"the launcher's option {word} has no value")

@@ -45,7 +45,7 @@ def write_draft(
     nproc = launched.nproc_per_node
     if script is not None and workdir != "." and not script.startswith("/"):
         script = f"{workdir}/{script}"
-    ranks = guess.ranks * launched.nnodes
+    ranks, options = guess.ranks * launched.nnodes, launched.torchrun.items()
     processes = "one process" if ranks == 1 else f"{ranks} processes"
     lines = [
         "# Written by `zeusrun init` for this command:",
@@ -70,6 +70,8 @@ def write_draft(
             else []
         ),
         *([f"  max_restarts: {launched.max_restarts}"] if launched.max_restarts else []),
+        *(["  torchrun:"] if launched.torchrun else []),
+        *(f"    {name}: {_scalar(text) if text else 'true'}" for name, text in options),
         "",
         *_objective(guess, objective),
         "",

@@ -42,10 +42,7 @@ _RESTARTABLE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 
 _MONITOR_INTERVAL_S = 0.05  # torchrun checks its ranks so often; 0.4 % of a core
 
-DEFAULTS = (
-    *("OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"),
-    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE",
-)
+DEFAULTS = ("OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", *_RESTARTABLE)
 """What zeusrun sets unless the environment of a host, or the job, has it."""
 
 # What torchrun gives a rank; without it, a script is alone.
@@ -58,11 +55,15 @@ _OF_RANKS = (
 
 @dataclass(frozen=True)
 class Torchrun:
-    """An installed torchrun: how to start it, torch's version, and its ``--long`` options."""
+    """An installed torchrun: how to start it, torch's version, and its ``--long`` options.
+
+    ``more`` are options that a job asks for.
+    """
 
     argv: tuple[str, ...]
     version: str
     flags: frozenset[str]
+    more: tuple[str, ...] = ()
 
 
 def find_torchrun() -> Torchrun:
@@ -217,10 +218,9 @@ def build_command(
     grace_s = math.ceil(spec.launch.grace_period_s)  # torchrun takes no fractions
     place = place or Place(trial.world_size)
     flags = [*place.flags(trial.trial), f"--max-restarts={spec.launch.max_restarts}"]
-    if "--shutdown-timeout" in torchrun.flags:
-        flags.append(f"--shutdown-timeout={grace_s}")
-    if "--monitor-interval" in torchrun.flags:
-        flags.append(f"--monitor-interval={_MONITOR_INTERVAL_S}")
+    newer = {"--shutdown-timeout": grace_s, "--monitor-interval": _MONITOR_INTERVAL_S}
+    flags += [f"{name}={value}" for name, value in newer.items() if name in torchrun.flags]
+    flags += torchrun.more
     # By its path: "-m" would put the working directory before the standard library.
     worker = [str(WORKER), *([] if spec.instrument else ["--plain"])]
     env = {name: expand_placeholders(text, values) for name, text in spec.env.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import secrets
 import socket
@@ -14,13 +15,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from zeusrun.errors import LaunchError, UsageError
+from zeusrun.jobfile.hosts import Host
 from zeusrun.launcher.events import Noted, Warned
 from zeusrun.launcher.processes.command import Place
 from zeusrun.launcher.processes.fan_out import FanOutProcess
 from zeusrun.launcher.queue.admission import check_not_ended
 from zeusrun.run_on.hosts.channel import Channel, ChannelError, authenticate
 from zeusrun.run_on.hosts.devices import JoinedLimits
-from zeusrun.run_on.hosts.network import Endpoint, find_endpoint, is_own_name
+from zeusrun.run_on.hosts.network import Endpoint, find_endpoint, is_own_name, resolve
 from zeusrun.run_on.hosts.node_launcher import versions
 from zeusrun.run_on.hosts.remote_node import RemoteNode
 
@@ -30,7 +32,6 @@ if TYPE_CHECKING:
 
     from zeusrun.energy.device import Device
     from zeusrun.gpu.power_limits.holder import LimitHolder
-    from zeusrun.jobfile.hosts import Host
     from zeusrun.jobfile.run_on_section import RunOn
     from zeusrun.jobfile.spec import JobSpec
     from zeusrun.launcher.events import Emit
@@ -61,9 +62,14 @@ class Cluster:
         threading.Thread(target=self._beat, name="zeusrun-heartbeat", daemon=True).start()
 
     def _beat(self) -> None:
+        beat_t = since_t = time.monotonic()
         while not self._ended.wait(min(1.0, self.run_on.heartbeat_s / _PINGS)):
+            now_t = time.monotonic()
+            if now_t - beat_t > self.run_on.heartbeat_s / 2:
+                since_t = now_t  # this process was stopped, and has to read what the nodes said
+            beat_t = now_t
             for node in (each for each in self.nodes if each.lost is None):
-                silent_s = time.monotonic() - node.heard_t
+                silent_s = now_t - max(node.heard_t, since_t)
                 if node.hello is not None and silent_s > self.run_on.heartbeat_s:
                     node.mark_lost(
                         f"host {node.name} is lost: it has not answered for {silent_s:.0f} s "
@@ -135,7 +141,7 @@ def open_cluster(
     if joins and any(section == "args" for section, _ in spec.secrets):
         raise UsageError(
             f"{spec.source}: args contain a secret, and fan_out: join has no encryption. Put the "
-            "secret into env, and set it on each host; or use ssh"
+            "secret into env, and set it on each host"
         )
     if joins and emit is None:
         raise UsageError(
@@ -166,7 +172,7 @@ def prepare(
     Raises ``ZeusrunError`` with the name of the host that cannot take part.
     """
     run_on, nodes = cluster.run_on, cluster.nodes
-    head = find_endpoint(socket.gethostname(), run_on.nic, nodes[0].name)
+    head = _find_own(run_on, nodes[0].name)
     env = {name: os.environ[name] for name in _FORWARDED if name in os.environ}
     private = {name for section, name in spec.secrets if section == "env"}
     env |= {name: text for name, text in spec.env.items() if name not in private}
@@ -202,6 +208,14 @@ def most_ranks(spec: JobSpec, ranks: int | str, hosts: int) -> int | None:
     if spec.most_ranks is None or not isinstance(ranks, int):
         return None
     return max(ranks, -(-spec.most_ranks // hosts))
+
+
+def _find_own(run_on: RunOn, peer: str) -> Endpoint:
+    """Return where this host is reached by another one, whose name only a scheduler may know."""
+    by_ssh = (run_on.fan_out_command(Host(peer, None)) or [""])[0].endswith("ssh")
+    if run_on.scheduled is not None and resolve(peer) is None:
+        peer = run_on.scheduled.find_address(peer)
+    return find_endpoint(socket.gethostname(), run_on.nic, peer, by_ssh=by_ssh)
 
 
 def _start_all(cluster: Cluster, hosts: Sequence[Host]) -> None:
@@ -248,7 +262,7 @@ def _wait_for_joins(
 ) -> None:
     """Wait until ``zeusrun join`` was run on all other hosts; raises ``LaunchError``."""
     run_on = cluster.run_on
-    endpoint = find_endpoint(socket.gethostname(), run_on.nic, hosts[0].address)
+    endpoint = _find_own(run_on, hosts[0].address)
     known = os.environ.get(TOKEN_VARIABLE)  # an empty one is none
     token = known or secrets.token_urlsafe(16)
     nodes: dict[int, RemoteNode] = {}
@@ -282,7 +296,7 @@ def _wait_for_joins(
                     continue
                 number = _number_of(peer[0], hosts, nodes)
                 try:
-                    channel = _authenticate(sock, token, number)
+                    channel = open_channel(sock, token, number, head=True)
                 except (OSError, ChannelError) as error:
                     emit(Warned(f"a connection from {peer[0]} was refused: {error}"))
                     continue
@@ -296,11 +310,16 @@ def _wait_for_joins(
     cluster.nodes = tuple(nodes[each] for each in sorted(nodes))
 
 
-def _authenticate(sock: socket.socket, token: str, number: int) -> Channel:
+def open_channel(sock: socket.socket, token: str, number: int, *, head: bool) -> Channel:
+    """Return an authenticated channel over a new socket, which it takes, or closes at an error.
+
+    Raises ``OSError`` or ``ChannelError``. A head does not wait long for the other end.
+    """
     with contextlib.ExitStack() as stack:
         stack.callback(sock.close)
         sock.setblocking(True)
-        auth = authenticate(sock.fileno(), token, head=True, timeout_s=_HANDSHAKE_S)
+        timeout_s = _HANDSHAKE_S if head else math.inf
+        auth = authenticate(sock.fileno(), token, head=head, timeout_s=timeout_s)
         stack.pop_all()
     descriptor = sock.detach()
     return Channel(descriptor, descriptor, number, auth)

@@ -34,13 +34,14 @@ def list_interfaces() -> dict[str, list[str]]:
     return found
 
 
-def find_endpoint(host: str, nic: str | None, peer: str) -> Endpoint:
+def find_endpoint(host: str, nic: str | None, peer: str, *, by_ssh: bool = False) -> Endpoint:
     """Return where this host is reached by ``peer``, a name or an address.
 
     Args:
         host: The name of this host, for messages.
         nic: The interface that the user names; ``None``: the one that leads to ``peer``.
         peer: Another host.
+        by_ssh: Whether its name may be an alias of ssh, for messages.
 
     Raises:
         LaunchError: If there is no such interface, or no way to ``peer``.
@@ -52,17 +53,18 @@ def find_endpoint(host: str, nic: str | None, peer: str) -> Endpoint:
                 f"host {host} has no interface {nic}; it has {', '.join(interfaces)}. Correct "
                 "run_on.nic in the job file"
             )
-        if _is_loopback(interfaces[nic][0]) and not _is_loopback(_resolve(peer) or "127.0.0.1"):
+        if _is_loopback(interfaces[nic][0]) and not _is_loopback(resolve(peer) or "127.0.0.1"):
             raise LaunchError(f"run_on.nic: {nic} of host {host} does not lead to {peer}")
         return Endpoint(nic, interfaces[nic][0])
-    address = _address_towards(host, peer)
+    address = _address_towards(host, peer, by_ssh=by_ssh)
     interface = next((name for name, found in interfaces.items() if address in found), None)
     if interface is None:
         raise LaunchError(f"host {host}: no interface has its address {address}; set run_on.nic")
     return Endpoint(interface, address)
 
 
-def _resolve(name: str) -> str | None:
+def resolve(name: str) -> str | None:
+    """Return the address of a name; ``None`` if it has none here."""
     with contextlib.suppress(OSError, UnicodeError):  # such as a..b
         return str(socket.getaddrinfo(name, None)[0][4][0])
     return None
@@ -78,11 +80,11 @@ def is_own_name(name: str) -> bool:
     local = {address for each in list_interfaces().values() for address in each}
     if name in {"localhost", own_name, own_name.partition(".")[0], *local}:
         return True
-    address = _resolve(name)
+    address = resolve(name)
     return address is not None and (address in local or _is_loopback(address))
 
 
-def _address_towards(host: str, peer: str) -> str:
+def _address_towards(host: str, peer: str, *, by_ssh: bool) -> str:
     try:
         family, kind, _, _, target = socket.getaddrinfo(peer, _ANY_PORT, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind) as sock:
@@ -90,7 +92,7 @@ def _address_towards(host: str, peer: str) -> str:
             return str(sock.getsockname()[0])
     except (OSError, UnicodeError) as error:
         why = getattr(error, "strerror", None) or str(error)
-        advice = "Name the network interface under run_on.nic in the job file"
+        advice = "name the network interface under run_on.nic in the job file"
         if isinstance(error, (socket.gaierror, UnicodeError)):
-            advice = f"Correct the name. If it is an alias of ssh: {advice[0].lower()}{advice[1:]}"
-        raise LaunchError(f"host {host} has no route to {peer}: {why}. {advice}") from error
+            advice = f"{'if it is an alias of ssh: ' * by_ssh}{advice}; else correct the name"
+        raise LaunchError(f"host {host} has no route to {peer}: {why}; {advice}") from error

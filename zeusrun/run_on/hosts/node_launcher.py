@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from signal import Signals
 from typing import TYPE_CHECKING, Any
 
 from zeusrun import __version__
@@ -91,9 +92,10 @@ class NodeLauncher:
                     self._channel.send("signal", number=number)
                 told = len(signals.received)
                 if told and self._run is None:
-                    self._leave(StopLevel.KILL)
-                if time.monotonic() - self._heard_t > self._heartbeat_s:
-                    self._leave(StopLevel.TERMINATE)
+                    self._leave(StopLevel.KILL, f"it got {Signals(signals.received[0]).name}")
+                if (silent_s := time.monotonic() - self._heard_t) > self._heartbeat_s:
+                    why = f"it heard nothing from this host for {silent_s:.0f} s"
+                    self._leave(StopLevel.TERMINATE, f"{why} (run_on.heartbeat_s)")
                 if self._run is not None and not self._run.advance(self._guard_limits()):
                     self._run = None
         self._channel.close()
@@ -125,7 +127,10 @@ class NodeLauncher:
                     return
                 self._handle(message)
 
-    def _leave(self, level: StopLevel) -> None:
+    def _leave(self, level: StopLevel, why: str = "") -> None:
+        """Leave, once the ranks have ended as ``level`` says; ``why``: what the head must know."""
+        if why and not self._leaving:
+            self._channel.send("left", why=why)
         self._leaving = True
         if self._run is not None:
             self._run.stop(level)

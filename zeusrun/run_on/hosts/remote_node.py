@@ -63,6 +63,7 @@ class RemoteNode:
         self.ended = threading.Event()  # the present run has, or the host is lost
         self._explain_end = explain_end
         self._leaving = False
+        self._left: str | None = None  # why the node launcher has left, as a sentence
         self._calls = itertools.count(1)
         self._answers: dict[int, Message] = {}
         self._answered = threading.Condition()
@@ -152,7 +153,7 @@ class RemoteNode:
             why = problem or self._explain_end()
             what = "is lost: its node launcher has ended, or the connection was lost"
             what = "cannot be reached" if self.hello is None else what
-            self.mark_lost(f"host {self.name} {what}{f' ({why})' if why else ''}")
+            self.mark_lost(self._left or f"host {self.name} {what}{f' ({why})' if why else ''}")
 
     def _take(self, message: Message) -> None:
         self.heard_t = time.monotonic()
@@ -172,11 +173,10 @@ class RemoteNode:
             self.notices.append(f"host {self.name}: {message['text']}")
         elif kind == "signal":
             self.signals.append(message["number"])
+        elif kind == "left":
+            self._left = f"host {self.name} left because {message['why']}"
         elif kind == "ended":
-            self.saved = message["saved"]
-            if message["copied"] and self._copies_all and self._paths is not None:
-                self.channel.send("remove", run_dir=str(self._paths.run_dir))
-            self._take_end(*message["exit"])
+            self._take_end(message)
 
     def _take_answer(self, message: Message) -> None:
         with self._answered:
@@ -197,11 +197,15 @@ class RemoteNode:
                 path = error.filename or self._paths.run_dir / name
                 self.notices.append(f"{path} is incomplete: {error.strerror}")
 
-    def _take_end(
-        self, code: int, ended_t: float, outlived: Sequence[str], left: Sequence[str]
-    ) -> None:
+    def _take_end(self, message: Message) -> None:
+        self.saved = message["saved"]
+        if message["copied"] and self._copies_all and self._paths is not None:
+            self.channel.send("remove", run_dir=str(self._paths.run_dir))
+        code, ended_t, outlived, left = message["exit"]
         names = self._named(outlived), self._named(left)
         self._exit = ProcessExit(code, self.to_own_time(ended_t), *names)
+        if self._left is not None:  # by now its ranks have saved
+            self.mark_lost(self._left)
         self.ended.set()
 
     def _named(self, processes: Sequence[str]) -> tuple[str, ...]:

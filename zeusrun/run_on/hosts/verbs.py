@@ -11,8 +11,8 @@ import typer
 from typer import Argument
 
 from zeusrun.errors import LaunchError, UsageError
-from zeusrun.run_on.hosts.channel import PREAMBLE, Channel, ChannelError, authenticate, write_all
-from zeusrun.run_on.hosts.cluster import TOKEN_VARIABLE
+from zeusrun.run_on.hosts.channel import PREAMBLE, Channel, ChannelError, write_all
+from zeusrun.run_on.hosts.cluster import TOKEN_VARIABLE, open_channel
 from zeusrun.run_on.hosts.node_launcher import NodeLauncher
 
 if TYPE_CHECKING:
@@ -52,7 +52,6 @@ def _connect(host: str, port: int, check: Callable[[], None] | None) -> socket.s
                 typer.echo(f"nobody listens on {host}:{port} yet; waiting")
             time.sleep(_AGAIN_S)
         else:
-            sock.setblocking(True)
             return sock
 
 
@@ -78,12 +77,11 @@ def join_head(endpoint: str, check: Callable[[], None] | None = None) -> None:
         raise UsageError(f"set {TOKEN_VARIABLE} to the token of the run, as the submit shows it")
     try:
         sock = _connect(host.strip("[]"), int(port), check)
-        auth = authenticate(sock.fileno(), token, head=False)
+        channel = open_channel(sock, token, 0, head=False)
     except (OSError, OverflowError, UnicodeError) as error:
         raise LaunchError(f"{endpoint} cannot be reached: {error}") from error
     except ChannelError as error:
         raise LaunchError(f"{endpoint}: {error}") from error
-    descriptor = sock.detach()
     typer.echo(f"connected to {endpoint}")
-    if not NodeLauncher(Channel(descriptor, descriptor, 0, auth)).serve():
+    if not NodeLauncher(channel).serve():
         raise LaunchError(f"{endpoint} refused this host: the token is wrong, or the run has ended")

@@ -20,9 +20,11 @@ from zeusrun.errors import JobFileError, UsageError
 from zeusrun.files.home import trusted_home
 from zeusrun.history.registry import find_default
 from zeusrun.jobfile.secrets import load_secrets, looks_secret
+from zeusrun.jobfile.values import user_path
 from zeusrun.redaction import hide_password
 from zeusrun.run_on.kubernetes.client import CONTAINER
 from zeusrun.run_on.kubernetes.section import HISTORY, Kubernetes
+from zeusrun.run_on.kubernetes.template import PATCHED, merge, read_template
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,11 +33,10 @@ if TYPE_CHECKING:
     from zeusrun.launcher.queue.admission import Request
 
 _TRAINER = "trainer.kubeflow.org"
-_RUNTIME = "zeusrun"  # the TrainingRuntime in deploy/kubernetes/zeusrun.yaml
-_PATCHED = ("containers", "securityContext", "terminationGracePeriodSeconds", "volumes")
 _MAX_BASE = 37  # with what Job and JobSet append to it, at most 63
 _OF_JOB = {"ZEUSRUN_NAME", "ZEUSRUN_ALLOCATION"}  # variables that name a Job by a label of its pods
 _RECORD_S = 30  # after the grace period of the script
+_START_S = 600  # of an attempt, or of a pod that takes the place of a lost one
 
 
 def new_name(job: str) -> str:
@@ -57,9 +58,18 @@ def build_manifest(spec: JobSpec, request: Request, name: str) -> dict[str, Any]
     """
     section, nodes = Kubernetes.of(spec.run_on), spec.launch.nnodes or 1
     job = _build_job(spec, section, request, name)
+    made = job["spec"]["template"]
+    if section.template is not None:
+        path = user_path(spec.source.parent, section.template)
+        made = merge(made, read_template(path, several=nodes > 1))
+    job["metadata"] |= made["metadata"]
+    part_s = math.ceil(spec.timeout_s or 0.0) + _grace_s(spec) + _START_S
+    limit_s = part_s * (spec.attempts + job["spec"]["backoffLimit"])
+    deadline = {"activeDeadlineSeconds": limit_s} if spec.timeout_s else {}
+    job["spec"] |= {**deadline, "template": made}
     if nodes == 1:
         return job
-    pod = job["spec"]["template"]["spec"]
+    pod = made["spec"]
     (container,) = pod["containers"]
     # That of a Job is a label of its pods.
     allocation = f"kubernetes:$(ZEUSRUN_NAMESPACE)/{name}"
@@ -69,16 +79,19 @@ def build_manifest(spec: JobSpec, request: Request, name: str) -> dict[str, Any]
     if isinstance(spec.launch.nproc_per_node, int):
         taken["numProcPerNode"] = spec.launch.nproc_per_node
     taken |= {"numNodes": nodes, "resourcesPerNode": container.pop("resources")}
-    patch = {key: pod[key] for key in pod if key in (*_PATCHED, *section.pod)}
-    template = {"metadata": job["spec"]["template"]["metadata"], "spec": patch}
+    patch = {key: pod[key] for key in pod if key in PATCHED}
+    template = {"metadata": made["metadata"], "spec": patch}
     replicated = {"name": CONTAINER, "template": {"spec": {"template": template}}}
     runtime = {"template": {"spec": {"replicatedJobs": [replicated]}}}
+    kind, _, runtime_name = section.runtime.rpartition("/")
+    reference = {"kind": kind or "TrainingRuntime", "name": runtime_name}
     return {
         "apiVersion": f"{_TRAINER}/v1alpha1",
         "kind": "TrainJob",
         "metadata": job["metadata"],
         "spec": {
-            "runtimeRef": {"apiGroup": _TRAINER, "kind": "TrainingRuntime", "name": _RUNTIME},
+            "runtimeRef": {"apiGroup": _TRAINER, **reference},
+            **deadline,
             "trainer": taken,
             "runtimePatches": [{"manager": "zeusrun.io/submit", "trainingRuntimeSpec": runtime}],
         },
@@ -90,12 +103,11 @@ def _build_job(spec: JobSpec, section: Kubernetes, request: Request, name: str) 
     label = spec.name[:63].rstrip("._-")
     labels = {"app.kubernetes.io/managed-by": "zeusrun", "zeusrun.io/job": label}
     where = {} if section.namespace is None else {"namespace": section.namespace}
-    job["metadata"] = {"name": name, **where, "labels": {**section.labels, **labels}}
+    job["metadata"] = {"name": name, **where}
     template = job["spec"]["template"]
-    template["metadata"] = {"labels": {**section.labels, **labels}}
-    pod = template["spec"] = {**template["spec"], **section.pod}
-    grace_s = math.ceil(spec.launch.grace_period_s) + _RECORD_S
-    pod["terminationGracePeriodSeconds"] = grace_s
+    template["metadata"] = {"labels": labels}
+    pod = template["spec"]
+    pod["terminationGracePeriodSeconds"] = _grace_s(spec)
     pod["securityContext"] |= dict.fromkeys(("runAsUser", "runAsGroup", "fsGroup"), section.user)
     (container,) = pod["containers"]
     container["image"] = section.image
@@ -115,6 +127,10 @@ def _build_job(spec: JobSpec, section: Kubernetes, request: Request, name: str) 
         pod["volumes"].append({"name": name, **_claim(claim, **only)})
         container["volumeMounts"].append({"name": name, "mountPath": path, **only})
     return job
+
+
+def _grace_s(spec: JobSpec) -> int:
+    return math.ceil(spec.launch.grace_period_s) + _RECORD_S
 
 
 def _claim(name: str, **only: bool) -> dict[str, Any]:

@@ -18,12 +18,6 @@ _QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?([mkMGTPE]|[KMGTPE]i)?")
 _RESOURCE = re.compile(r"cpu|memory|ephemeral-storage|hugepages-.+|[^/]+/[^/]+")
 _BYTES = re.compile(r"[0-9]{1,6}(\.[0-9]+)?m?")  # less than a megabyte
 _FORM = "{cpu: 4, memory: 16Gi}"
-_ONE_POD = ("priorityClassName", "runtimeClassName", "schedulerName")
-"""What a Job takes, and the patch of a TrainJob does not."""
-_POD = (  # https://pkg.go.dev/github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1
-    *("affinity", "imagePullSecrets", "nodeSelector", "schedulingGates", "serviceAccountName"),
-    *("tolerations", *_ONE_POD),
-)
 _OWN = "HOME|USER|ZEUSRUN_(ALLOCATION|HOME|JOB|NAME|NAMESPACE|REQUEST)"
 
 
@@ -51,12 +45,6 @@ def _check_limits(limits: Mapping[str, Any]) -> Mapping[str, Any]:
     return limits
 
 
-def _check_pod(pod: Mapping[str, Any]) -> Mapping[str, Any]:
-    for key in (each for each in pod if each not in _POD):
-        raise ValueError(f"cannot have {key}; it takes {', '.join(_POD)}")
-    return pod
-
-
 _NAMESPACE = _matches("[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", "a name such as ml-team")
 _PATH = _matches(r"/[^:\s]*[^:\s/]", "an absolute path such as /data, without a / at its end")
 _CLAIM_FORM = "[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?"
@@ -67,6 +55,8 @@ _OTHER = "a variable that zeusrun does not set, such as HF_TOKEN"
 _Variable = Annotated[str, _matches(rf"(?!({_OWN})$)[A-Za-z_]\w*", _OTHER)]
 _Reference = Annotated[str, _matches(r"[a-z0-9.-]+/[\w.-]+", "SECRET/KEY, such as hf/token")]
 _Path = Annotated[str, _PATH]
+_NAMED = "a name such as zeusrun, or ClusterTrainingRuntime/NAME"
+_Runtime = Annotated[str, _matches("((Cluster)?TrainingRuntime/)?[a-z0-9.-]+", _NAMED)]
 _Claim = Annotated[str, _matches(_CLAIM_FORM, f"{_CLAIM}zeusrun-home")]
 _Volume = Annotated[str, _matches(f"{_CLAIM_FORM}(:ro)?", f"{_CLAIM}imagenet or imagenet:ro")]
 
@@ -107,13 +97,11 @@ class Kubernetes(SchedulerSection):
     volumes: Mapping[_Path, _Volume] = Field(
         {}, description='PersistentVolumeClaims by path; with :ro, only read: {/data: "data:ro"}.'
     )
-    labels: Mapping[str, str] = Field(
-        {}, description="Labels of the job and its pods: {kueue.x-k8s.io/queue-name: team-a}."
+    template: str | None = Field(
+        None, min_length=1, description="File with more of the pods, as in a Pod: pod.yaml."
     )
-    pod: Annotated[Mapping[str, Any], AfterValidator(_check_pod)] = Field(
-        {},
-        description="More of the specification of the pods: nodeSelector, tolerations, affinity, "
-        "imagePullSecrets and others.",
+    runtime: _Runtime = Field(
+        "zeusrun", description="TrainingRuntime of several nodes, or ClusterTrainingRuntime/NAME."
     )
     user: int = Field(1000, ge=1, description="User and group that the pods run as.")
     folder: _Path | None = Field(
@@ -123,16 +111,11 @@ class Kubernetes(SchedulerSection):
     )
 
     def check_nodes(self, nodes: int) -> None:
-        """Raise ``ValueError`` if pods of so many nodes cannot join, or a TrainJob lacks a key."""
+        """Raise ``ValueError`` if pods of so many nodes cannot join."""
         if nodes > 1 and JOIN_TOKEN not in self.secrets:
             raise ValueError(
                 f"has nnodes: {nodes}, whose pods need a token to join: add "
                 f"run_on.kubernetes.secrets: {{{JOIN_TOKEN}: zeusrun/join-token}}"
-            )
-        if nodes > 1 and (refused := [key for key in self.pod if key in _ONE_POD]):
-            raise ValueError(
-                f"has nnodes: {nodes}, and a TrainJob cannot set run_on.kubernetes.pod."
-                f"{refused[0]}; set it in the TrainingRuntime of deploy/kubernetes/zeusrun.yaml"
             )
 
 

@@ -170,6 +170,8 @@ def _conclude(name: str, job: KubernetesJob | None, last: Trial | None) -> int:
         return ExitCode.TRAINING_FAILED if code is None else code
     if code is not None:
         return code
+    if last is None and job is not None and job.state == "Failed":
+        return ExitCode.LAUNCH  # at its deadline, or by an init container
     # Somebody has deleted it.
     if last is None or last.status is TrialStatus.CANCELLED:
         return ExitCode.SIGNAL_BASE + signal.SIGTERM

@@ -166,6 +166,13 @@ def list_hosts(nodes: str) -> tuple[str, ...]:
     return tuple(answer.split())
 
 
+def read_address(node: str) -> str | None:
+    """Return the address by which Slurm reaches a node; ``None`` if Slurm does not say it."""
+    answer = _read("scontrol", "--oneliner", "show", "node", node)
+    match = re.search(r"\bNodeAddr=(\S+)", answer or "")
+    return None if match is None else match[1]
+
+
 def cancel_job(name: str) -> None:
     """Cancel a job, unless it has ended already; raises ``LaunchError``."""
     _change("scancel", _id(name))

@@ -13,6 +13,7 @@ from pydantic import AfterValidator, Field
 from zeusrun.jobfile.run_on_section import SchedulerSection
 from zeusrun.jobfile.validators import duration_s
 from zeusrun.jobfile.values import read_by
+from zeusrun.run_on.slurm.client import read_address
 
 _DECIDED = (  # the options of sbatch that ``extra`` cannot set
     *("nodes", "ntasks", "ntasks-per-node", "time", "requeue", "no-requeue", "signal", "output"),
@@ -88,6 +89,10 @@ class Slurm(SchedulerSection):
     def python_words(self) -> list[str]:
         """The words that start Python on a node: srun passes them on as they are."""
         return shlex.split(self.python or shlex.quote(sys.executable))
+
+    def find_address(self, host: str) -> str:
+        """Return the address by which Slurm reaches a node."""
+        return read_address(host) or host
 
 
 SECTION = Slurm
