@@ -70,7 +70,7 @@ BUDGETS: Mapping[str, int] = {
     "adapt": 617,
     "analysis": 907,
     "backends": 421,
-    "commands": 2_490,
+    "commands": 2_681,
     "elastic": 1_691,
     "export": 298,
     "gpu and energy": 2_162,
@@ -130,7 +130,7 @@ class Loaded(NamedTuple):
 
 
 WALK_BUDGET = Walk(files=89, stops=317, returns=228)
-LOADED_BUDGET = Loaded(modules=151, lines=17_604)
+LOADED_BUDGET = Loaded(modules=151, lines=17_605)
 
 
 def count_code(text: str, tree: ast.Module) -> int:
