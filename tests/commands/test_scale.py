@@ -16,6 +16,7 @@ from zeusrun.commands.scale import Run
 from zeusrun.commands.short_run import Tried
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.metrics.progress import Progress
+from zeusrun.reasons import ReasonCode
 from zeusrun.trial import EnergySource, TrialStatus
 
 STEPS = """
@@ -178,7 +179,8 @@ def test_neither_the_batch_size_nor_the_ranks_change_within_a_run(tmp_path, sect
 
 def measure(monkeypatch, moments, **changes):
     """Measure 20 steps of a run that comes to these moments: steps, seconds, passes, joules."""
-    trial = build_trial(status=TrialStatus.CANCELLED, reason="Ctrl-C", **changes)
+    usual = {"status": TrialStatus.FAILED, "reason": "-", "reason_code": ReasonCode.NO_METRIC}
+    trial = build_trial(**{**usual, **changes})
 
     def run_shortly(_spec, *, is_enough, stream):
         for steps, t, passes, joules in moments:
@@ -186,7 +188,7 @@ def measure(monkeypatch, moments, **changes):
             made = {"steps": steps or None, "passes": passes, "energy_j": joules}
             if is_enough(Progress(0.0, t, stepping_s=span, **made)):
                 return Tried(trial, 130, Progress(0.0, 0.0), [], ended=False, finished=False)
-        return Tried(trial, 4, Progress(0.0, 0.0), [], ended=False, finished=True)
+        return Tried(trial, 3, Progress(0.0, 0.0), [], ended=False, finished=True)
 
     monkeypatch.setattr(scale, "run_shortly", run_shortly)
     return scale._measure(None, 20)
@@ -217,6 +219,20 @@ def test_what_makes_a_figure_doubtful_is_said(monkeypatch, capsys):
     err = capsys.readouterr().err
     assert "the script trained with batch size 8, not 32" in err
     assert "other programs used the same CPUs or GPUs meanwhile" in err
+
+
+def test_a_host_that_is_lost_makes_no_figure(monkeypatch, capsys):
+    lost = {"reason_code": ReasonCode.HOST_LOST, "reason": "host b is lost"}
+    run, code = measure(monkeypatch, [(n, n / 10, 1, None) for n in range(15)], **lost)
+    assert (run, code) == (None, 3)
+    assert "2 ranks: host b is lost" in capsys.readouterr().err
+
+
+def test_a_file_that_cannot_be_written_loses_no_figure(cli, job):
+    code, out, err = cli("scale", job(), "--ranks", 1, "--steps", 10, "--csv", "/proc/no/file")
+    assert code == 2
+    assert out.splitlines()[-1].split()[0] == "1"
+    assert "/proc/no/file cannot be written" in err
 
 
 def test_the_median_is_compared_with_the_fewest_ranks(capsys):

@@ -18,13 +18,14 @@ from typer import Option
 
 from zeusrun.commands import options
 from zeusrun.commands.options import tell
-from zeusrun.commands.short_run import ALONE, run_shortly
+from zeusrun.commands.short_run import ALONE, START_S, TRY_S, run_shortly
 from zeusrun.errors import ExitCode, UsageError
 from zeusrun.gpu.registry import job_devices
 from zeusrun.jobfile.hosts import parse_hosts
 from zeusrun.jobfile.plugged import count_ranks
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.plugins import check_extra
+from zeusrun.reasons import ReasonCode
 from zeusrun.view.columns import column_table, tuple_columns
 from zeusrun.view.report import canvas
 from zeusrun.view.units import energy, plural
@@ -39,6 +40,7 @@ LEAST_S = 2.0
 """Seconds of training that a run measures at least: energy is read ten times a second."""
 
 _EPOCHS = 100  # times those of the job, or more ranks would come to its end within the steps
+_WELL = [*map(ReasonCode, ("target_reached", "target_missed", "no_metric", "not_trained"))]
 _HEAD = "ranks", "samples/s", "ideal", "efficiency", "energy a sample"
 _ROW = "ranks", "samples_per_s", "least", "largest", "ideal", "efficiency", "j_per_sample", "source"
 
@@ -83,20 +85,20 @@ def scale(
         if run is None:
             break
         runs.append(run)
-    rows = compare(runs)
+    rows, cells = compare(runs), []
+    for count, rate, least, largest, ideal, share, *joules in (row.values() for row in rows):
+        spread = "" if least == largest else f" ({least:,.0f} to {largest:,.0f})"
+        rates = f"{rate:,.0f}{spread}", f"{ideal:,.0f}", f"{share:.0%}"
+        cells.append((str(count), *rates, energy(*joules)))
+    if rows or as_json:
+        shown = partial(column_table, tuple_columns(_HEAD), cells)
+        options.answer(rows, shown, as_json=as_json)
     if csv is not None and rows:
         text = io.StringIO()
         csv_files.writer(text, lineterminator="\n").writerows([Run._fields, *runs])
         options.write_output(csv, text.getvalue().encode())
     if figure is not None and rows:
         options.write_output(figure, draw(rows))
-    cells = []
-    for count, rate, least, largest, ideal, share, *joules in (row.values() for row in rows):
-        spread = "" if least == largest else f" ({least:,.0f} to {largest:,.0f})"
-        rates = f"{rate:,.0f}{spread}", f"{ideal:,.0f}", f"{share:.0%}"
-        cells.append((str(count), *rates, energy(*joules)))
-    shown = partial(column_table, tuple_columns(_HEAD), cells)
-    options.answer(rows, shown, as_json=as_json)
     raise typer.Exit(code)
 
 
@@ -138,6 +140,7 @@ def _plan(spec: JobSpec, counts: Sequence[int], given: str | None) -> Iterator[l
             f"batch_size.default={count * max(1, each)}",
             f"batch_size.candidates=[{count * max(1, each)}]",
             f"objective.max_epochs={_EPOCHS * spec.objective.max_epochs}",
+            f"timeout_s={START_S + TRY_S}",
             *(f"{name}=null" for name in parts),
         ]
 
@@ -161,7 +164,7 @@ def _measure(spec: JobSpec, steps: int) -> tuple[Run | None, int]:
     tried = run_shortly(spec, is_enough=is_enough, stream=sys.stderr)
     trial, name = tried.trial, plural(tried.trial.world_size, "rank")
     size, seen = trial.global_batch_size, trial.observed_batch_size or trial.global_batch_size
-    if tried.ended or tried.failed:
+    if tried.ended or tried.failed or (tried.finished and trial.reason_code not in _WELL):
         tell(f"{name}: {tried.reason}")
         return None, tried.code
     if len(marks) < 2:
