@@ -2,10 +2,10 @@
 
 ``python benchmarks/scaling.py [--hosts a,b:4 | --namespaces [--mbit 200]] [--figure scaling.svg]``
 
-Each configuration, such as 2x4 (nodes x ranks on each), trains by ``zeusrun submit`` for the same
-steps with the same batch size on each rank (weak scaling, as KungFu: Mai et al., OSDI 2020). Ideal
-is the median of 1x1 times the ranks. Seconds, samples and joules are those of the trial: from the
-first optimizer step to the last report. ``--hosts`` is a list as in ``run_on``, this host first.
+Each configuration, such as 2x4 (nodes x ranks on each), is measured by ``zeusrun scale``, which
+keeps the batch size of each rank (weak scaling, as KungFu: Mai et al., OSDI 2020); the runs take
+turns. Ideal is the median of 1x1 times the ranks. ``--hosts`` is a list as in ``run_on``, this host
+first.
 """
 
 from __future__ import annotations
@@ -38,49 +38,51 @@ sys.path.append(str(ROOT))  # for tests.hosts
 
 
 class Run(NamedTuple):
-    """What one training gave; ``joules`` is ``None`` where they are unknown."""
+    """What one short run has shown; ``joules`` is ``None`` where they are unknown."""
 
-    samples: int
-    seconds: float
-    joules: float | None
+    rate: float  # samples a second
+    joules: float | None  # a sample
     source: str | None
 
     def figures(self) -> tuple[float, float]:
         """Return samples a second and millijoules a sample; NaN: unknown."""
-        joules = float("nan") if self.joules is None else self.joules
-        return self.samples / self.seconds, 1000 * joules / self.samples
+        return self.rate, float("nan") if self.joules is None else 1000 * self.joules
 
 
-def write_job(path: Path, nodes: int, ranks: int, options: argparse.Namespace) -> Path:
-    """Write the job of a configuration; JSON is YAML, too."""
-    batch = options.batch_size * nodes * ranks
+def write_job(path: Path, options: argparse.Namespace) -> Path:
+    """Write the job of one rank; JSON is YAML, too."""
     job = {
         "name": path.stem,
         "script": str(ROOT / "benchmarks" / "scripts" / "scales.py"),
         "args": ["--steps", str(options.steps), "--width", str(options.width)],
-        "launch": {"nproc_per_node": ranks},
         "objective": {"metric": "done", "target": 1.0, "max_epochs": 5},
-        "early_stop": {"cost_factor": None},
-        "batch_size": {"default": batch, "candidates": [batch]},
-        "attempts": 1,
+        "batch_size": {"default": options.batch_size, "candidates": [options.batch_size]},
+        "run_on": {"hosts": [f"{options.hosts[0].name}:1"], "nic": options.nic},
     }
-    if nodes > 1:
-        hosts = [f"{host.name}:{ranks}" for host in options.hosts[:nodes]]
-        job["run_on"] = {"hosts": hosts, "nic": options.nic, "fan_out": options.fan_out}
+    job["run_on"]["fan_out"] = options.fan_out
     path.write_text(json.dumps(job))
     return path
 
 
-def train(job: Path, prefix: Sequence[str], env: Mapping[str, str]) -> Run:
-    """Train once; ``prefix`` stands before a command that runs on the host that submits."""
-    submit = [sys.executable, "-m", "zeusrun", "submit", str(job), "--json", "--quiet"]
-    done = subprocess.run([*prefix, *submit], env=env, check=False, capture_output=True, text=True)
+def measure(
+    job: Path,
+    each: tuple[int, int],
+    options: argparse.Namespace,
+    prefix: Sequence[str],
+    env: Mapping[str, str],
+) -> Run:
+    """Run ``zeusrun scale`` once; ``prefix`` stands before a command on the host that submits."""
+    nodes, ranks = each
+    words = ["scale", str(job), "--ranks", str(nodes * ranks), "--steps", str(options.steps)]
+    if nodes > 1:
+        words += ["--hosts", ",".join(f"{host.name}:{ranks}" for host in options.hosts[:nodes])]
+    command = [*prefix, sys.executable, "-m", "zeusrun", *words, "--json"]
+    done = subprocess.run(command, env=env, check=False, capture_output=True, text=True)
     if done.returncode:
-        raise SystemExit(f"{job.stem} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
-    trial = json.loads(done.stdout.splitlines()[-1])["trials"][-1]
-    if not trial["samples"]:
-        raise SystemExit(f"{job.stem}: the samples are unknown: {trial['warnings']}")
-    return Run(*(trial[key] for key in ("samples", "time_s", "energy_j", "energy_source")))
+        what = f"{nodes}x{ranks} ended with {done.returncode}"
+        raise SystemExit(f"{what}:\n{done.stdout}{done.stderr}")
+    (row,) = json.loads(done.stdout)
+    return Run(row["samples_per_s"], row["j_per_sample"], row["source"])
 
 
 def summarise(own: Sequence[Run]) -> list[tuple[float, float, float]]:
@@ -179,16 +181,14 @@ def main() -> None:
             if options.mbit:
                 hosts.shape(options.mbit)
         env = {**os.environ, "ZEUSRUN_HOME": str(folder / "home")}
-        trainings = {}
-        for nodes, ranks in wanted:
-            job = write_job(folder / f"{nodes}x{ranks}.yaml", nodes, ranks, options)
-            trainings[nodes, ranks] = partial(train, job, prefix, env)
+        job = write_job(folder / "scaling.yaml", options)
+        trainings = {each: partial(measure, job, each, options, prefix, env) for each in wanted}
         runs = interleave(trainings, options.repeats)
     show(runs)
     if options.csv:
         with options.csv.open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(["nodes", "ranks_per_node", "samples", "time_s", "energy_j", "source"])
+            writer.writerow(["nodes", "ranks_per_node", *Run._fields])
             writer.writerows((*each, *run) for each, own in runs.items() for run in own)
     if options.figure:
         draw(runs, options.figure)

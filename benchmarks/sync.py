@@ -1,6 +1,7 @@
 """What each way in which ranks agree costs, and what it does to the learning: one table.
 
-``python benchmarks/sync.py [--rounds 3] [--seeds 3]``; as root, with iproute2 and scikit-learn
+``python benchmarks/sync.py [--rounds 3] [--seeds 3]``; as root, with iproute2 and scikit-learn.
+With ``--recovery [--figure FILE.svg]`` only the last part.
 
 Four network namespaces are four hosts with one rank each, joined by a bridge. A model of one
 megabyte trains over gloo; in each round, all ways train after one another. *Calm*: each cable has
@@ -10,7 +11,8 @@ sleeps for 20 ms, on the last rank for 80, and the steps of all ranks together a
 joules.
 
 Then ``on_slow: compress`` and ``vote`` train on, while the cable of rank 0 becomes slow and calm
-again: steps a second after each check, over those before.
+again: steps a second after each check, over those before. That is KungFu's recovery from
+interference.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ sys.path.append(str(ROOT))
 
 from zeusrun.sync.rank.vote import CHECK  # noqa: E402
 from zeusrun.sync.section import Topology  # noqa: E402 - see above
+from zeusrun.view.report import canvas  # noqa: E402 - see above
 
 RANKS, NIC = 4, "eth0"
 WARMUP = 20  # passes, which are over before a round begins, and an epoch of the digits
@@ -209,12 +212,48 @@ def describe_learning(runs: list[tuple[bool, int, float]]) -> tuple[str, str]:
     return spread([run[1] for run in reached]) + few, spread([run[2] for run in reached])
 
 
+def tell(answers: dict[str, list[tuple[str, str, float]]], figure: Path | None) -> None:
+    """Print how the ranks answered a slow cable, and draw it."""
+    shares: dict[str, list[float]] = {}
+    for name, checks in answers.items():
+        before = statistics.median(rate for phase, _, rate in checks[2:] if phase == "before")
+        shares[name] = [rate / before for _, _, rate in checks]
+        print(f"\n{name}: steps a second of each check, over {before:.1f} before")
+        for phase in CHECKS:
+            own = [(ways, rate / before) for each, ways, rate in checks if each == phase]
+            print(f"{phase:12}" + "; ".join(f"{share:.0%} {ways}" for ways, share in own))
+    if figure is not None:
+        draw(shares, figure)
+
+
+def draw(shares: dict[str, list[float]], path: Path) -> None:
+    """Draw the steps a second of each check, over those before the cable became slow."""
+    palette, first = canvas.LIGHT, CHECKS["before"]
+    with canvas.drawing():
+        figure = canvas.blank(246)
+        canvas.add_legend(figure, list(shares), palette, range(len(shares)))
+        panel = canvas.add_panel(figure, palette, (48, 46, 610, 156))
+        title = "steps a second, in % (slow between the lines)"
+        canvas.set_title(panel, title, palette)
+        canvas.set_label(panel, f"checks, of {CHECK} steps each", palette)
+        for number, own in enumerate(shares.values()):
+            percent = [100 * share for share in own]
+            colour = palette.size(number, len(shares))
+            panel.plot(range(1, len(own) + 1), percent, "o-", ms=4, lw=1.4, color=colour)
+        for at in (first + 0.5, first + CHECKS["slow"] + 0.5):
+            panel.axvline(at, **canvas.dashes(palette))
+        panel.set_ylim(0, None)
+        figure.savefig(path)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--mbit", type=int, default=200)
     parser.add_argument("--slow", type=int, default=40, help="of rank 0, disturbed")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seeds", type=int, default=3, help="of the digits")
+    parser.add_argument("--recovery", action="store_true", help="only the answer to a slow cable")
+    parser.add_argument("--figure", type=Path, help="of that answer: NAME.svg")
     options = parser.parse_args()
     calm, slow = options.mbit, options.slow
     print(f"{describe_machine()}; {RANKS} hosts at {calm} Mbit/s, rank 0 at {slow}")
@@ -225,7 +264,9 @@ def main() -> None:
     }
     tables = {}
     with hosts():
-        for name, (of_head, of_others, sleeps_s) in networks.items():
+        for name, (of_head, of_others, sleeps_s) in (
+            networks.items() if not options.recovery else ()
+        ):
             for rank in range(RANKS):
                 shape(rank, of_others if rank else of_head)
             tables[name] = measure(rounds=options.rounds, sleeps_s=sleeps_s)
@@ -234,6 +275,9 @@ def main() -> None:
         sections = {"on_slow: compress": {"on_slow": "compress"}}
         sections["star, vote"] = {"topology": "star", "vote": True}
         answers = {name: answer(section, calm, slow) for name, section in sections.items()}
+    tell(answers, options.figure)
+    if options.recovery:
+        return
     learned = {
         name: [learn(section, seed) for seed in range(options.seeds)]
         for name, section in WAYS.items()
@@ -248,12 +292,6 @@ def main() -> None:
     for row in rows:
         cells = [f"{cell:>{width}}" for cell, width in zip(row[1:], widths[1:], strict=True)]
         print("  ".join([f"{row[0]:{widths[0]}}", *cells]).rstrip())
-    for name, checks in answers.items():
-        before = statistics.median(rate for phase, _, rate in checks[2:] if phase == "before")
-        print(f"\n{name}: steps a second of each check, over {before:.1f} before")
-        for phase in CHECKS:
-            own = [(ways, rate / before) for each, ways, rate in checks if each == phase]
-            print(f"{phase:12}" + "; ".join(f"{share:.0%} {ways}" for ways, share in own))
 
 
 if __name__ == "__main__":

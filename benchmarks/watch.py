@@ -127,7 +127,6 @@ def rank(pairs: int, steps: int, step_ms: float, out: str) -> None:
     for pair in range(pairs):
         for which in (0, 1) if pair % 2 else (1, 0):
             times[which].append(block(*models[which][:2], data))
-    watch.flush()
     if distributed.get_rank() == 0:
         ratios = [watched / plain for plain, watched in zip(*times, strict=True)]
         found = {

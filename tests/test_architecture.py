@@ -200,6 +200,7 @@ def test_only_cli_exits_zeusrun_and_only_the_worker_ends_a_rank():
         "commands/connect.py",
         "commands/follow.py",
         "commands/job.py",
+        "commands/scale.py",
         "commands/submit.py",
         "commands/tick.py",
         "commands/upkeep.py",

@@ -84,7 +84,7 @@ print(*sorted(name for name in sys.modules if name.startswith("zeusrun.commands.
 @pytest.mark.parametrize(
     ("typed", "found", "imported"),
     [
-        (["s"], "submit show status schema simulate serve schedule", ""),
+        (["s"], "submit show status schema scale simulate serve schedule", ""),
         (["schedule", "r"], "resume remove run-now", ""),
         (["schema", "--h"], "--help", "zeusrun.commands.job zeusrun.commands.options"),
     ],

@@ -39,6 +39,7 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         "validate": ("job.validate", "Check a job file."),
         "schema": ("job.schema", "Print the JSON Schema of job files, for editors."),
         "doctor": ("upkeep.doctor", "Check this machine, the home, histories and schedules."),
+        "scale": ("scale.scale", "Compare the throughput of several numbers of ranks."),
         "simulate": ("next_runs.simulate", "Replay a job with other settings."),
         "repair": ("upkeep.repair", "Clean up after dead processes; restore histories."),
         "gc": ("upkeep.prune", "Remove the files of old runs; the history stays."),

@@ -37,7 +37,8 @@ from zeusrun.view.console import lasting_console
 from zeusrun.view.live import SubmitView
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
+    from typing import TextIO
 
     from zeusrun.jobfile.guess.guess import Guess
     from zeusrun.jobfile.spec import JobSpec
@@ -52,9 +53,19 @@ TRY_S = 120
 START_S = 900
 """Seconds until its first step or result; a script may need minutes to import and to read data."""
 
+ALONE = (
+    "objective.on_target=continue",
+    "objective.missing_metric=continue",
+    "policy.name=fixed",
+    "attempts=1",
+    "early_stop.cost_factor=null",
+    "power_limit.mode=observe",
+    "stall.action=off",
+)
+"""Overrides with which a job runs once, until it ends or is stopped."""
+
 _MAX_PRINTED_BYTES = 256 << 10
 _FEW = 4  # lines, which show no rule
-_REHEARSED = 50  # steps, if no loader shows the batch size
 
 
 class Tried(NamedTuple):
@@ -127,18 +138,12 @@ def overrides(guess: Guess) -> list[str]:
     """Return what makes one short run of the job, whatever its metrics are."""
     size = guess.ranks if guess.batch is None else guess.batch.default
     return [
+        *ALONE,
         f"objective.metric={guess.metric}",
         "objective.target=0",
-        "objective.on_target=continue",
-        "objective.missing_metric=continue",
         "objective.max_epochs=1",
         f"batch_size.default={size}",
         f"batch_size.candidates=[{size}]",
-        "policy.name=fixed",
-        "attempts=1",
-        "early_stop.cost_factor=null",
-        "power_limit.mode=observe",
-        "stall.action=off",
         *([] if guess.max_epochs else [f"timeout_s={START_S + TRY_S}"]),
     ]
 
@@ -194,17 +199,25 @@ class _Watch:
         return self._at_step is not None and (progress.steps or 0) > self._at_step
 
 
-def run_shortly(spec: JobSpec, *, whole: bool, size: int | None = None) -> Tried:
+def run_shortly(
+    spec: JobSpec,
+    *,
+    whole: bool = False,
+    size: int | None = None,
+    is_enough: Callable[[Progress], bool] | None = None,
+    stream: TextIO | None = None,
+) -> Tried:
     """Run the job once; the user's home lends the GPUs and records nothing.
 
-    Unless it is to run as a ``whole``, it is stopped when it trains on after an evaluation; with a
-    ``size`` for its batches, as soon as that is known.
+    Unless it is to run as a ``whole``, it is stopped when it trains on after an evaluation, or when
+    ``is_enough`` returns true; after ``TRY_S`` of training at the latest. ``size`` is that of its
+    batches, if not the default. ``stream`` gets what the ranks print; ``None``: standard output.
     """
     home, history = open_home()
     progress, watch, stopped = Progress(0.0, 0.0), _Watch(), False
     with (
         CaughtSignals() as signals,
-        SubmitView(lasting_console(sys.stdout), quiet=False) as view,
+        SubmitView(lasting_console(stream or sys.stdout), quiet=False) as view,
         tempfile.TemporaryDirectory(prefix="zeusrun-try-", ignore_cleanup_errors=True) as folder,
     ):
 
@@ -214,10 +227,9 @@ def run_shortly(spec: JobSpec, *, whole: bool, size: int | None = None) -> Tried
                 watch.log = SourceContext(Path(event.trial.run_dir), scratch).log
             elif isinstance(event, Advanced):
                 progress = event.progress
-                enough = watch.take(progress)
-                if size is not None:
-                    enough |= bool(progress.observed) or (progress.steps or 0) >= _REHEARSED
-                what = "it has evaluated an epoch" if size is None else "enough steps are made"
+                enough, what = watch.take(progress), "it has evaluated an epoch"
+                if is_enough is not None:
+                    enough, what = is_enough(progress), "enough steps are made"
                 if not enough and watch.trained_s > TRY_S:
                     enough, what = True, f"it has trained for {TRY_S} s"
                 if enough and not (whole or stopped or signals.received):

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from zeusrun.metrics.propose import Proposal
     from zeusrun.metrics.propose_pattern import Shape
 
+_REHEARSED = 50  # steps, if no loader shows the batch size
 _NOTHING_SEEN = (
     "The run produced no metric that zeusrun can see. In the job file, write under 'metrics' where "
     "zeusrun can read them (stdout, csv, jsonl), or call run.report() in the "
@@ -196,6 +197,10 @@ def _check_batch(guess: Guess, path: Path, sight: TrainingSummary, progress: Pro
     return guess
 
 
+def _shows_batch_size(progress: Progress) -> bool:
+    return bool(progress.observed) or (progress.steps or 0) >= _REHEARSED
+
+
 def _rehearse(guess: Guess, path: Path) -> tuple[int | None, bool]:
     """Run a few steps with another batch size, and say whether it arrives.
 
@@ -211,7 +216,7 @@ def _rehearse(guess: Guess, path: Path) -> tuple[int | None, bool]:
     typer.echo(f"Rehearsing batch size {other} for a few steps:")
     sizes = f"batch_size.candidates=[{min(default, other)}, {max(default, other)}]"
     rehearsal = [*overrides(guess), sizes, f"timeout_s={START_S + TRY_S}"]
-    tried = run_shortly(load_spec(path, rehearsal), whole=False, size=other)
+    tried = run_shortly(load_spec(path, rehearsal), size=other, is_enough=_shows_batch_size)
     if tried.ended:
         return tried.code, True
     size = TrainingSummary.of(tried.progress).batch_size
