@@ -69,17 +69,17 @@ PARTS: Mapping[str, tuple[str, ...]] = {
 BUDGETS: Mapping[str, int] = {
     "adapt": 617,
     "analysis": 907,
-    "backends": 421,
-    "commands": 2_490,
-    "elastic": 1_784,
+    "backends": 426,
+    "commands": 2_696,
+    "elastic": 2_367,
     "export": 298,
     "gpu and energy": 2_162,
     "history": 1_065,
     "hooks": 1_468,
-    "hosts": 1_600,
-    "jobfile": 2_969,
-    "kubernetes": 780,
-    "launcher": 5_843,
+    "hosts": 1_635,
+    "jobfile": 3_021,
+    "kubernetes": 859,
+    "launcher": 5_879,
     "maintenance": 863,
     "metrics": 1_975,
     "other files": 289,
@@ -94,7 +94,7 @@ BUDGETS: Mapping[str, int] = {
     "values": 1_661,
     "view": 1_940,
     "watch": 704,
-    "worker": 1_545,
+    "worker": 1_546,
 }
 """Lines of code that a part may have; the whole is their sum."""
 _OTHERS = (".css", ".html", ".js", ".yaml")  # lines that are not empty
@@ -130,7 +130,7 @@ class Loaded(NamedTuple):
 
 
 WALK_BUDGET = Walk(files=89, stops=317, returns=228)
-LOADED_BUDGET = Loaded(modules=151, lines=17_597)
+LOADED_BUDGET = Loaded(modules=151, lines=17_646)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

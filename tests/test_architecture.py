@@ -33,7 +33,7 @@ PART_ROOMS = ("adapt", "elastic", "gradients", "sync")
 OWNERS = {
     "pynvml": "gpu/nvml.py",
     "tinydb": "history/tinydb/",
-    "subprocess": ("launcher/processes/", "elastic/agent.py", "elastic/plan.py"),
+    "subprocess": ("launcher/processes/", "elastic/processes.py"),
     "pydantic": ("jobfile/", "server/", "run_on/", *(f"{part}/section.py" for part in PART_ROOMS)),
     "fastapi": "server/",
     "starlette": "server/",
@@ -205,6 +205,7 @@ def test_only_cli_exits_zeusrun_and_only_the_worker_ends_a_rank():
         "commands/tick.py",
         "commands/upkeep.py",
         "elastic/agent.py",
+        "elastic/nodes/agent.py",
         "elastic/rank/member.py",
         "launcher/processes/agent.py",
         "worker/ending.py",

@@ -127,7 +127,10 @@ def test_what_cannot_be_is_one_sentence_with_its_line(tmp_path, elastic, sentenc
             {"launch": {"nproc_per_node": 2, "torchrun": {"role": "a"}}},
             "without torchrun; remove it",
         ),
-        ({"run_on": HOSTS}, "is for one machine; remove it, or run_on: several hosts restart"),
+        (
+            {"run_on": HOSTS, "launch": {"nproc_per_node": 4}},
+            r"launch.nproc_per_node on all hosts, which must be a number .*, not 8",
+        ),
         ({"instrument": False}, "needs the hooks of zeusrun; remove instrument: false"),
         ({"watch": {"noise_scale": {}}}, "cannot be used together with 'watch'; keep one of them"),
         (

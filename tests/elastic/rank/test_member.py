@@ -45,7 +45,7 @@ def build(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Member, "_change", change)
     monkeypatch.setattr("zeusrun.elastic.rank.state.find_obstacle", lambda _: None)
-    monkeypatch.setattr("zeusrun.elastic.rank.board._beat", lambda *_: stop.wait())
+    monkeypatch.setattr("zeusrun.elastic.rank.beat._beat", lambda *_: stop.wait())
     board.publish(Generation(1, (0, 1)))
     yield SimpleNamespace(board=board, member=make)
     stop.set()

@@ -10,7 +10,7 @@ import time
 
 from tests.factories import CHILDREN
 from tests.runs import wait_for
-from zeusrun.launcher.processes.command import WORKER, Command
+from zeusrun.launcher.processes.command import WORKER, Command, find_torchrun
 from zeusrun.launcher.processes.fan_out import FanOutProcess
 from zeusrun.launcher.processes.signals import CaughtSignals
 from zeusrun.run_on.hosts.channel import PREAMBLE, Channel, write_all
@@ -109,6 +109,7 @@ def prepare(node, home, *, ranks=1, first=1, env=ON_CPU, nic="lo"):
         home=str(home),
         env=dict(env),
         nproc_per_node=ranks,
+        most=None,
     )
     node.prepare(answer, first)
     return node
@@ -140,7 +141,8 @@ def command(paths, node, *script, nnodes=1, **changes):
         **changes.pop("env", {}),
     }
     flags = [f"--nnodes={nnodes}", f"--nproc-per-node={len(node.ranks)}", "--max-restarts=0", "--"]
-    return Command((*flags, str(WORKER), *words), env, paths.run_dir, **changes)
+    argv = (*find_torchrun().argv, *flags, str(WORKER), *words)
+    return Command(argv, env, paths.run_dir, **changes)
 
 
 def events(paths):

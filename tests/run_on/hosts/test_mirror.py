@@ -56,7 +56,7 @@ def test_only_what_is_new_is_read(own):
     append(own.rank_log(2), b"one\ntw")
     append(own.torchrun_log, b"\xff\0")
     append(own.rank_stack(3), b"stack")
-    append(own.rank_log(0), b"of another host")
+    append(own.logs / "rank2.log.tmp", b"of nobody")
     assert dict(reader.read()) == {
         "logs/rank2.log": b"one\ntw",
         "logs/torchrun.log": b"\xff\0",

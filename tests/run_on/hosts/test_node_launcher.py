@@ -165,7 +165,10 @@ def test_a_stop_ends_the_ranks_gracefully(node, paths, torchrun):
 
 
 def pids_of(paths):
-    return [record["pid"] for record in events(paths) if record["event"] == "started"]
+    """Return the processes of the ranks, without the number of their node."""
+    pids = [record["pid"] for record in events(paths) if record["event"] == "started"]
+    assert {pid >> 32 for pid in pids} == {1}
+    return [pid & 0xFFFFFFFF for pid in pids]
 
 
 def gone(pids):
@@ -204,6 +207,7 @@ def test_if_the_head_is_silent_the_ranks_may_save_first(hosts, paths, tmp_path, 
         home=str(tmp_path),
         env={},
         nproc_per_node=1,
+        most=None,
     )
     assert again["ranks"] == 1
     end = node.finish()

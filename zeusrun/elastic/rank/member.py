@@ -12,7 +12,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zeusrun.elastic.rank.board import BY_EPOCHS, BY_STEPS, FIXED, Board, begin_beat
+from zeusrun.elastic.rank.beat import begin_beat
+from zeusrun.elastic.rank.board import BY_EPOCHS, BY_STEPS, FIXED, Board
 from zeusrun.elastic.rank.sizes import RankSchedule, RanksObservation, RanksPolicy, Scale
 from zeusrun.elastic.rank.tracked import Tracked
 from zeusrun.sidecar.events import Adapted, Regrouped
@@ -287,29 +288,24 @@ class Member:
 
     def _join_newest(self) -> bool:
         """Join the newest generation; return whether it is complete: not if a member has died."""
-        from zeusrun.elastic.rank.groups import (  # noqa: PLC0415 - imports torch
-            close_group,
-            open_group,
-            open_store,
-            replace_group,
-        )
+        from zeusrun.elastic.rank import groups  # noqa: PLC0415 - imports torch
 
         generation = self.board.read_generation(self.board.newest)
         self._end_collectives()
-        close_group()
+        groups.close_group()
         if self._slot not in generation.members:
             raise SystemExit  # it is not needed any more
         if not self._meet(generation, "joins"):
             return False
         rank, size = generation.members.index(self._slot), len(generation.members)
         try:
-            open_group(open_store(self.board, generation, rank), rank, size)
+            groups.open_group(groups.open_store(self.board, generation, rank), rank, size)
             if self._number or self._is_newcomer:
                 self._agree(rank, size)
             if not self._meet(generation, "has_state"):
                 return False
             for model in self.tracked.models:
-                replace_group(model)
+                groups.replace_group(model)
         except RuntimeError as error:
             if not self._wait_for_another(generation.number):
                 raise RuntimeError(f"the ranks could not connect: {error}") from error

@@ -183,7 +183,8 @@ class RunningRanks:
             self._regroup(event.members)
         if isinstance(event, Started):
             number = event.pid >> 32  # of the node of a process that is not of this host
-            self._places[event.rank] = self._nodes[number - 1] if number else None
+            known = 0 < number <= len(self._nodes)
+            self._places[event.rank] = self._nodes[number - 1] if known else None
         if isinstance(event, (Started, Ended)) and self._node_of(event.rank) is not None:
             return
         if isinstance(event, Ended):
