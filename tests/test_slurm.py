@@ -718,6 +718,40 @@ def test_two_nodes_of_which_one_died_continue_their_trial(slurm, node):
     assert trial["host_count"] == 2
 
 
+def elastic(slurm, nodes, **changes):
+    """Write the job file of an elastic training; it steps twenty times in an epoch."""
+    launch = {"nproc_per_node": 2 // nodes}
+    sizes = {"batch_size": {"candidates": [48], "default": 48}, "policy": {"name": "fixed"}}
+    changes |= {"objective": {"max_epochs": 5000, "target": 10}, "args": ["--pause-s", "0.05"]}
+    job = slurm.job(nodes=nodes, script="elastic_steps.py", launch=launch, **sizes, **changes)
+    return slurm.follow("submit", job)
+
+
+@pytest.mark.long
+@pytest.mark.torchrun
+def test_the_ranks_of_one_node_change_as_on_a_machine_of_its_own(slurm):
+    child = elastic(slurm, 1, elastic={"max": 3, "steps": "30:3,400:1,450:0"})
+    code, seen = slurm.end(child)
+    assert code == 4, seen
+    sizes = [change[2] for change in slurm.trial()["world_sizes"]]
+    assert sizes == [2, 3, 1]
+
+
+@pytest.mark.long
+@pytest.mark.torchrun
+def test_a_node_that_dies_costs_an_elastic_training_its_ranks_alone(slurm):
+    child = elastic(slurm, 2, elastic={"max": 2, "steps": "300:0"})
+    slurm.wait_for_reports(1, child=child)
+    slurm.cluster.kill_node("n2")
+    code, seen = slurm.end(child)
+    slurm.cluster.start_node("n2")
+    assert code == 4, seen
+    trial = slurm.trial()
+    assert [change[2] for change in trial["world_sizes"]] == [2, 1]
+    assert trial["preemptions"] == 0
+    assert "1 is lost with host n2" in seen
+
+
 @pytest.mark.long
 @pytest.mark.torchrun
 def test_a_rank_that_fails_on_the_second_node_is_the_reason(slurm):

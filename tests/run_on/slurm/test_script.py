@@ -18,9 +18,10 @@ from zeusrun.run_on.slurm.script import _quote, build_script, limit_s
 SAFE = "-P " if sys.version_info >= (3, 11) else ""
 
 
-def script_of(tmp_path, home="/home", python="python3", launch=None, **slurm):
+def script_of(tmp_path, home="/home", python="python3", launch=None, elastic=None, **slurm):
     """Return the script of a job in Slurm."""
     more = {} if launch is None else {"launch": launch}
+    more |= {} if elastic is None else {"elastic": elastic}
     spec = load_job(tmp_path, run_on={"slurm": {"python": python, **slurm}}, **more)
     return build_script(spec, Path(home, "slurm", "ID"), Path(home))
 
@@ -86,6 +87,11 @@ def test_each_key_is_an_option_quoted_as_sbatch_reads_it(tmp_path):
         "E\n"
         f"cd / && exec apptainer exec 'my image.sif' python3 {SAFE}-m zeusrun inside slurm ID\n"
     )
+
+
+def test_a_node_that_dies_does_not_end_the_job_of_an_elastic_training(tmp_path):
+    job = {"launch": {"nnodes": 2, "nproc_per_node": 1}, "elastic": {"max": 2}}
+    assert "#SBATCH --no-kill\n" in script_of(tmp_path, **job)
 
 
 def test_the_lines_of_setup_reach_the_shell_as_they_are(tmp_path):

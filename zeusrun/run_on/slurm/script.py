@@ -63,6 +63,8 @@ def build_script(spec: JobSpec, folder: Path, home: Path) -> str:
     given = [(name, value) for name, value in options.items() if value is not None]
     lines = ["#!/bin/bash"]
     lines += [f"#SBATCH --{name}={_quote(str(value))}" for name, value in given]
+    if spec.most_ranks is not None:  # a node that dies costs its ranks alone
+        lines.append("#SBATCH --no-kill")
     lines.append("#SBATCH --requeue" if slurm.requeue else "#SBATCH --no-requeue")
     for name, equals, value in (option.partition("=") for option in slurm.extra):
         lines.append(f"#SBATCH {name}{equals}{_quote(value)}")
