@@ -1,16 +1,18 @@
 """How long a change of the ranks takes: growing, shrinking, a killed rank.
 
-``python benchmarks/elastic.py [--cycles 12] [--hidden 2200]``
+``python benchmarks/elastic.py [--cycles 12] [--hidden 2200] [--namespaces]``
 
 One submit trains a model of five million parameters (``--hidden 2200``) over gloo, with SGD and
 momentum. Again and again it grows from two ranks to three, shrinks to two, and loses a rank by
 SIGKILL. *Pause*: the longest time between two steps of a rank that stays, less a usual step.
-*Join*: from the order to the first step with the new rank; its imports of torch are in it.
+*Join*: from the order to the first step with the new rank; its imports of torch are in it. With
+``--namespaces``, as root, two network namespaces are two hosts with a rank each.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import signal
@@ -32,6 +34,8 @@ from zeusrun.elastic.rank.board import Board  # noqa: E402 - see above
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from tests.hosts import TwoHosts
 
 TRAINS = """
 import json, os, sys, time
@@ -64,7 +68,8 @@ JOB = """
 name: elastic
 script: train.py
 args: ["{hidden}"]
-launch: {{nproc_per_node: 2}}
+launch: {{nproc_per_node: {ranks}}}
+run_on: {run_on}
 elastic: {{min: 1, max: 4, losses: 1000}}
 objective: {{metric: accuracy, target: 1, max_epochs: 100000, missing_metric: continue}}
 batch_size: {{candidates: [12], default: 12}}
@@ -75,11 +80,16 @@ attempts: 1
 class Training:
     """A submit, and what its ranks write of their steps."""
 
-    def __init__(self, folder: Path, hidden: int) -> None:
+    def __init__(self, folder: Path, hidden: int, hosts: TwoHosts | None = None) -> None:
         (folder / "train.py").write_text(TRAINS)
-        (folder / "job.yaml").write_text(JOB.format(hidden=hidden))
+        run_on, ranks, prefix = "local", 2, []
+        if hosts is not None:
+            fan_out = f"{' '.join(hosts.ssh_command)} {{host}}"
+            run_on, ranks = json.dumps({"hosts": ["a", "b"], "fan_out": fan_out}), 1
+            prefix = hosts.a.inside([], cwd=folder)
+        (folder / "job.yaml").write_text(JOB.format(hidden=hidden, run_on=run_on, ranks=ranks))
         env = {**os.environ, "ZEUSRUN_HOME": str(folder / "home")}
-        command = [sys.executable, "-m", "zeusrun", "submit", "job.yaml", "--quiet"]
+        command = [*prefix, sys.executable, "-m", "zeusrun", "submit", "job.yaml", "--quiet"]
         self.submit = subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.DEVNULL)
         self.run_dir = folder / "home" / "runs" / "elastic" / "elastic-1-1"
         self.wait((self.run_dir / "elastic" / "board").exists)
@@ -116,8 +126,12 @@ class Training:
 
     def steps(self, slot: int) -> list[tuple[float, int]]:
         """Return moment and number of ranks of each step of a process."""
-        lines = (self.run_dir / f"steps{slot}").read_text().splitlines()[1:]
+        lines = self.read(slot)[1:]
         return [tuple(json.loads(line)) for line in lines if line.endswith("]")]
+
+    def read(self, slot: int) -> list[str]:
+        """Return what a process has written, on any host."""
+        return next(self.run_dir.rglob(f"steps{slot}")).read_text().splitlines()
 
     def pause_s(self, slot: int, since_t: float) -> float:
         """Return the longest time between two steps of a process since then, less a usual one."""
@@ -135,14 +149,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--cycles", type=int, default=12)
     parser.add_argument("--hidden", type=int, default=2200)
+    parser.add_argument("--namespaces", action="store_true", help="two hosts on this one, as root")
     given = parser.parse_args()
     found: dict[str, list[float]] = {}
 
     def note(name: str, seconds: float) -> None:
         found.setdefault(name, []).append(seconds)
 
-    with tempfile.TemporaryDirectory() as folder:
-        training = Training(Path(folder), given.hidden)
+    with contextlib.ExitStack() as stack:
+        folder, hosts = Path(stack.enter_context(tempfile.TemporaryDirectory())), None
+        if given.namespaces:
+            from tests.hosts import TwoHosts, missing  # noqa: PLC0415 - needs pytest
+
+            if reason := missing(sshd=True):
+                raise SystemExit(f"--namespaces: {reason}")
+            hosts = stack.enter_context(TwoHosts(folder / "hosts", sshd=True))
+        training = Training(folder, given.hidden, hosts)
         for _ in range(given.cycles):
             head, begun_t = training.members[0], time.monotonic()
             training.board.order(3, "a user")
@@ -151,7 +173,7 @@ def main() -> None:
             newcomer = training.members[-1]
             joined_s = training.first_step_s(newcomer, 3, begun_t)
             note("grow 2 to 3: join", joined_s)
-            first = (training.run_dir / f"steps{newcomer}").read_text().splitlines()[0]
+            first = training.read(newcomer)[0]
             note("grow 2 to 3: join, less its imports", joined_s - json.loads(first))
             begun_t = time.monotonic()
             training.board.order(2, "a user")
