@@ -249,6 +249,26 @@ def test_an_error_is_a_loss_if_the_agent_has_seen_one(build):
     assert member._environment.world_size == 1
 
 
+KEPT = """
+import gc, os, sys, weakref
+import torch
+from zeusrun.elastic.rank import groups
+
+groups.open_group(groups.distributed.FileStore(f"{sys.argv[1]}/1", 1), 0, 1)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
+kept = weakref.ref(model.process_group)
+groups.distributed.destroy_process_group()
+del model
+gc.collect()
+assert kept() is not None
+groups.open_group(groups.distributed.FileStore(f"{sys.argv[1]}/2", 1), 0, 1)
+gc.collect()
+assert kept() is None
+print("done", flush=True)
+os._exit(0)
+"""
+
+
 BUILT_AGAIN = """
 import os, sys
 from pathlib import Path
@@ -274,7 +294,8 @@ os._exit(0)
 """
 
 
-def test_without_torchs_own_way_a_model_is_built_again_for_another_group(tmp_path):
+@pytest.mark.parametrize("script", [BUILT_AGAIN, KEPT], ids=["built again", "kept"])
+def test_a_model_of_another_group_is_built_again_and_a_group_lives_until_the_next(script, tmp_path):
     """In a child that frees no model.
 
     torch 2.13 may wait for ever if a model is freed right after its last all-reduce: it then waits
@@ -282,7 +303,7 @@ def test_without_torchs_own_way_a_model_is_built_again_for_another_group(tmp_pat
     """
     pytest.importorskip("torch")
     with open(tmp_path / "log", "wb") as log:
-        child = torch_forks().start(BUILT_AGAIN, [str(tmp_path)], dict(os.environ), tmp_path, log)
+        child = torch_forks().start(script, [str(tmp_path)], dict(os.environ), tmp_path, log)
     try:
         assert child.wait(300) == 0, (tmp_path / "log").read_text()
     finally:

@@ -122,7 +122,7 @@ def open_group(store: Any, rank: int, size: int) -> None:
         rank: Of this process.
         size: The number of members.
     """
-    global _connections  # noqa: PLW0603 - one default process group for the process
+    global _connections, _group  # noqa: PLW0603 - one default process group for the process
     before = _sockets()
     store.set_timeout(_CONNECT)
     # A group that could not be made has counted, too; its number is part of the keys in the store.
@@ -133,7 +133,8 @@ def open_group(store: Any, rank: int, size: int) -> None:
         )
     finally:
         _connections = _sockets() - before
-    distributed.group.WORLD._get_backend(torch.device("cpu"))._set_default_timeout(COLLECTIVE)
+    _group = distributed.group.WORLD
+    _group._get_backend(torch.device("cpu"))._set_default_timeout(COLLECTIVE)
 
 
 def close_group() -> None:
@@ -157,6 +158,10 @@ def close_connections() -> None:
 
 
 _connections: set[tuple[int, int]] = set()
+# Keeps a group until the next one is there. If the last reference were that of a
+# ``DistributedDataParallel``, its end would wait for the threads of gloo with the GIL held; if such
+# a thread still has to free a tensor, it needs the GIL, and the rank hangs (torch 2.13).
+_group: Any = None
 
 
 def _sockets() -> set[tuple[int, int]]:
