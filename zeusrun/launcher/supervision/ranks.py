@@ -149,10 +149,8 @@ class RunningRanks:
 
     def count(self, rank: int | None = None) -> StepCount | None:
         """Return the step clock of a rank, by default the first; ``None`` before its first step."""
-        if rank is None:
-            rank = next(iter(self.world), None)
-        if rank is None:  # all are lost, and those that replace them have not started
-            return None
+        # If all are lost, and those that replace them have not started, there is no clock.
+        rank = next(iter(self.world), -1) if rank is None else rank
         node = self._node_of(rank)
         if node is not None:
             return node.counts.get(rank)
