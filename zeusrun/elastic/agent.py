@@ -251,11 +251,12 @@ class Agent:
         with contextlib.suppress(OSError):
             self._publish((), end.text)  # nobody waits for the others any more
         self._end(signal.SIGTERM, _GRACE_S)
-        if again:
+        fits = self._placement.most >= self._plan.min
+        if again and fits:
             self._restart += 1
             self._start_all(end)
         else:
-            why = ""
+            why = "" if fits else f": no places for {self._plan.min} ranks (elastic.min)"
             if self._lost >= self._plan.losses and (self._loss or self._is_loss(exit_)):
                 why = f": elastic.losses allows {self._plan.losses}"
                 self._warn(f"another rank was lost, but elastic.losses allows {self._plan.losses}")
@@ -265,7 +266,7 @@ class Agent:
                 f"  rank      : {end.rank} (local_rank: {end.rank})\n"
                 f"  exitcode  : {end.code} (pid: {end.pid})"
             )
-        return again
+        return again and fits
 
     def _warn(self, problem: str) -> None:
         """Let the launcher show and record a warning."""
@@ -324,7 +325,7 @@ class Agent:
         """The number of ranks that is wanted, or the next that shares the batch size evenly."""
         if any(self._board.place(slot).mode == FIXED for slot in self._trained):
             return len(self._trained)
-        ranks = self._wanted
+        ranks = min(self._wanted, self._placement.most)
         while self._by_epochs and ranks and self._plan.batch_size % ranks:
             ranks -= 1
         return len(self._members or self._trained) if 0 < ranks < self._plan.min else ranks

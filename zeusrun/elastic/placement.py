@@ -29,9 +29,10 @@ class Placement:
         """Return the host of a process."""
         return self._of[slot]
 
-    def slots_on(self, host: Host) -> list[int]:
-        """Return the slots of all processes that have started on a host."""
-        return [slot for slot, its in self._of.items() if its is host]
+    @property
+    def most(self) -> int:
+        """How many ranks the hosts may have that are there."""
+        return sum(host.most for host in self.hosts)
 
     def share_out(self, ranks: int) -> int:
         """Place so many ranks, from slot 0 on, those of one host in a row; return how many fit."""

@@ -16,8 +16,13 @@ import pytest
 from tests.elastic.test_agent import RANK
 from tests.elastic_scripts import is_created
 from tests.runs import wait_for
-from zeusrun.elastic.nodes.link import Link, sign
-from zeusrun.elastic.rank.board import BY_STEPS, HOST_LOST, Board
+from zeusrun.elastic.agent import Agent
+from zeusrun.elastic.nodes.head import HeadAgent, RemoteHost
+from zeusrun.elastic.nodes.link import Link, Replica, sign
+from zeusrun.elastic.nodes.node import NodeAgent
+from zeusrun.elastic.plan import Plan
+from zeusrun.elastic.processes import LocalHost
+from zeusrun.elastic.rank.board import BY_EPOCHS, BY_STEPS, HOST_LOST, Board, Generation
 from zeusrun.launcher.processes.command import _AGENT, _MAIN
 from zeusrun.sidecar.orders import AGENT_TOKEN
 
@@ -241,3 +246,57 @@ def test_who_does_not_know_the_token_is_refused_and_ends_nothing(begin):
     noise.close()
     run.settle()
     assert run.head.members == (0, 1)
+
+
+def test_a_host_that_is_lost_leaves_too_few_places_to_start_again(begin):
+    run = begin(ranks=4, own_ranks=2, min=3, max_restarts=1)
+    run.wait(lambda: run.head.place(3).pid)
+    run.settle()
+    run.agents[1].kill()
+    assert run.agents[0].wait(60) == 1
+    assert "no places for 3 ranks (elastic.min)" in run.log
+
+
+def test_ranks_that_start_again_on_fewer_hosts_share_the_batch_evenly(tmp_path):
+    plan = Plan("job-1-1", 8, 64, 0, 1, 8, 3, "killed", 60.0, own_ranks=3)
+    agent = Agent(plan, LocalHost(plan, tmp_path, [], set()), tmp_path)
+    agent._placement.hosts[0].most = 3
+    agent._trained = (0,)
+    agent._board.place(0).mode = BY_EPOCHS
+    assert agent._aim == 2
+
+
+def test_a_host_knows_what_the_head_has_seen_before_the_next_generation(tmp_path):
+    plan = Plan("job-1-1", 1, 64, 0, 1, 8, 3, "killed", 60.0, hosts=2, endpoint="127.0.0.1:0")
+    agent = HeadAgent(plan, LocalHost(plan, tmp_path, [], set()), tmp_path, TOKEN)
+    ours, theirs = map(Link, socket.socketpair())
+    hello = {"number": 1, "name": "b", "ranks": 1, "most": 1, "address": "b"}
+    agent._others[1] = RemoteHost(ours, Replica(agent._board), hello)
+    agent._next = 1
+    agent._board.place(0).generation = 7
+    agent._announce(Generation(8, (0,)))
+    ours.flush(30)
+    assert [each["kind"] for each in theirs.exchange()] == ["board", "generation"]
+    for each in (ours, theirs, agent._server):
+        each.close()
+
+
+def test_the_last_word_of_the_head_counts_although_it_hangs_up(tmp_path):
+    plan = Plan("job-1-1", 1, 64, 0, 1, 8, 3, "killed", 60.0, number=1, hosts=2)
+    ours, theirs = map(Link, socket.socketpair())
+    theirs.send("bye", code=0)
+    theirs.flush(30)
+    theirs.close()
+    assert NodeAgent(plan, LocalHost(plan, tmp_path, [], set()), tmp_path, ours).run() == 0
+
+
+def test_a_full_disk_of_a_host_ends_its_agent_in_words(tmp_path, capfd):
+    plan = Plan("job-1-1", 1, 64, 0, 1, 8, 3, "killed", 60.0, number=1, hosts=2)
+    ours, theirs = map(Link, socket.socketpair())
+    agent = NodeAgent(plan, LocalHost(plan, tmp_path, [], set()), tmp_path, ours)
+    (tmp_path / "elastic" / "3.json").mkdir()  # nothing can be written there
+    theirs.send("generation", number=3, members=[0])
+    theirs.flush(30)
+    assert agent.run() == 1
+    assert "this host cannot go on" in capfd.readouterr().out
+    theirs.close()

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -453,3 +454,12 @@ def test_the_steps_are_those_of_the_first_rank_that_trains(paths):
     ranks.take(regrouped(4, 7))
     assert ranks.count().steps == 5
     assert ranks.slowest() is None  # 7 has made none
+
+
+def test_without_any_host_that_has_ranks_there_are_no_steps(paths):
+    node = SimpleNamespace(ranks=range(1, 2), lost="host b is lost", set_members=lambda _: None)
+    ranks = RunningRanks(paths, range(1), [node], flexible=True)
+    ranks.take(regrouped(1))
+    assert ranks.world == ()
+    assert ranks.count() is None
+    assert ranks.slowest() is None

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from zeusrun.elastic.agent import Agent
 from zeusrun.elastic.nodes.link import TICK_S, Link, Replica, sign
 from zeusrun.elastic.plan import log
-from zeusrun.elastic.processes import Exit
+from zeusrun.elastic.processes import PASSED_ON, Exit
 from zeusrun.elastic.rank.board import HOST_LOST
 
 if TYPE_CHECKING:
@@ -127,7 +127,8 @@ class HeadAgent(Agent):
         until_t = time.monotonic() + _GATHER_S
         while len(self._others) < self._plan.hosts - 1:
             got = self._wait()
-            if (got is not None and got.si_signo != signal.SIGCHLD) or time.monotonic() > until_t:
+            ended = got is not None and got.si_signo in PASSED_ON  # see ``Agent.run``
+            if ended or time.monotonic() > until_t:
                 missing = set(range(1, self._plan.hosts)) - self._others.keys()
                 log(f"no agent of host {', '.join(map(str, sorted(missing)))} has connected")
                 return False
@@ -144,11 +145,15 @@ class HeadAgent(Agent):
         self._board.confirm(
             min([self._board.switch[0], *(each.knows for each in self._others.values())])
         )
+        self._copy()
+        return got
+
+    def _copy(self) -> None:
+        """Send to each host what has changed on the board."""
         for host in self._others.values():
             slots = [n for n in range(self._next) if n not in host.processes]
             if changes := host.replica.find_changes(slots):
                 host.link.send("board", **changes)
-        return got
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):  # nobody connects
@@ -219,6 +224,8 @@ class HeadAgent(Agent):
         super()._start_all(end)
 
     def _announce(self, generation: Generation) -> None:
+        # A newcomer takes the last announcement for its own until it knows that it was followed.
+        self._copy()
         super()._announce(generation)
         for host in self._others.values():
             host.link.send("generation", **asdict(generation))

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _CONNECT_S = 60.0
 _RETRY_S = 0.1
 _ANSWER_S = 5.0
+_MAX_ERROR = 1 << 16  # characters; a longer message than a link takes would cost the host
 
 
 def connect(plan: Plan, host: LocalHost, token: str) -> Link | None:
@@ -40,7 +41,8 @@ def connect(plan: Plan, host: LocalHost, token: str) -> Link | None:
             if _greet(link, host, token):
                 return link
             link.close()
-        if signal.sigtimedwait(PASSED_ON, _RETRY_S) is not None:
+        got = signal.sigtimedwait(PASSED_ON, _RETRY_S)
+        if got is not None and got.si_signo in PASSED_ON:  # see ``Agent.run``
             return None
     log(f"the agent of host 0 does not answer at {plan.endpoint}")
     return None
@@ -53,7 +55,7 @@ def _greet(link: Link, host: LocalHost, token: str) -> bool:
         return False
     link.send(
         "hello",
-        proof=sign(token, str(hello["nonce"])),
+        proof=sign(token, str(hello.get("nonce"))),
         nonce=link.nonce,
         number=host.number,
         name=socket.gethostname(),
@@ -93,10 +95,15 @@ class NodeAgent:
                 grace_s = float(os.environ["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"])
                 self._end(got.si_signo, grace_s)
                 return 1
-            self._exchange()
-            if not self._link.is_open or self._link.silent_s > self._plan.silent_s:
+            try:
+                self._exchange()
+            except OSError as error:  # a full disk
+                log(f"this host cannot go on: {error}")
+                self._code = 1
+            is_gone = not self._link.is_open or self._link.silent_s > self._plan.silent_s
+            if is_gone and self._code is None:  # else it has said so
                 log("the agent of host 0 is gone")
-                self._code = self._code or 1
+                self._code = 1
         self._end(signal.SIGKILL, 0.0)
         return self._code
 
@@ -109,6 +116,7 @@ class NodeAgent:
                 del self._processes[slot]
                 self._board.place(slot).ended = ENDED
                 self._report()  # what it has written last comes before its end
+                exit_ = exit_._replace(error=exit_.error[:_MAX_ERROR])
                 self._link.send("exit", slot=slot, exit=exit_)
 
     def _report(self) -> None:

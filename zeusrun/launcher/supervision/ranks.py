@@ -149,7 +149,8 @@ class RunningRanks:
 
     def count(self, rank: int | None = None) -> StepCount | None:
         """Return the step clock of a rank, by default the first; ``None`` before its first step."""
-        rank = self.world[0] if rank is None else rank
+        # If all are lost, and those that replace them have not started, there is no clock.
+        rank = next(iter(self.world), -1) if rank is None else rank
         node = self._node_of(rank)
         if node is not None:
             return node.counts.get(rank)
@@ -163,7 +164,7 @@ class RunningRanks:
     def slowest(self) -> StepCount | None:
         """Return the step clock of the rank that is furthest behind; ``None`` until all step."""
         counts = self.counts()
-        if len(counts) < len(self.world):
+        if not counts or len(counts) < len(self.world):
             return None
         return min(counts.values(), key=lambda count: (count.steps, -count.last_step_t))
 
