@@ -68,7 +68,9 @@ class Changes(Agent):
         """Say who ended the training, and what of the schedule had no effect."""
         run, steps = self._run, progress.steps or 0
         if self._ended_by:
-            run.control.take_end(f"{self._ended_by} ended the training, after {steps} steps")
+            ended = f"{self._ended_by} ended the training, after {steps} steps"
+            run.control.take_end(ended)
+            run.messages.note(ended)  # a run that has reached its target has another reason
         late = find_late(self._schedule, progress.ranks.changes, steps)
         if late and not run.ranks.exit.code:
             run.messages.warn(f"elastic.steps: {'; '.join(late)}")
