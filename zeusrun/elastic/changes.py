@@ -199,8 +199,7 @@ class Provisioner:
         wanted = self._choose(size)
         decision = "stay" if wanted is None else "add a rank" if wanted > size else "remove a rank"
         rates = samples / seconds, None if joules is None else joules / samples
-        since_first_s = count.last_step_t - count.first_step_t
-        self._note((count.steps, since_first_s, size, *rates, decision))
+        self._note((count.steps, count.last_step_t - count.first_step_t, size, *rates, decision))
         return wanted
 
     def _choose(self, size: int) -> int | None:
