@@ -601,7 +601,7 @@ def test_a_bad_file_is_told_with_line_reason_and_help(fail, old, new, expected):
         ("", "job.yaml is empty; a job needs at least a name, a script, an objective and batch"),
         ("# only a comment\n", "job.yaml is empty; "),
         ("~\n", "job.yaml is empty; "),
-        ("- name: digits\n", "job.yaml:1: the file holds a list; a job file is made of 'key:"),
+        ("- name: digits\n", "job.yaml:1: the file holds a list; it must be made of 'key:"),
         ("digits\n", "job.yaml:1: the file holds a single value; "),
         (b"name: digits\nscript: \xff\xfe\n", "job.yaml:2: this line is not UTF-8 text; is it"),
         (b"name: digits\n\x7fELF\x00", "job.yaml:2: the character U+007F is not allowed in a job"),

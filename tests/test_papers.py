@@ -109,6 +109,7 @@ def test_a_command_runs(clone, environment, line):
         assert len(table.read_text().splitlines()) >= 2
     if "steps:" in line:
         assert "the schedule wants 2" in done.stdout
+        assert "elastic.steps ended the training, after" in done.stdout
 
 
 @pytest.mark.long

@@ -17,7 +17,7 @@ SHORTAGES = {
     errno.ENOSPC: "free some space on that disk",
     errno.EDQUOT: "free some of your quota on that disk",
     errno.EFBIG: "raise the file size limit (`ulimit -f`)",
-    errno.EMFILE: "raise the limit of open files: `ulimit -n 1024`",
+    errno.EMFILE: "raise the limit of open files: `ulimit -n`",
     errno.ENFILE: "this machine has too many open files; end what does not need them",
     errno.ENOMEM: "end other programs, or raise the memory limit (`ulimit -v`, or the container's)",
     errno.EAGAIN: "end other processes, or raise their limit (`ulimit -u`, or the container's)",

@@ -77,7 +77,7 @@ def test_a_script_that_ends_before_its_steps_is_measured_as_far_as_it_comes(cli,
     code, out, err = cli("scale", job(steps=60), "--ranks", 1, "--steps", 1000, "--json")
     assert code == 2
     assert json.loads(out) == []
-    assert "1 rank: too few optimizer steps; ask for fewer --steps" in err
+    assert "1 rank: too few optimizer steps seen; ask for fewer --steps" in err
     code, out, err = cli("scale", job(steps=240), "--ranks", 1, "--steps", 300, "--json")
     assert code == 0, err
     assert "warning: 1 rank: the script ended after 240 optimizer steps" in err

@@ -84,7 +84,7 @@ def test_ranks_that_leave_by_an_order_end_the_training_as_planned(board, by, rea
     board.publish(Generation(2, ()))
     changes.end(board)
     changes.conclude(progress())
-    assert run.ends == [reason]
+    assert run.ends == run.notes == [reason]  # a run that has reached its target shows the note
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def test_what_zeusrun_owns_is_refused_by_name_with_the_line(tmp_path, name):
 
 @pytest.mark.parametrize("value", [None, [1], {"a": 1}])
 def test_an_option_has_a_plain_value(tmp_path, value):
-    with pytest.raises(JobFileError, match=r"has no text, number or true for 'role'"):
+    with pytest.raises(JobFileError, match=r"must have text, a number or true for 'role'"):
         load(tmp_path, role=value)
 
 

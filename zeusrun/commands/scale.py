@@ -91,8 +91,7 @@ def scale(
         rates = f"{rate:,.0f}{spread}", f"{ideal:,.0f}", f"{share:.0%}"
         cells.append((str(count), *rates, energy(*joules)))
     if rows or as_json:
-        shown = partial(column_table, tuple_columns(_HEAD), cells)
-        options.answer(rows, shown, as_json=as_json)
+        options.answer(rows, partial(column_table, tuple_columns(_HEAD), cells), as_json=as_json)
     if csv is not None and rows:
         text = io.StringIO()
         csv_files.writer(text, lineterminator="\n").writerows([Run._fields, *runs])
@@ -107,8 +106,8 @@ def _plan(spec: JobSpec, counts: Sequence[int], given: str | None) -> Iterator[l
     per_node, run_on = spec.launch.nproc_per_node, spec.run_on
     if run_on is not None and run_on.scheduler is not None:
         raise UsageError(
-            f"{spec.source}: {run_on.scheduler} would queue each run, and scale runs the job where "
-            "it is typed: within an allocation, add --set run_on=null, and --hosts for several"
+            f"{spec.source}: {run_on.scheduler} would queue each run, but scale runs the job "
+            "here: within an allocation, add --set run_on=null, and --hosts for several hosts"
         )
     texts = given.split(",") if given else []
     try:
@@ -168,7 +167,7 @@ def _measure(spec: JobSpec, steps: int) -> tuple[Run | None, int]:
         tell(f"{name}: {tried.reason}")
         return None, tried.code
     if len(marks) < 2:
-        tell(f"{name}: too few optimizer steps; ask for fewer --steps, or train for longer")
+        tell(f"{name}: too few optimizer steps seen; ask for fewer --steps, or train for longer")
         return None, ExitCode.BAD_INPUT
     if tried.finished:
         tell(f"warning: {name}: the script ended after {marks[-1][0]} optimizer steps")

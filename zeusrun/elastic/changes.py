@@ -68,7 +68,9 @@ class Changes(Agent):
         """Say who ended the training, and what of the schedule had no effect."""
         run, steps = self._run, progress.steps or 0
         if self._ended_by:
-            run.control.take_end(f"{self._ended_by} ended the training, after {steps} steps")
+            ended = f"{self._ended_by} ended the training, after {steps} steps"
+            run.control.take_end(ended)
+            run.messages.note(ended)  # a run that has reached its target has another reason
         late = find_late(self._schedule, progress.ranks.changes, steps)
         if late and not run.ranks.exit.code:
             run.messages.warn(f"elastic.steps: {'; '.join(late)}")
@@ -197,8 +199,7 @@ class Provisioner:
         wanted = self._choose(size)
         decision = "stay" if wanted is None else "add a rank" if wanted > size else "remove a rank"
         rates = samples / seconds, None if joules is None else joules / samples
-        since_first_s = count.last_step_t - count.first_step_t
-        self._note((count.steps, since_first_s, size, *rates, decision))
+        self._note((count.steps, count.last_step_t - count.first_step_t, size, *rates, decision))
         return wanted
 
     def _choose(self, size: int) -> int | None:

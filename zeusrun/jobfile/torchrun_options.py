@@ -20,7 +20,7 @@ _OUTPUT += " duplicate_stdout_filters duplicate_stderr_filters"
 _WHY = {
     "nnodes nproc_per_node max_restarts": "it is a key of launch itself",
     "shutdown_timeout": "it follows launch.grace_period_s",
-    "module no_python run_path": "write script or module; zeusrun runs Python alone, by itself",
+    "module no_python run_path": "write script or module; zeusrun starts only Python programs",
     "monitor_interval signals_to_handle": "zeusrun watches and ends the ranks itself",
     _HOSTS: "zeusrun connects the ranks itself; run_on has the hosts, nic and port_range",
     _OUTPUT: "zeusrun reads what a rank prints, and writes it to logs/rankN.log of the run "
@@ -36,7 +36,7 @@ def check_options(options: Mapping[str, Any]) -> None:
         if why := OWNED.get(name.replace("-", "_")):
             raise ValueError(f"must not contain {name!r}: {why}")
         if value is None or isinstance(value, (list, dict)):
-            raise ValueError(f"has no text, number or true for {name!r}")
+            raise ValueError(f"must have text, a number or true for {name!r}")
 
 
 def option_words(

@@ -132,7 +132,7 @@ def parse_document(text: str, label: str) -> JobDocument:
     if not isinstance(node, MappingNode):
         kind = "a list" if isinstance(node, SequenceNode) else "a single value"
         raise JobFileError(
-            f"{label}:1: the file holds {kind}; a job file is made of 'key: value' lines"
+            f"{label}:1: the file holds {kind}; it must be made of 'key: value' lines"
         )
     document.data = _build(node, (), document, None)
     return document

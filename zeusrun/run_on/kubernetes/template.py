@@ -50,11 +50,11 @@ def read_template(path: Path, *, several: bool) -> dict[str, Any]:
         names = [*_list_names(found)]
     except (KeyError, TypeError, AttributeError):
         names = []
-    right = all(isinstance(each, dict) for each in found.values())
+    right = {*map(type, found.values()), str(document.data.get("kind", "Pod"))} == {dict, "Pod"}
     if not (names and right) or document.data.keys() - found.keys() - {"apiVersion", "kind"}:
         raise JobFileError(
-            f"{path} must be as a Pod: metadata and spec, with a name for each container, volume "
-            "and variable, and a mountPath for each of volumeMounts"
+            f"{path} must have the form of a Pod: metadata and spec; each container, volume and "
+            "variable needs a name, and each of volumeMounts a mountPath"
         )
     if looks_secret(json.dumps(document.data)):
         raise JobFileError(f"{path} contains a secret; name it in run_on.kubernetes.secrets")
