@@ -178,14 +178,14 @@ def test_neither_the_batch_size_nor_the_ranks_change_within_a_run(tmp_path, sect
 
 
 def measure(monkeypatch, moments, **changes):
-    """Measure 20 steps of a run that comes to these moments: steps, seconds, passes, joules."""
+    """Measure 20 steps of a run that comes to these moments: steps, seconds, passes."""
     usual = {"status": TrialStatus.FAILED, "reason": "-", "reason_code": ReasonCode.NO_METRIC}
     trial = build_trial(**{**usual, **changes})
 
     def run_shortly(_spec, *, is_enough, stream):
-        for steps, t, passes, joules in moments:
+        for steps, t, passes in moments:
             span = (0.0, t) if steps else None
-            made = {"steps": steps or None, "passes": passes, "energy_j": joules}
+            made = {"steps": steps or None, "passes": passes}
             if is_enough(Progress(0.0, t, stepping_s=span, **made)):
                 return Tried(trial, 130, Progress(0.0, 0.0), [], ended=False, finished=False)
         return Tried(trial, 3, Progress(0.0, 0.0), [], ended=False, finished=True)
@@ -195,25 +195,25 @@ def measure(monkeypatch, moments, **changes):
 
 
 def test_the_first_steps_and_ends_of_epochs_do_not_count(monkeypatch, capsys):
-    steps = [(0, 5.0, 0, None), (1, 60.0, 1, 900.0), (4, 61.0, 1, 950.0)]  # it compiles
-    steps += [(n, 60.0 + n / 10, 1, 1000.0 + n) for n in range(10, 20)]
-    steps += [(20, 90.0, 2, 2000.0)]  # after an evaluation of half a minute
-    steps += [(n, 88.0 + n / 10, 2, 1980.0 + n) for n in range(21, 40)]
-    run, code = measure(monkeypatch, steps)
+    steps = [(0, 5.0, 0), (1, 60.0, 1), (4, 61.0, 1)]  # it compiles
+    steps += [(n, 60.0 + n / 10, 1) for n in range(10, 20)]
+    steps += [(20, 90.0, 2)]  # after an evaluation of half a minute
+    steps += [(n, 88.0 + n / 10, 2) for n in range(21, 40)]
+    run, code = measure(monkeypatch, steps, whole_energy_j=920.0, whole_time_s=92.0)
     assert code == 0
     assert (run.ranks, run.batch_size) == (2, 32)
     assert run.samples_per_s == pytest.approx(320)
-    assert run.j_per_sample == pytest.approx(1 / 32)
+    assert run.j_per_sample == pytest.approx(1 / 32)  # at 10 W
     assert "warning" not in capsys.readouterr().err
 
 
 def test_where_each_step_is_near_the_end_of_an_epoch_all_count(monkeypatch):
-    run, _ = measure(monkeypatch, [(10 * n, n, n, None) for n in range(5)])
+    run, _ = measure(monkeypatch, [(10 * n, n, n) for n in range(5)])
     assert (run.samples_per_s, run.j_per_sample, run.steps) == (320.0, None, 20)
 
 
 def test_what_makes_a_figure_doubtful_is_said(monkeypatch, capsys):
-    made = [(n, n / 10, 1, None) for n in range(60)]
+    made = [(n, n / 10, 1) for n in range(60)]
     run, _ = measure(monkeypatch, made, observed_batch_size=8, shared=True)
     assert run.samples_per_s == pytest.approx(80)
     err = capsys.readouterr().err
@@ -223,7 +223,7 @@ def test_what_makes_a_figure_doubtful_is_said(monkeypatch, capsys):
 
 def test_a_host_that_is_lost_makes_no_figure(monkeypatch, capsys):
     lost = {"reason_code": ReasonCode.HOST_LOST, "reason": "host b is lost"}
-    run, code = measure(monkeypatch, [(n, n / 10, 1, None) for n in range(15)], **lost)
+    run, code = measure(monkeypatch, [(n, n / 10, 1) for n in range(15)], **lost)
     assert (run, code) == (None, 3)
     assert "2 ranks: host b is lost" in capsys.readouterr().err
 

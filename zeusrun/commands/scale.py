@@ -149,15 +149,14 @@ def _measure(spec: JobSpec, steps: int) -> tuple[Run | None, int]:
 
     The first tenth does not count: it compiles, fills caches and starts data loaders.
     """
-    marks: list[tuple[float, ...]] = []  # steps, seconds, passes over all loaders, joules
+    marks: list[tuple[float, ...]] = []  # steps, seconds, passes over all loaders
 
     def is_enough(progress: Progress) -> bool:
         made, span = progress.steps or progress.backwards, progress.stepping_s
         if not span or made < max(5, steps // 10):
             return False
         if not marks or made > marks[-1][0]:
-            joules = float("nan") if progress.energy_j is None else progress.energy_j
-            marks.append((made, span[1], progress.passes + progress.others, joules))
+            marks.append((made, span[1], progress.passes + progress.others))
         return made - marks[0][0] >= steps and marks[-1][1] - marks[0][1] >= LEAST_S
 
     tried = run_shortly(spec, is_enough=is_enough, stream=sys.stderr)
@@ -177,8 +176,10 @@ def _measure(spec: JobSpec, steps: int) -> tuple[Run | None, int]:
         tell(f"warning: {name}: the script trained with batch size {seen}, not {size}")
     parts = np.diff(np.array(marks), axis=0)
     within = parts[parts[:, 2] == 0]  # without ends of epochs and evaluations
-    made, seconds, _, joules = (within if len(within) > len(parts) / 2 else parts).sum(axis=0)
-    rate, energies = made * seen / seconds, (joules / made / seen if joules > 0 else None)
+    made, seconds, _ = (within if len(within) > len(parts) / 2 else parts).sum(axis=0)
+    rate, energies = made * seen / seconds, None
+    if trial.whole_energy_j and trial.whole_time_s:  # at the mean power of the training
+        energies = trial.whole_energy_j / trial.whole_time_s / rate
     tell(f"{name}: {rate:,.0f} samples/s in {made:.0f} steps of {seen} samples")
     return Run(trial.world_size, seen, int(made), rate, energies, trial.energy_source), 0
 
