@@ -353,7 +353,7 @@ class Agent:
                 self._wanted = len(self._members)
                 return
             if not self._placement.add(slot, (*self._members, *self._waiting)):
-                return  # until a host comes back
+                return  # the hosts that are left have no place for more
             self._board.place(slot).clear()
             self._start(slot, rank, aim, self._number)
             self._next += 1

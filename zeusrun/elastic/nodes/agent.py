@@ -8,7 +8,6 @@ from typing import NoReturn
 
 from zeusrun.elastic.nodes.head import HeadAgent
 from zeusrun.elastic.nodes.node import NodeAgent, connect
-from zeusrun.elastic.plan import log
 from zeusrun.elastic.processes import begin
 from zeusrun.sidecar.orders import AGENT_TOKEN
 
@@ -18,11 +17,6 @@ def main() -> NoReturn:
     plan, host, run_dir = begin()
     token = os.environ[AGENT_TOKEN]
     if plan.number == 0:
-        try:
-            head = HeadAgent(plan, host, run_dir, token)
-        except OSError as error:
-            log(f"the other hosts cannot connect to {plan.endpoint}: {error}")
-            sys.exit(1)
-        sys.exit(head.run())
+        sys.exit(HeadAgent(plan, host, run_dir, token).run())
     link = connect(plan, host, token)
     sys.exit(1 if link is None else NodeAgent(plan, host, run_dir, link).run())

@@ -1,9 +1,8 @@
 """The agent of host 0: decides on the ranks of all hosts, as that of one host does.
 
-Agents of the other hosts connect to it. Ranks there are processes that it starts, signals and reaps
-by messages; their boards are copies of its own. If a connection ends or is silent for too long, the
-ranks of that host are lost, each as one that was killed. A host may connect again: then it has free
-places.
+Agents of the other hosts connect to it before the training starts. Ranks there are processes that
+it starts, signals and reaps by messages; their boards are copies of its own. If a connection ends
+or is silent for too long, the ranks of that host are lost, each as one that was killed.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from zeusrun.elastic.agent import Agent
-from zeusrun.elastic.nodes.link import TICK_S, Link, Replica, sign
+from zeusrun.elastic.nodes.link import TICK_S, Link, Replica, sign, verify
 from zeusrun.elastic.plan import log
 from zeusrun.elastic.processes import PASSED_ON, Exit
 from zeusrun.elastic.rank.board import HOST_LOST
@@ -103,10 +102,6 @@ class HeadAgent(Agent):
         self._token = token
         self._others: dict[int, RemoteHost] = {}
         self._greeted: list[tuple[Link, float]] = []  # connections that have proved nothing yet
-        address, _, port = plan.endpoint.rpartition(":")
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        self._server = socket.create_server((address.strip("[]"), int(port)), family=family)
-        self._server.setblocking(False)
 
     def run(self) -> int:
         """See ``Agent.run``. The others end with it."""
@@ -115,7 +110,6 @@ class HeadAgent(Agent):
             if self._gather():
                 code = super().run()
         finally:
-            self._server.close()
             for each in self._others.values():
                 each.link.send("bye", code=code)
                 each.link.flush(_FLUSH_S)
@@ -124,19 +118,30 @@ class HeadAgent(Agent):
 
     def _gather(self) -> bool:
         """Wait for the agents of the other hosts; return whether all are there."""
+        address, _, port = self._plan.endpoint.rpartition(":")
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
         until_t = time.monotonic() + _GATHER_S
-        while len(self._others) < self._plan.hosts - 1:
-            got = self._wait()
-            ended = got is not None and got.si_signo in PASSED_ON  # see ``Agent.run``
-            if ended or time.monotonic() > until_t:
-                missing = set(range(1, self._plan.hosts)) - self._others.keys()
-                log(f"no agent of host {', '.join(map(str, sorted(missing)))} has connected")
-                return False
+        try:
+            server = socket.create_server((address.strip("[]"), int(port)), family=family)
+        except OSError as error:
+            log(f"the other hosts cannot connect to {self._plan.endpoint}: {error}")
+            return False
+        with server:
+            server.setblocking(False)
+            while len(self._others) < self._plan.hosts - 1:
+                got = self._wait()
+                self._accept(server)
+                ended = got is not None and got.si_signo in PASSED_ON  # see ``Agent.run``
+                if ended or time.monotonic() > until_t:
+                    missing = set(range(1, self._plan.hosts)) - self._others.keys()
+                    log(f"no agent of host {', '.join(map(str, sorted(missing)))} has connected")
+                    return False
+        for link, _ in self._greeted:
+            link.close()
         return True
 
     def _wait(self, *, also: bool = True) -> signal.struct_siginfo | None:
         got = super()._wait(also=also)
-        self._accept()
         for host in list(self._others.values()):
             for message in host.link.exchange():
                 self._take(host, message)
@@ -155,9 +160,9 @@ class HeadAgent(Agent):
             if changes := host.replica.find_changes(slots):
                 host.link.send("board", **changes)
 
-    def _accept(self) -> None:
+    def _accept(self, server: socket.socket) -> None:
         with contextlib.suppress(OSError):  # nobody connects
-            link = Link(self._server.accept()[0])
+            link = Link(server.accept()[0])
             link.send("hello", nonce=link.nonce)
             self._greeted.append((link, time.monotonic() + _GREET_S))
         for greeted in list(self._greeted):
@@ -172,15 +177,13 @@ class HeadAgent(Agent):
         """Take in the agent of a host, if it knows the token, and the host has no other one."""
         try:
             host = RemoteHost(link, Replica(self._board), hello)
-            known = hello["proof"] == sign(self._token, link.nonce)
+            known = verify(self._token, link.nonce, str(hello["proof"]))
             proof = sign(self._token, str(hello["nonce"]))
         except (LookupError, TypeError, ValueError):
             return False
         if not known or not 0 < host.number < self._plan.hosts or host.number in self._others:
             return False
         link.send("welcome", proof=proof)
-        if self._number:
-            link.send("generation", **asdict(self._board.read_generation(self._number)))
         self._others[host.number] = host
         self._placement.hosts.append(host)
         self._placement.hosts.sort(key=lambda each: each.number)

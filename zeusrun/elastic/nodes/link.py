@@ -116,6 +116,11 @@ def sign(token: str, nonce: str) -> str:
     return hmac.new(token.encode(), nonce.encode(), "sha256").hexdigest()
 
 
+def verify(token: str, nonce: str, proof: str) -> bool:
+    """Whether somebody who was sent ``nonce`` has proved to know the token."""
+    return hmac.compare_digest(sign(token, nonce).encode(), proof.encode())
+
+
 class Replica:
     """What another host has of the board of this one.
 

@@ -9,7 +9,7 @@ import socket
 import time
 from typing import TYPE_CHECKING, Any
 
-from zeusrun.elastic.nodes.link import TICK_S, Link, Replica, sign
+from zeusrun.elastic.nodes.link import TICK_S, Link, Replica, sign, verify
 from zeusrun.elastic.plan import log
 from zeusrun.elastic.processes import PASSED_ON, SIGNALS
 from zeusrun.elastic.rank.board import ENDED, Board, Generation
@@ -64,7 +64,7 @@ def _greet(link: Link, host: LocalHost, token: str) -> bool:
         address=host.address,
     )
     welcome = link.wait_for_one(_ANSWER_S)
-    return welcome is not None and welcome.get("proof") == sign(token, link.nonce)
+    return welcome is not None and verify(token, link.nonce, str(welcome.get("proof")))
 
 
 class NodeAgent:
