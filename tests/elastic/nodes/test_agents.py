@@ -291,7 +291,7 @@ def test_a_host_knows_what_the_head_has_seen_before_the_next_generation(tmp_path
     ours, theirs = map(Link, socket.socketpair())
     hello = {"number": 1, "name": "b", "ranks": 1, "most": 1, "address": "b"}
     agent._others[1] = RemoteHost(ours, Replica(agent._board), hello)
-    agent._next = 1
+    agent._members = (0,)
     agent._board.place(0).generation = 7
     agent._announce(Generation(8, (0,)))
     ours.flush(30)

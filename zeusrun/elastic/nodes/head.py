@@ -155,8 +155,9 @@ class HeadAgent(Agent):
 
     def _copy(self) -> None:
         """Send to each host what has changed on the board."""
+        matter = {*self._members, *self._trained, *self._waiting, *self._processes}
         for host in self._others.values():
-            slots = [n for n in range(self._next) if n not in host.processes]
+            slots = matter - host.processes.keys()
             if changes := host.replica.find_changes(slots):
                 host.link.send("board", **changes)
 
