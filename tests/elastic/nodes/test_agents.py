@@ -315,7 +315,10 @@ def test_a_full_disk_of_a_host_ends_its_agent_in_words(tmp_path, capfd):
     agent = NodeAgent(plan, LocalHost(plan, tmp_path, [], set()), tmp_path, ours)
     (tmp_path / "elastic" / "3.json").mkdir()  # nothing can be written there
     theirs.send("generation", number=3, members=[0])
+    theirs.send("generation", number=3, members=[0])
+    theirs.send("start", slot=5, restart=0, variables={})  # too late
     theirs.flush(30)
     assert agent.run() == 1
+    assert not agent._board.place(5).pid
     assert "this host cannot go on" in capfd.readouterr().out
     theirs.close()

@@ -92,8 +92,8 @@ class NodeAgent:
         while self._code is None:
             got = signal.sigtimedwait(SIGNALS, TICK_S)
             if got is not None and got.si_signo in PASSED_ON:
-                grace_s = float(os.environ["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"])
-                self._end(got.si_signo, grace_s)
+                self._code = 1
+                self._end(got.si_signo, float(os.environ["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"]))
                 return 1
             try:
                 self._exchange()
@@ -145,7 +145,7 @@ class NodeAgent:
             self._replica.forget(slots)
             for slot in slots:
                 self._board.place(slot).clear()
-        elif kind == "start":
+        elif kind == "start" and self._code is None:  # else it ends, and the head will see that
             self._start(message["slot"], message["restart"], message["variables"])
         elif kind == "signal" and message["slot"] in self._processes:
             self._processes[message["slot"]].signal(message["number"])
@@ -177,5 +177,6 @@ class NodeAgent:
                 for process in self._processes.values():
                     process.signal()
             signal.sigtimedwait({signal.SIGCHLD}, TICK_S)
-            self._exchange()
+            with contextlib.suppress(OSError):  # a full disk
+                self._exchange()
         self._link.flush(1.0)
