@@ -256,3 +256,13 @@ def test_one_host_and_two_are_compared(zeusrun):
     done = zeusrun("scale", job, *words)
     assert done.returncode == 0, done.stderr
     assert [row["ranks"] for row in json.loads(done.stdout)] == [1, 2]
+
+
+def test_ranks_that_crash_are_not_started_again_within_a_measurement(cli, zeusrun, job):
+    before = "clean = os.environ['TORCHELASTIC_RESTART_COUNT'] != '0'; clean or sys.exit(7)"
+    job(before)
+    path = zeusrun.job("train.py", launch={"nproc_per_node": 2, "max_restarts": 1})
+    code, out, err = cli("scale", path, "--ranks", "2", "--steps", 20)
+    assert code != 0
+    assert "2 ranks: rank" in err
+    assert out == ""

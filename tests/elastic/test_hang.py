@@ -111,3 +111,10 @@ def test_a_process_is_alive_from_its_start_until_its_agent_has_seen_its_end():
     assert place.is_alive
     place.ended = ENDED
     assert not place.is_alive
+
+
+def test_ranks_that_were_stopped_with_their_agent_do_not_hang():
+    watch, members = HangWatch(HANG_S), dict(enumerate([member(), member(collectives=8)]))
+    assert not any(watch.find(members, 1000.0 + t) for t in range(9))
+    assert watch.find(members, 5000.0) == []  # the agent may go on before the ranks do
+    assert [t for t in range(60) if watch.find(members, 5001.0 + t)]  # then they must

@@ -155,7 +155,7 @@ def test_a_continued_run_begins_again_with_the_first_number_of_ranks():
     assert again.world_sizes == (*grown, began(10.0), WorldChange(11.5, 1, 4))
     at_once = (WorldChange(0.0, 0, 2), WorldChange(0.5, 0, 1))
     later = after(part(PREEMPTED, epochs=(1, 2)), part(epochs=(3, 4), world_sizes=at_once))
-    assert later.world_sizes == (began(10.0), WorldChange(10.5, 2, 1))
+    assert later.world_sizes == (began(0.0, 0), WorldChange(10.5, 2, 1))  # from its start
     never_trained = part(time_s=None, energy_j=None, energy_source=None)
     assert after(first, never_trained).world_sizes == grown
     assert after(part(PREEMPTED, epochs=(1, 2)), part(epochs=(3, 4))).world_sizes == ()

@@ -531,10 +531,15 @@ def test_where_steps_are_seen_time_and_cost_stop_at_the_last_one():
     assert stepped.time_s == pytest.approx(160.0 - stepped.training_t)
 
 
-def test_the_energy_of_a_training_never_decreases():
+def test_the_energy_of_a_training_only_decreases_if_it_began_later():
     before = take_step_clock(LAUNCHED, StepCount(9, 101.0, 103.0))
     before = take_energy(before, LAUNCHED, 0.636, 5.0)
     assert take_energy(before, before, 0.613, 5.0).energy_j == 0.636
+    slow = take_energy(take_step_clock(LAUNCHED, StepCount(2, 101.0, 101.9)), LAUNCHED, 34.5, 8.0)
+    fast = take_step_clock(slow, StepCount(99, 101.0, 102.0))  # so its first step was short, too
+    fast = take_step_clock(fast, StepCount(199, 101.0, 103.0))
+    assert fast.training_t > slow.training_t
+    assert take_energy(fast, slow, 3.2, 8.0).energy_j == 3.2
     starting = replace(LAUNCHED, energy_j=18.4)  # before the first step, it is that of the script
     assert take_energy(before, starting, 0.0386, 5.0).energy_j == 0.0386
 

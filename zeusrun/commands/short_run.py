@@ -58,6 +58,7 @@ ALONE = (
     "objective.missing_metric=continue",
     "policy.name=fixed",
     "attempts=1",
+    "launch.max_restarts=0",
     "early_stop.cost_factor=null",
     "power_limit.mode=observe",
     "stall.action=off",

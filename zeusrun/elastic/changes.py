@@ -37,6 +37,7 @@ _ANNOUNCED = 2  # steps before a change
 _SKIPPED = 2  # steps after each change
 _HEAD = "step,seconds,ranks,samples_per_second,joules_per_sample,decision"
 _LEAST, _SHARE = 30, 20  # steps of a measurement; at most this part of the training
+_LEAST_S = {"joules": 1.0}  # of a measurement: energy is read ten times a second
 
 
 class Changes(Agent):
@@ -191,6 +192,8 @@ class Provisioner:
         if steps < min(self._every, max(_LEAST, (planned or math.inf) / _SHARE)):
             return None
         seconds, samples = count.last_step_t - since_t, steps * self._samples(size)
+        if seconds < _LEAST_S.get(self._by, 0.0):
+            return None
         joules = self._energy_between(since_t, count.last_step_t) if seconds > 0 else None
         spent = joules if self._by == "joules" else seconds
         if not spent or spent < 0:

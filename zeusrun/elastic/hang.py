@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from zeusrun.elastic.rank.board import Place
 
+_LOOK_S = 1.0  # counts at most between two looks: else this process was stopped, perhaps with all
 _BUSY_MS = 100  # a main thread that uses less CPU time than this within ``hang_s`` does nothing
 
 
@@ -23,7 +24,7 @@ class HangWatch:
     """
 
     def __init__(self, hang_s: float) -> None:
-        self._hang_s = hang_s
+        self._hang_s, self._looked_t, self._seen_s = hang_s, math.inf, 0.0
         # By slot and what was watched: the last state, and the time of its beginning.
         self._seen: dict[tuple[int, str], tuple[tuple[int, ...], float]] = {}
 
@@ -34,6 +35,8 @@ class HangWatch:
             places: The state of each member, by its slot.
             now_t: Monotonic seconds. Call this at every tick.
         """
+        self._seen_s += min(max(0.0, now_t - self._looked_t), _LOOK_S)
+        self._looked_t, now_t = now_t, self._seen_s
         idle_s = {
             slot: self._unchanged_s(slot, "idle", (*_done(place), place.cpu_ms // _BUSY_MS), now_t)
             for slot, place in places.items()

@@ -268,11 +268,12 @@ def take_step_clock(progress: Progress, count: StepCount | None) -> Progress:
 def take_energy(
     progress: Progress, before: Progress, energy_j: float | None, power_w: float | None
 ) -> Progress:
-    """Return the progress with the energy so far, which never decreases once steps are made.
+    """Return the progress with the energy so far, which only decreases if training began later.
 
     The last joules are extrapolated: what is measured then may be less.
     """
-    if energy_j is not None and before.energy_j is not None and before.steps is not None:
+    is_same = before.steps is not None and before.training_t == progress.training_t
+    if energy_j is not None and before.energy_j is not None and is_same:
         energy_j = max(energy_j, before.energy_j)
     return replace(progress, energy_j=energy_j, power_w=power_w)
 

@@ -198,9 +198,9 @@ def worlds(parts: Parts, name: str) -> tuple[WorldChange, ...]:
         return ()
     from zeusrun.trial.resizes import join_worlds  # noqa: PLC0415 - of elastic trainings alone
 
-    again = [WorldChange(0.0, 0, trial.world_size, step=0)] if parts.trained else []
+    begin = [WorldChange(0.0, 0, trial.world_size, step=0)]
     done = trial.time_s or 0.0, trial.epochs or 0, trial.whole_steps or 0
-    return join_worlds(before, [*again, *last], *done)
+    return join_worlds(before or begin, [*begin, *last] if parts.trained else last, *done)
 
 
 def syncs(parts: Parts, name: str) -> tuple[SyncChange, ...]:

@@ -11,6 +11,9 @@ import sys
 import threading
 from contextlib import suppress
 
+
+import time
+
 import psutil
 import pytest
 
@@ -322,3 +325,15 @@ def test_a_full_disk_of_a_host_ends_its_agent_in_words(tmp_path, capfd):
     assert not agent._board.place(5).pid
     assert "this host cannot go on" in capfd.readouterr().out
     theirs.close()
+
+
+def test_who_was_stopped_itself_reads_before_it_gives_up_the_other_end(monkeypatch):
+    now_t = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now_t)
+    own, other = socket.socketpair()
+    with own, other:
+        link = Link(own)
+        for seconds, silent_s in ((0.0, 0.0), (4.0, 4.0), (3600.0, 0.0), (4.0, 4.0)):
+            now_t += seconds
+            link.exchange()
+            assert link.silent_s == silent_s

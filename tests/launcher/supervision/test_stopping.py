@@ -239,7 +239,13 @@ def test_a_part_of_the_job_that_asks_for_the_end_says_why(tmp_path):
     assert stopping.order.cause is ReasonCode.REQUESTED
 
 
-@pytest.mark.parametrize("content", [b"", b"gently", b"1 cancelled", b"x y z", b"\xff \xff \xff"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(b"", b"gently", b"1 cancelled", b"x y z", b"\xff \xff \xff", b"-1 cancelled a"),
+        *(b"999999999999 cancelled a", b"1 target_reached a", b"2 preempted a"),
+    ],
+)
 def test_any_other_request_is_that_of_a_user(tmp_path, content):
     paths = RunPaths(tmp_path)
     paths.cancel.write_bytes(content)

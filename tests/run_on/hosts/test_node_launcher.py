@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -214,6 +215,19 @@ def test_if_the_head_is_silent_the_ranks_may_save_first(hosts, paths, tmp_path, 
     assert end.code == 0  # each has ended after its epoch
     why = r"host b left because it heard nothing from this host for \d+ s \(run_on.heartbeat_s\)"
     assert re.fullmatch(why, node.lost)  # and not how the fan-out has ended
+
+
+def test_a_launcher_that_was_stopped_reads_before_it_leaves(node, tmp_path, monkeypatch):
+    looks = []
+
+    def later():
+        looks.append(time.monotonic() + 3600.0)
+        return looks[-1]
+
+    monkeypatch.setattr(node_launcher, "time", SimpleNamespace(monotonic=later))
+    wait_for(lambda: len(looks) > 5)
+    prepare(node, tmp_path / "home", ranks=2, first=0)
+    assert node.lost is None
 
 
 def test_a_signal_to_the_launcher_is_passed_to_the_head(node, hosts):

@@ -175,6 +175,7 @@ def test_all_that_zeusrun_owns_is_named_at_once(build):
         ("spec: {containers: {name: a}}", "must have the form of a Pod"),
         ("spec: {containers: [node]}", "must have the form of a Pod"),
         ("spec: {volumes: [{emptyDir: {}}]}", "must have the form of a Pod"),
+        ("spec: {volumes: [{name: [a]}]}", "must have the form of a Pod"),
         (
             "spec: {containers: [{name: node, volumeMounts: [{name: a}]}]}",
             "must have the form of a Pod",

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 TICK_S = 0.002  # between two looks at the board: a change of the ranks needs a few messages
 _PING_S = 1.0
+_STOPPED_S = 5.0  # between two reads: this process was stopped, perhaps with the other end
 _MAX_LINE = 4 << 20
 _READ = 1 << 16
 _EMPTY = (0,) * len(Place.__annotations__)
@@ -42,7 +43,7 @@ class Link:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._sock, self._unsent, self._unread = sock, b"", b""
         self._came: list[dict[str, Any]] = []
-        self._heard_t = self._sent_t = time.monotonic()
+        self._heard_t = self._sent_t = self._read_t = time.monotonic()
         self.nonce, self.is_open = secrets.token_hex(16), True
 
     def send(self, kind: str, **fields: Any) -> None:  # noqa: ANN401 - of a message
@@ -82,6 +83,10 @@ class Link:
                 self._unsent = self._unsent[self._sock.send(self._unsent) :]
 
     def _read(self) -> None:
+        now_t = time.monotonic()
+        if now_t > self._read_t + _STOPPED_S:
+            self._heard_t = now_t
+        self._read_t = now_t
         with contextlib.suppress(BlockingIOError):
             while data := self._sock.recv(_READ):
                 self._heard_t = time.monotonic()

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 _Why: TypeAlias = tuple[ReasonCode, str]
 _BY_USER = ReasonCode.CANCELLED, "cancelled by 'zeusrun cancel'"
+_ASKED = ReasonCode.CANCELLED, ReasonCode.REPLACED, ReasonCode.REQUESTED
 
 
 class _Under:
@@ -124,7 +125,7 @@ def read_cancel(paths: RunPaths) -> tuple[int, ReasonCode, str] | None:
     """Return the number of interrupts requested, 1 or 2, and why; ``None`` without a request."""
     try:
         number, code, why = read_file(paths.cancel, 1000).decode().split(" ", 2)
-        return int(number), ReasonCode(code), why
+        return 1 + ("1", "2").index(number), _ASKED[_ASKED.index(code)], why
     except OSError:
         return None
     except ValueError:  # a script has written it

@@ -85,7 +85,7 @@ class NodeLauncher:
         receiving.start()
         with self._open, CaughtSignals() as signals:
             self._channel.send("hello", **_hello())
-            told = 0
+            told, looked_t = 0, self._heard_t
             while not self._leaving or self._run is not None:
                 self._handle_all(TICK_S if self._run is None else 0.0)
                 for number in signals.received[told:]:
@@ -93,7 +93,11 @@ class NodeLauncher:
                 told = len(signals.received)
                 if told and self._run is None:
                     self._leave(StopLevel.KILL, f"it got {Signals(signals.received[0]).name}")
-                if (silent_s := time.monotonic() - self._heard_t) > self._heartbeat_s:
+                now_t = time.monotonic()
+                if now_t - looked_t > self._heartbeat_s / 2 + 1.0:
+                    self._heard_t = now_t  # this process was stopped, and has to read first
+                looked_t = now_t
+                if (silent_s := now_t - self._heard_t) > self._heartbeat_s:
                     why = f"it heard nothing from this host for {silent_s:.0f} s"
                     self._leave(StopLevel.TERMINATE, f"{why} (run_on.heartbeat_s)")
                 if self._run is not None and not self._run.advance(self._guard_limits()):

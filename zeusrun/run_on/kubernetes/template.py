@@ -80,7 +80,7 @@ def _list_names(value: Any, path: str = "", key: str = "") -> Iterator[str]:  # 
             yield from _list_names(each, f"{path}{name}.", name if listed else "")
     if key in _KEYS:
         for each in value:
-            item = f"{path[:-1]}[{each[_KEYS[key]]}]"
+            item = f"{path[:-1]}[" + each[_KEYS[key]] + "]"  # raises TypeError unless it is text
             yield item
             yield from _list_names(each, f"{item}.")
 
