@@ -6,6 +6,7 @@ import collections
 import itertools
 import json
 import os
+import random
 import signal
 import time
 
@@ -16,6 +17,7 @@ from zeusrun.elastic.rank.board import Board
 from zeusrun.sidecar.orders import STACK_SIGNAL
 
 SAMPLES = 960
+PRINTED = {"source": "stdout", "pattern": r"epoch: (?P<epoch>\d+) accuracy: (?P<accuracy>[\d.]+)"}
 
 
 def elastic_job(zeusrun, script="elastic_steps.py", epochs=10, **changes):
@@ -156,6 +158,31 @@ class Training:
         whole = [count for epoch, count in per_epoch.items() if epoch != max(per_epoch)]
         assert sum(SAMPLES - count for count in whole) <= kills * 48
         return len(steps)
+
+
+def shake(training, seed, times):
+    """Change the ranks and kill some, at random; end the training and check it."""
+    chance, kills = random.Random(seed), 0
+    for _ in range(times):
+        ranks = len(training.members)
+        if chance.random() < 0.5 and ranks > 1:
+            before = training.board.newest
+            training.kill(chance.randrange(ranks))
+            kills += 1
+            if ranks == 2:  # after another one, none would be left
+                wait_for(lambda before=before: training.board.newest != before)
+                training.wait_for_ranks()
+        else:
+            ranks = chance.randint(1, 4)
+            training.resize(ranks)
+            if chance.random() < 0.6:
+                training.wait_for_ranks(ranks)
+        if chance.random() < 0.7:
+            training.wait_for_ranks()
+            training.wait_for_steps(chance.randint(0, 5))
+    training.resize(0)
+    training.end_missed()
+    assert training.check(kills=kills) > 50
 
 
 def check_epochs(training):

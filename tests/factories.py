@@ -238,6 +238,11 @@ class Zeusrun:
         self.started.append(child)
         return child
 
+    def printing_to(self, stream, env):
+        """Return the options of a child whose output, errors included, goes into a file."""
+        quiet = {"stdin": subprocess.DEVNULL, "stdout": stream, "stderr": subprocess.STDOUT}
+        return {"cwd": self.folder, "env": {**self.environment, **env}, **quiet}
+
     def run_dir(self, trial="job-1-1"):
         return self.home / "runs" / trial.rsplit("-", 2)[0] / trial
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -63,12 +62,8 @@ class Pair:
         with log.open("wb") as stream:
             child = getattr(self, on).start(
                 self.zeusrun.argv(*arguments),
-                cwd=self.zeusrun.folder,
-                env={**self.zeusrun.environment, **env},
-                stdin=subprocess.DEVNULL,
-                stdout=stream,
-                stderr=subprocess.STDOUT,
                 start_new_session=True,
+                **self.zeusrun.printing_to(stream, env),
             )
         self._logs[child] = log
         return child

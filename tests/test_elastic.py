@@ -14,12 +14,10 @@ import urllib.request
 
 import pytest
 
-from tests.elastic_scripts import Training, check_epochs, elastic_job
+from tests.elastic_scripts import PRINTED, Training, check_epochs, elastic_job, shake
 from tests.runs import wait_for
 
 pytestmark = pytest.mark.torchrun
-
-PRINTED = {"source": "stdout", "pattern": r"epoch: (?P<epoch>\d+) accuracy: (?P<accuracy>[\d.]+)"}
 
 
 def end_digests(run_dir):
@@ -103,34 +101,14 @@ def test_a_killed_rank_of_an_unedited_script_restarts_all_from_the_checkpoint(ze
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("given", [[], ["--accumulates"]], ids=["sgd", "accumulates"])
 def test_whatever_happens_to_ranks_the_training_is_whole(zeusrun, given, seed):
-    chance = random.Random(seed)
     sizes = {"candidates": [48], "default": 48}
     if given:
         sizes["per_device_max"] = 8
     limits = {"losses": 1000}
     args = [*given, "--epochs", "5000", "--pause-s", "0.02"]
     job = elastic_job(zeusrun, epochs=5000, args=args, elastic=limits, batch_size=sizes)
-    training, kills = Training(zeusrun, job), 0
-    for _ in range(25):
-        ranks = len(training.members)
-        if chance.random() < 0.5 and ranks > 1:
-            before = training.board.newest
-            training.kill(chance.randrange(ranks))
-            kills += 1
-            if ranks == 2:  # after another one, none would be left
-                wait_for(lambda before=before: training.board.newest != before)
-                training.wait_for_ranks()
-        else:
-            ranks = chance.randint(1, 4)
-            training.resize(ranks)
-            if chance.random() < 0.6:
-                training.wait_for_ranks(ranks)
-        if chance.random() < 0.7:
-            training.wait_for_ranks()
-            training.wait_for_steps(chance.randint(0, 5))
-    training.resize(0)
-    training.end_missed()
-    assert training.check(kills=kills) > 50
+    training = Training(zeusrun, job)
+    shake(training, seed, 25)
     assert len(set(end_digests(training.run_dir))) <= 1
     (trial,) = zeusrun.history()
     assert trial["status"] == "CANCELLED"

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
 from contextlib import ExitStack
 
 import psutil
 import pytest
 
-from tests.elastic_scripts import Training, check_epochs, elastic_job
+from tests.elastic_scripts import PRINTED, Training, check_epochs, elastic_job, shake
 from tests.pairs import open_pair
 from tests.runs import wait_for
 
 pytestmark = pytest.mark.torchrun
-PRINTED = {"source": "stdout", "pattern": r"epoch: (?P<epoch>\d+) accuracy: (?P<accuracy>[\d.]+)"}
 
 
 @pytest.fixture
@@ -152,28 +150,8 @@ def test_a_host_that_is_lost_is_so_many_lost_ranks(begin, how):
 @pytest.mark.long
 @pytest.mark.parametrize("seed", [1, 2])
 def test_whatever_happens_to_the_ranks_of_two_hosts_the_training_is_whole(begin, seed):
-    chance, kills = random.Random(seed), 0
     training = begin(args=["--pause-s", "0.02"], elastic={"losses": 1000})
-    for _ in range(40):
-        ranks = len(training.members)
-        if chance.random() < 0.5 and ranks > 1:
-            before = training.board.newest
-            training.kill(chance.randrange(ranks))
-            kills += 1
-            if ranks == 2:  # after another one, none would be left
-                wait_for(lambda before=before: training.board.newest != before)
-                training.wait_for_ranks()
-        else:
-            ranks = chance.randint(1, 4)
-            training.resize(ranks)
-            if chance.random() < 0.6:
-                training.wait_for_ranks(ranks)
-        if chance.random() < 0.7:
-            training.wait_for_ranks()
-            training.wait_for_steps(chance.randint(0, 5))
-    training.resize(0)
-    training.end_missed()
-    assert training.check(kills=kills) > 50
+    shake(training, seed, 40)
     training.pair.check_that_b_is_empty()
 
 

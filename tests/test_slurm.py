@@ -66,14 +66,8 @@ class Submits:
         """Start a command that lasts; ``seen`` is what it has printed."""
         log = self.zeusrun.folder / f"output{len(self._logs)}"
         with log.open("wb") as stream:
-            child = subprocess.Popen(
-                self.zeusrun.argv(*arguments),
-                cwd=self.zeusrun.folder,
-                env={**self.zeusrun.environment, **env},
-                stdin=subprocess.DEVNULL,
-                stdout=stream,
-                stderr=subprocess.STDOUT,
-            )
+            argv, options = self.zeusrun.argv(*arguments), self.zeusrun.printing_to(stream, env)
+            child = subprocess.Popen(argv, **options)
         child.stdout = stream  # the fixture closes it
         self._logs[child.pid] = log
         self.zeusrun.started.append(child)

@@ -1,4 +1,4 @@
-"""The verb ``scale``: what more ranks are worth, by short runs of the user's own job."""
+"""The verb ``scale``: measures what more ranks are worth, by short runs of the user's job."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 LEAST_S = 2.0
 """Seconds of training that a run measures at least: energy is read ten times a second."""
 
-_EPOCHS = 100  # times those of the job, or more ranks would come to its end within the steps
+_EPOCHS = 100  # times those of the job: more ranks may else end before they have made the steps
 _WELL = [*map(ReasonCode, ("target_reached", "target_missed", "no_metric", "not_trained"))]
 _HEAD = "ranks", "samples/s", "ideal", "efficiency", "energy a sample"
 _ROW = "ranks", "samples_per_s", "least", "largest", "ideal", "efficiency", "j_per_sample", "source"
@@ -60,17 +60,17 @@ def scale(
     job: options.JobFile,
     *,
     ranks: Annotated[str, Option(metavar="1,2,4", help="The numbers of ranks to compare.")],
-    hosts: Annotated[str | None, Option(metavar="a:4,b:4", help="Fill them in turn.")] = None,
+    hosts: Annotated[str | None, Option(metavar="a:4,b:4", help="Hosts to fill in turn.")] = None,
     steps: Annotated[int, Option(min=10, help="Optimizer steps that a run measures.")] = 200,
     repeat: Annotated[int, Option(min=1, help="Runs with each number of ranks, in turn.")] = 1,
     csv: Annotated[Path | None, Option(metavar="FILE", help="Write each run here.")] = None,
-    figure: Annotated[Path | None, Option(metavar="FILE.svg", help="Draw it.")] = None,
+    figure: Annotated[Path | None, Option(metavar="FILE.svg", help="Draw the throughput.")] = None,
     overrides: options.Overrides = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Compare the throughput of several numbers of ranks.
 
-    It runs the job shortly with each. A rank keeps its batch size. The history records nothing.
+    It runs some steps of the job with each. A rank keeps its batch size. Nothing is recorded.
     """
     if figure is not None:
         check_extra("--figure", "report", "matplotlib")
@@ -185,7 +185,7 @@ def _measure(spec: JobSpec, steps: int) -> tuple[Run | None, int]:
 
 
 def compare(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """Return a row for each number of ranks: medians; ideal is the first one times the ranks."""
+    """Return a row of medians for each number of ranks; ideal is in proportion to the first."""
     rows: list[dict[str, Any]] = []
     for ranks in sorted({run.ranks for run in runs}):
         _, _, _, rates, joules, sources = zip(

@@ -65,7 +65,7 @@ class Agent:
         self._restart = self._lost = 0
         self._wanted, self._order, self._why = plan.ranks, 0, ""
         self._since_t = time.monotonic()  # when that was ordered, or a rank was lost
-        self._shown = 0  # the last generation that the log says to train
+        self._shown = 0  # the last generation of which the log says that it trains
         # How one was lost, until all others have noticed: without it, they may fail, too.
         self._loss: End | None = None
         self._hung: set[int] = set()  # those that were killed because they hung
@@ -88,7 +88,7 @@ class Agent:
             try:
                 code = self._reap()
             except OSError as error:  # a full disk
-                log(f"the ranks cannot go on without one that is gone: {error}")
+                log(f"the ranks cannot go on without the lost one: {error}")
                 self._end(signal.SIGTERM, _GRACE_S)
                 return 1
             if code is not None:
@@ -256,7 +256,7 @@ class Agent:
             self._restart += 1
             self._start_all(end)
         else:
-            why = "" if fits else f": no places for {self._plan.min} ranks (elastic.min)"
+            why = "" if fits else f": no room for {self._plan.min} ranks (elastic.min)"
             if self._lost >= self._plan.losses and (self._loss or self._is_loss(exit_)):
                 why = f": elastic.losses allows {self._plan.losses}"
                 self._warn(f"another rank was lost, but elastic.losses allows {self._plan.losses}")

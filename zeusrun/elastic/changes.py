@@ -1,9 +1,9 @@
-"""What the launcher says of the ranks of an elastic training, and how it finds their number.
+"""What the launcher prints of the ranks of an elastic training, and how it chooses their number.
 
-It shows each change of the ranks, and says how they ended the training. Provisioning adds one rank
-after the other while the training gains by it. By throughput, the rule is that of KungFu (Mai et
-al., OSDI 2020): a rank stays if the throughput T(n) is at least (1 + 1/(3n)) T(n - 1). By joules,
-it stays if a sample takes less.
+It shows each change of the ranks, and says who ended the training. Provisioning adds ranks one by
+one as long as they pay. By throughput, the rule is that of KungFu (Mai et al., OSDI 2020): rank n
+stays if the throughput T(n) is at least (1 + 1/(3n)) T(n - 1). By joules, it stays if a sample
+takes fewer joules.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _LEAST_S = {"joules": 1.0}  # of a measurement: energy is read ten times a secon
 
 
 class Changes(Agent):
-    """Shows each change of the ranks, and records how they ended the training.
+    """Shows each change of the ranks, and records that a schedule or policy ended the training.
 
     Args:
         elastic: The section of the job file.
@@ -66,12 +66,12 @@ class Changes(Agent):
                 self._ended_by = _KEYS.get(by, by)
 
     def conclude(self, progress: Progress) -> None:
-        """Say who ended the training, and what of the schedule had no effect."""
+        """Say who ended the training, and which entries of the schedule had no effect."""
         run, steps = self._run, progress.steps or 0
         if self._ended_by:
             ended = f"{self._ended_by} ended the training, after {steps} steps"
             run.control.take_end(ended)
-            run.messages.note(ended)  # a run that has reached its target has another reason
+            run.messages.note(ended)  # the reason of a run that reached its target does not say it
         late = find_late(self._schedule, progress.ranks.changes, steps)
         if late and not run.ranks.exit.code:
             run.messages.warn(f"elastic.steps: {'; '.join(late)}")
@@ -100,7 +100,7 @@ def find_late(schedule: Mapping[int, int], changes: Sequence[WorldChange], steps
 
 
 class Provisioning(Changes):
-    """Orders one rank more or one rank less, by what they cost."""
+    """Orders one rank more or one rank less, by what a rank adds."""
 
     def __init__(self, elastic: Elastic, section: Provision, run: Supervised, board: Board) -> None:
         super().__init__(elastic, run)
@@ -145,11 +145,11 @@ class Provisioner:
 
     Args:
         section: By what it decides, and how long it measures.
-        most: Ranks.
+        most: How many ranks there may be.
         energy_between: Returns joules between two monotonic seconds; ``None``: unknown.
         samples: Returns those of a step over so many ranks.
-        note: Called with a row for each number of ranks: steps and seconds since the first of them
-            at the end, ranks, samples a second, joules a sample or ``None``, what follows.
+        note: Called with a row after each measurement: steps, seconds since the first step, ranks,
+            samples a second, joules a sample or ``None``, and the decision.
     """
 
     def __init__(
@@ -163,9 +163,9 @@ class Provisioner:
         self._samples, self._note = samples, note
         self._by, self._every, self._most = section.by, section.every, most
         self._energy_between = energy_between
-        self._generation: int | None = None  # that is measured
-        self._begin = 0  # the step after which it is
-        self._since: StepCount | None = None  # as the clock was by then
+        self._generation: int | None = None  # the one that is measured
+        self._begin = 0  # the step after which its measurement begins
+        self._since: StepCount | None = None  # the clock at that step
         self._has_asked = False
         self._known: dict[int, float] = {}  # samples a second, or a joule, by ranks
         self.has_ended = False
@@ -187,7 +187,7 @@ class Provisioner:
         elif self._since is None and count.steps >= self._begin:
             self._since = count
         if self.has_ended or self._has_asked or self._since is None:
-            return None  # newcomers that start would slow these ranks down
+            return None  # a newcomer that starts slows these ranks down
         steps, since_t = count.steps - self._since.steps, self._since.last_step_t
         if steps < min(self._every, max(_LEAST, (planned or math.inf) / _SHARE)):
             return None

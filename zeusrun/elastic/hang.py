@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
     from zeusrun.elastic.rank.board import Place
 
-_LOOK_S = 1.0  # counts at most between two looks: else this process was stopped, perhaps with all
-_BUSY_MS = 100  # a main thread that uses less CPU time than this within ``hang_s`` does nothing
+_LOOK_S = 1.0  # at most this counts between two looks; else this process was stopped
+_BUSY_MS = 100  # a main thread with less CPU time than this within ``hang_s`` does nothing
 
 
 class HangWatch:
-    """Watches the members of one start of the ranks.
+    """Watches the members; each start of all ranks has a new watch.
 
     Args:
         hang_s: How long others may wait for a rank that does nothing, in seconds.
@@ -25,7 +25,7 @@ class HangWatch:
 
     def __init__(self, hang_s: float) -> None:
         self._hang_s, self._looked_t, self._seen_s = hang_s, math.inf, 0.0
-        # By slot and what was watched: the last state, and the time of its beginning.
+        # By slot and kind: the last state, and since when it has been the same.
         self._seen: dict[tuple[int, str], tuple[tuple[int, ...], float]] = {}
 
     def find(self, places: Mapping[int, Place], now_t: float) -> list[int]:
@@ -48,13 +48,13 @@ class HangWatch:
             ahead = [idle_s[n] for n, other in places.items() if _is_ahead(other, place)]
             waited_s = math.inf if joining else max(ahead, default=0.0)
             is_awaited = place.joins <= place.generation and waited_s > 0
-            # Within a step, nothing but the step counts. Elsewhere, a rank may evaluate or save.
+            # Elsewhere than in a step, CPU time counts as work: a rank may evaluate or save.
             cpu = 0 if place.is_in_step else place.cpu_ms // _BUSY_MS
             still_s = self._unchanged_s(slot, "still", (is_awaited, *_done(place), cpu), now_t)
-            # A rank that is stopped within a collective has begun as many as the others.
+            # A process stopped within the collective of all is not behind, but has no heartbeats.
             frozen_s = self._unchanged_s(slot, "frozen", (place.beats,), now_t)
             seconds = min(still_s, waited_s) if is_awaited else min([frozen_s, *others])
-            # Before the first pass over the data, a rank may download them for the others.
+            # Before the first pass over the data, a rank may download the data for the others.
             if others and seconds > self._hang_s and place.mode in {BY_STEPS, BY_EPOCHS}:
                 hung.append(slot)
         return hung

@@ -17,7 +17,7 @@ class Placement:
     """The hosts of a run, and the slots of the processes on each.
 
     Attributes:
-        hosts: Those that are there, in the order of their numbers.
+        hosts: Those that are connected, in the order of their numbers.
     """
 
     def __init__(self, host: Host) -> None:
@@ -31,11 +31,11 @@ class Placement:
 
     @property
     def most(self) -> int:
-        """How many ranks the hosts may have that are there."""
+        """How many ranks these hosts may have."""
         return sum(host.most for host in self.hosts)
 
     def share_out(self, ranks: int) -> int:
-        """Place so many ranks, from slot 0 on, those of one host in a row; return how many fit."""
+        """Place so many ranks from slot 0 on, host by host; return how many fit."""
         counts: collections.Counter[int] = collections.Counter()
         for _ in range(ranks):
             if (host := self._find(counts)) is not None:
@@ -46,9 +46,9 @@ class Placement:
         return len(places)
 
     def add(self, slot: int, others: Iterable[int]) -> bool:
-        """Place one more, beside ``others``; return whether a host may have it.
+        """Place a new process beside ``others``; return whether a host has room for it.
 
-        It gets the first local rank that is free, because that may be the number of a GPU.
+        It gets the lowest free local rank, which a script may use as the number of its GPU.
         """
         alive = list(others)
         host = self._find(collections.Counter(self._of[each].number for each in alive))
@@ -59,9 +59,9 @@ class Placement:
         return True
 
     def _find(self, counts: Mapping[int, int]) -> Host | None:
-        """Return where the next rank starts: on hosts that have fewer than at the start first.
+        """Return the host of the next rank: first one with fewer ranks than at the start.
 
-        ``counts``: the ranks of each host, by its number. ``None`` if no host may have more.
+        ``counts``: the ranks of each host, by its number. ``None`` if no host has room.
         """
         free = [host for host in self.hosts if counts.get(host.number, 0) < host.most]
 

@@ -23,17 +23,17 @@ class Plan:
     """What the agent may do, as JSON on its command line.
 
     Attributes:
-        run_id: Of torchrun: the name of the trial.
+        run_id: torchrun's: the name of the trial.
         ranks: At the start.
         min, max, losses, lost_by, hang_s: Of the section ``elastic``.
-        batch_size: Over all ranks; those of an unedited script share it evenly. 0: any number may.
+        batch_size: Over all ranks; the ranks of an unedited script divide it. 0: any number can.
         max_restarts: Of all ranks after any failure.
-        number: Of the host of this agent; 0 decides.
+        number: That of its host; the agent of host 0 decides.
         hosts: How many there are.
-        own_ranks: On the host of this agent at the start.
+        own_ranks: How many ranks this host has at the start.
         endpoint: Where the agent of host 0 listens for the others; empty for one host.
-        address: By which the other hosts reach this one.
-        silent_s: Seconds without a message after which the agent of another host is given up.
+        address: Where the other hosts reach this one.
+        silent_s: Seconds without a message after which another agent counts as lost.
     """
 
     run_id: str
@@ -54,11 +54,11 @@ class Plan:
 
     @property
     def most_here(self) -> int:
-        """How many ranks this host may have: its part of ``max``, or as many as at the start."""
+        """How many ranks this host may have: its share of ``max``, or its ranks at the start."""
         return max(self.own_ranks, -(-self.max // self.hosts))
 
 
 def log(text: str) -> None:
-    """Write a line to the log, which torchrun's would be."""
+    """Write a line to standard output, which is ``logs/torchrun.log`` of the run."""
     with contextlib.suppress(OSError):  # a full disk
         os.write(1, f"{datetime.now().astimezone():%H:%M:%S.%f} {text}\n".encode())

@@ -47,7 +47,7 @@ class RankProcess(Protocol):
 
     @property
     def pid(self) -> int:
-        """Its number on its host; 0 if that is not known yet."""
+        """Its process id on its host; 0 as long as that is unknown."""
 
     def signal(self, number: int = signal.SIGKILL) -> None:
         """Send a signal to it and its children."""
@@ -60,10 +60,10 @@ class Host(Protocol):
     """A host on which ranks can start.
 
     Attributes:
-        number: 0 for that of the head.
-        ranks: How many it has at the start.
-        most: How many it may have.
-        address: By which the others reach it.
+        number: 0 for the host of the head.
+        ranks: How many ranks it has at the start.
+        most: How many ranks it may have.
+        address: Where other hosts reach it.
     """
 
     number: int
@@ -82,7 +82,7 @@ class LocalHost:
     """This host. See ``Host``.
 
     Args:
-        plan: Of its agent.
+        plan: That of its agent.
         run_dir: With the files of its ranks.
         command: Of a rank.
         mask: The signals that are blocked in a rank.
@@ -142,9 +142,9 @@ class LocalProcess:
     def read_exit(self) -> Exit | None:
         """See ``RankProcess.read_exit``.
 
-        If it failed, its data loader workers are killed: they hold its connections open.
+        If it failed, this kills its data loader workers, which keep its connections open.
         """
-        # With WNOWAIT, its pid stays taken until then.
+        # With WNOWAIT, no other process gets its pid before ``wait``.
         end = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         if end is None:
             return None

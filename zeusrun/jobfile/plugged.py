@@ -119,7 +119,7 @@ class PartSection(Section):
         """Return the program that starts the ranks in place of torchrun; ``None``: torchrun.
 
         The program is the name of a module with a function ``main``, and its plan in JSON.
-        ``others`` is how it finds those on the other hosts; empty if there is one host.
+        ``others``: how it finds the programs on the other hosts; empty with one host.
         """
         return None
 

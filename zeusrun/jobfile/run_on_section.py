@@ -82,7 +82,7 @@ class SchedulerSection(Section):
         return []
 
     def find_address(self, host: str) -> str:
-        """Return the address of a host whose name has none here; its name if it is not known."""
+        """Return the address of a host whose name has none here; the name if it is unknown."""
         return host
 
     def check_nodes(self, nodes: int) -> None:

@@ -31,7 +31,7 @@ OWNED = {name: why for names, why in _WHY.items() for name in names.split()}
 
 
 def check_options(options: Mapping[str, Any]) -> None:
-    """Raise ``ValueError`` if one is not to be passed on, or has no plain value."""
+    """Raise ``ValueError`` if an option must not be passed on, or has no plain value."""
     for name, value in options.items():
         if why := OWNED.get(name.replace("-", "_")):
             raise ValueError(f"must not contain {name!r}: {why}")
@@ -42,7 +42,7 @@ def check_options(options: Mapping[str, Any]) -> None:
 def option_words(
     options: Mapping[str, Any], known: Collection[str], source: Path
 ) -> tuple[str, ...]:
-    """Return options as words of a command; ``known`` are those of torchrun, if they are known.
+    """Return options as words of a command; ``known``: those of torchrun, or empty.
 
     Raises ``JobFileError`` if torchrun has no such option; ``source`` is the job file.
     """

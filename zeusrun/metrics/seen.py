@@ -80,7 +80,7 @@ class Ranks:
         """Return how many ranks there were, and from when on; empty if that stayed the same."""
         if training_t is None or not self.changes:
             return ()
-        from zeusrun.trial.resizes import since_begin  # noqa: PLC0415 - of elastic ones alone
+        from zeusrun.trial.resizes import since_begin  # noqa: PLC0415 - few jobs are elastic
 
         return since_begin(self.changes, training_t)
 

@@ -258,7 +258,7 @@ class Regrouped:
         members: The numbers of the processes, in the order of their ranks.
         why: A sentence for people.
         since_t: When they were ordered, or one was lost; ``None``: the training starts.
-        paused_s: How long those that stay have paused; ``None`` if none does.
+        paused_s: How long those that stay have paused; ``None`` if none stays.
         before: Ranks before; 0 if none stays.
         step: Optimizer steps before it.
     """

@@ -13,6 +13,6 @@ LEAVE_SIGNAL = 58
 # Ends a line of a rank's log that a full disk has cut, perhaps within a number.
 MISSING = b"bytes or more are missing: the disk was full (zeusrun)"
 
-AGENT_TOKEN = "ZEUSRUN_AGENT_TOKEN"  # noqa: S105 - the variable by which agents know each other
+AGENT_TOKEN = "ZEUSRUN_AGENT_TOKEN"  # noqa: S105 - the variable with the token of the agents
 
 PREFIX_COLUMNS = len("[rank0] ")  # before each line of a rank that submit shows

@@ -1,4 +1,4 @@
-"""The changes of the ranks of an elastic training: joined, and for people."""
+"""Joins the changes of the ranks of an elastic training, and describes them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def since_begin(changes: Sequence[WorldChange], training_t: float) -> tuple[WorldChange, ...]:
-    """Return changes with the seconds since the training began, for monotonic ones.
+    """Return changes with seconds since the training began in place of monotonic seconds.
 
     Empty if the number of ranks never changed.
     """
@@ -31,7 +31,7 @@ def join_worlds(
 ) -> tuple[WorldChange, ...]:
     """Return both parts; empty if the number of ranks never changed.
 
-    The first part has trained for ``time_s``, and so many epochs and steps.
+    The first part has trained for ``time_s``, ``epochs`` and ``steps``.
     """
     joined = list(before)
     for change in since:

@@ -9,10 +9,8 @@ import socket
 import subprocess
 import sys
 import threading
-from contextlib import suppress
-
-
 import time
+from contextlib import suppress
 
 import psutil
 import pytest
@@ -276,7 +274,7 @@ def test_a_host_that_is_lost_leaves_too_few_places_to_start_again(begin):
     run.settle()
     run.agents[1].kill()
     assert run.agents[0].wait(60) == 1
-    assert "no places for 3 ranks (elastic.min)" in run.log
+    assert "no room for 3 ranks (elastic.min)" in run.log
 
 
 def test_ranks_that_start_again_on_fewer_hosts_share_the_batch_evenly(tmp_path):

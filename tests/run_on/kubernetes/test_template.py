@@ -247,7 +247,7 @@ def test_what_a_train_job_cannot_set_is_refused_by_name_with_the_way_out(build, 
         build({"spec": OF_RUNTIME[name]}, nodes=2)
     text = str(refused.value)
     assert f"pod.yaml contains {name}: the TrainJob" in text  # and nothing that is within it
-    assert text.endswith("name that: run_on.kubernetes.runtime")
+    assert text.endswith("name that in run_on.kubernetes.runtime")
 
 
 @pytest.mark.parametrize("name", OF_RUNTIME)

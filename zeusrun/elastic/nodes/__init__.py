@@ -1,1 +1,1 @@
-"""Elastic training on several hosts: an agent on each, and what they tell each other."""
+"""Elastic training on several hosts: an agent on each, and their messages."""

@@ -1,7 +1,7 @@
-"""A connection between the agents of two hosts, and what of a board is copied over it.
+"""A connection between the agents of two hosts, over which parts of a board are copied.
 
 Messages are lines of JSON over TCP. Each end proves by an HMAC of a nonce that it knows the token
-of the run; after that, the connection is as open as those of gloo, which carry the gradients.
+of the run. After that, nothing is signed or encrypted, as in gloo, which sends the gradients.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
     from zeusrun.elastic.rank.board import Board
 
-TICK_S = 0.002  # between two looks at the board: a change of the ranks needs a few messages
+TICK_S = 0.002  # an agent reads its board so often: a change of the ranks takes a few messages
 _PING_S = 1.0
 _STOPPED_S = 5.0  # between two reads: this process was stopped, perhaps with the other end
-_MAX_LINE = 4 << 20
-_READ = 1 << 16
+_MAX_LINE_BYTES = 4 << 20
+_READ_BYTES = 1 << 16
 _EMPTY = (0,) * len(Place.__annotations__)
 
 
@@ -51,9 +51,9 @@ class Link:
         self._unsent += json.dumps({"kind": kind, **fields}).encode() + b"\n"
 
     def exchange(self) -> list[dict[str, Any]]:
-        """Write what is unsent, or a ping if there is nothing; return the messages that have come.
+        """Write what is unsent, sometimes a ping; return the messages that have arrived.
 
-        If the other end sends no JSON, the connection counts as closed.
+        If the other end sends anything but JSON, the connection counts as closed.
         """
         try:
             self._write()
@@ -64,7 +64,7 @@ class Link:
         return came
 
     def wait_for_one(self, limit_s: float) -> dict[str, Any] | None:
-        """Return the next message; ``None`` if it does not come in time."""
+        """Return the next message; ``None`` if none arrives in time."""
         until_t = time.monotonic() + limit_s
         while self.is_open and time.monotonic() < until_t:
             if came := self.exchange():
@@ -88,19 +88,19 @@ class Link:
             self._heard_t = now_t
         self._read_t = now_t
         with contextlib.suppress(BlockingIOError):
-            while data := self._sock.recv(_READ):
+            while data := self._sock.recv(_READ_BYTES):
                 self._heard_t = time.monotonic()
                 self._unread += data
             self.is_open = False
         *lines, self._unread = self._unread.split(b"\n")
-        if len(self._unread) > _MAX_LINE:
+        if len(self._unread) > _MAX_LINE_BYTES:
             self.is_open = False
         messages = ({**json.loads(line)} for line in lines)
         self._came += [each for each in messages if each["kind"] != "ping"]
 
     @property
     def silent_s(self) -> float:
-        """For how many seconds nothing has come."""
+        """Seconds since something arrived."""
         return time.monotonic() - self._heard_t
 
     def flush(self, limit_s: float) -> None:
@@ -117,7 +117,7 @@ class Link:
 
 
 def sign(token: str, nonce: str) -> str:
-    """Return the proof that somebody who was sent ``nonce`` knows the token."""
+    """Return the proof that whoever got ``nonce`` knows the token."""
     return hmac.new(token.encode(), nonce.encode(), "sha256").hexdigest()
 
 
@@ -127,7 +127,7 @@ def verify(token: str, nonce: str, proof: str) -> bool:
 
 
 class Replica:
-    """What another host has of the board of this one.
+    """What another host already has of this host's board.
 
     Args:
         board: Of this host.
@@ -139,9 +139,9 @@ class Replica:
         self._places: dict[int, tuple[int, ...]] = {}
 
     def find_changes(self, slots: Iterable[int]) -> dict[str, Any]:
-        """Return what the other host has not got, as fields of a message.
+        """Return what the other host lacks, as fields of a message.
 
-        ``slots``: whose places this host decides on for the other one.
+        ``slots``: the processes whose places this host sends.
         """
         shared = self._board.read_shared()
         numbers = {n: value for n, value in shared.items() if value != self._numbers.get(n, 0)}
@@ -152,7 +152,7 @@ class Replica:
         return {name: each for name, each in (("numbers", numbers), ("places", places)) if each}
 
     def take(self, message: Mapping[str, Any], slots: Iterable[int] | None = None) -> None:
-        """Take over what the other host has sent; of the places those of ``slots``, or all."""
+        """Write what the other host has sent; of the places, those of ``slots``; ``None``: all."""
         numbers = {int(n): int(value) for n, value in message.get("numbers", {}).items()}
         self._board.write_shared(numbers)
         self._numbers |= numbers
@@ -161,6 +161,6 @@ class Replica:
                 self._board.place(int(slot)).write(values)
 
     def forget(self, slots: Iterable[int]) -> None:
-        """Forget places that begin anew."""
+        """Forget what was sent of places that other processes get."""
         for slot in slots:
             self._places.pop(slot, None)

@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 _CONNECT_S = 60.0
 _RETRY_S = 0.1
 _ANSWER_S = 5.0
-_MAX_ERROR = 1 << 16  # characters; a longer message than a link takes would cost the host
+_MAX_ERROR = 1 << 16  # characters: a message that is too long would end the connection
 
 
 def connect(plan: Plan, host: LocalHost, token: str) -> Link | None:
     """Connect to the agent of host 0, which may not listen yet.
 
-    ``None`` if it does not answer in time, or a signal has come.
+    ``None`` if it does not answer in time, or a signal ends this agent.
     """
     address, _, port = plan.endpoint.rpartition(":")
     until_t = time.monotonic() + _CONNECT_S
@@ -49,7 +49,7 @@ def connect(plan: Plan, host: LocalHost, token: str) -> Link | None:
 
 
 def _greet(link: Link, host: LocalHost, token: str) -> bool:
-    """Prove that this agent is one of the run; return whether the other end is, too."""
+    """Prove that this agent belongs to the run; return whether the other end does, too."""
     hello = link.wait_for_one(_ANSWER_S)
     if hello is None or hello["kind"] != "hello":
         return False
@@ -88,7 +88,7 @@ class NodeAgent:
         self._code: int | None = None
 
     def run(self) -> int:
-        """Return the exit code: that of the agent of host 0, unless that is gone."""
+        """Return the exit code: that of the agent of host 0, or 1 if that agent is lost."""
         while self._code is None:
             got = signal.sigtimedwait(SIGNALS, TICK_S)
             if got is not None and got.si_signo in PASSED_ON:
@@ -101,8 +101,8 @@ class NodeAgent:
                 log(f"this host cannot go on: {error}")
                 self._code = 1
             is_gone = not self._link.is_open or self._link.silent_s > self._plan.silent_s
-            if is_gone and self._code is None:  # else it has said so
-                log("the agent of host 0 is gone")
+            if is_gone and self._code is None:  # after its exit code, it may close the link
+                log("the agent of host 0 is lost: it has ended, or the connection is cut")
                 self._code = 1
         self._end(signal.SIGKILL, 0.0)
         return self._code
@@ -115,7 +115,7 @@ class NodeAgent:
             if (exit_ := process.read_exit()) is not None:
                 del self._processes[slot]
                 self._board.place(slot).ended = ENDED
-                self._report()  # what it has written last comes before its end
+                self._report()  # the head must get what it wrote last before its end
                 exit_ = exit_._replace(error=exit_.error[:_MAX_ERROR])
                 self._link.send("exit", slot=slot, exit=exit_)
 
@@ -168,7 +168,7 @@ class NodeAgent:
         self._link.send("started", slot=slot, pid=process.pid)
 
     def _end(self, number: int, grace_s: float) -> None:
-        """End all ranks of this host, with a signal first."""
+        """End all ranks of this host: by a signal, and by SIGKILL after ``grace_s``."""
         until_t = time.monotonic() + grace_s
         for process in self._processes.values():
             process.signal(number)

@@ -1,4 +1,4 @@
-"""The heartbeats of a process of an elastic training, by which its agent sees what it does."""
+"""The heartbeats of a process of an elastic training, which show its agent what it does."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ _BEAT_S = 0.5
 
 def begin_beat(board: Board, place: Place) -> None:
     """Write heartbeats to the board from a thread, with what this process does."""
-    main = time.pthread_getcpuclockid(threading.main_thread().ident or 0)
-    args = (board, place, main)
+    args = board, place, time.pthread_getcpuclockid(threading.main_thread().ident or 0)
     threading.Thread(target=_beat, args=args, name="zeusrun-beat", daemon=True).start()
 
 
@@ -34,7 +33,7 @@ def _beat(board: Board, place: Place, main: int) -> None:
 
 
 def _has_lost_host(board: Board, place: Place) -> bool:
-    """Whether the host of another member is lost: no connection to it would ever give an error."""
+    """Whether the host of another member is lost: connections to it may never raise an error."""
     if not board.is_shared or not 0 < place.generation == place.joins < board.newest:
         return False
     members = board.read_generation(place.generation).members
@@ -54,6 +53,6 @@ def count_collectives() -> int:
 
 
 def _interrupt() -> None:
-    """End what the main thread waits for: a member has died while they joined each other."""
+    """Close the connections on which the main thread waits: another member is lost."""
     if (groups := sys.modules.get("zeusrun.elastic.rank.groups")) is not None:
         groups.close_connections()

@@ -6,7 +6,7 @@ A member has a *slot*, the number of its process, which no other one gets; its r
 among the members, and the newcomers are last.
 
 With several hosts, each has a board of its own, and their agents copy what changes
-(``elastic/nodes/``). Numbers of one process arrive in the order in which it has written them.
+(``elastic/nodes/``). A copy is a few milliseconds behind.
 """
 
 from __future__ import annotations
@@ -38,11 +38,14 @@ FOLDER = "elastic"
 ORDERED_BY = ("a user", "the schedule", "a policy", "provisioning", "the endpoint")
 
 ENDED, HOST_LOST = 1, 2
-"""How a process is gone: see ``Place.ended``."""
+"""Values of ``Place.ended``, beside 0."""
 
-_HEAD = 140  # numbers of eight bytes each; from _LOADERS on, two for each loader
-_LOADERS, _MOST_LOADERS = 12, 64
-_SHARED = (1, 2, 6, 7, *range(11, _HEAD))
+# Places of numbers of eight bytes each; from _LOADERS on, two for each loader.
+_NEWEST, _ANNOUNCED, _BEGINS, _ORDER, _SIZE, _BY, _DECIDED, _STOPS = range(8)
+_ACCEPTED, _AIM, _IS_SHARED, _CONFIRMED, _LOADERS = range(8, 13)
+_MOST_LOADERS = 64
+_HEAD = _LOADERS + 2 * _MOST_LOADERS
+_SHARED = (_ANNOUNCED, _BEGINS, _DECIDED, _STOPS, *range(_CONFIRMED, _HEAD))
 _MAX_JSON = 1 << 16
 _POLL_S = 0.001
 
@@ -71,7 +74,7 @@ class Place(ctypes.Structure):
 
     Attributes:
         pid: Its process, on its host.
-        ended: ``ENDED`` once its agent has seen that it has; ``HOST_LOST`` if its host is lost.
+        ended: ``ENDED`` once its agent has seen its end; ``HOST_LOST`` if its host is lost.
         is_ready: 1 once a newcomer waits for its generation.
         steps: Optimizer steps of the training that it has completed.
         joins: The generation that it joins; others wait until all members do.
@@ -165,13 +168,13 @@ class Board:
     @property
     def newest(self) -> int:
         """The number of the newest generation; 0 before the first."""
-        return self._numbers[0]
+        return self._numbers[_NEWEST]
 
     def publish(self, generation: Generation) -> None:
         """Write a generation, its number last; raises ``OSError``."""
         path = self.folder / f"{generation.number}.json"
         replace_file(path, json.dumps(asdict(generation)).encode(), durable=False)
-        self._numbers[0] = generation.number
+        self._numbers[_NEWEST] = generation.number
 
     def read_generation(self, number: int) -> Generation:
         """Return a generation whose number has been on the board."""
@@ -188,14 +191,13 @@ class Board:
 
         They are those with which it was first seen; 0 and 0 before that.
         """
-        if number > _MOST_LOADERS:
-            return 0, 0
-        return self._numbers[_LOADERS + 2 * number - 2], self._numbers[_LOADERS + 2 * number - 1]
+        at, known = _LOADERS + 2 * (number - 1), number <= _MOST_LOADERS
+        return (self._numbers[at], self._numbers[at + 1]) if known else (0, 0)
 
     def write_loader(self, number: int, whole: int, share: int) -> None:
         """Write the batch size of a loader; rank 0 does so."""
         if number <= _MOST_LOADERS:
-            place = _LOADERS + 2 * number - 2
+            place = _LOADERS + 2 * (number - 1)
             self._numbers[place], self._numbers[place + 1] = whole, share
 
     @property
@@ -205,72 +207,72 @@ class Board:
         Every rank reads it in time, because rank 0 has announced it before the last all-reduce of
         gradients that all ranks wait for.
         """
-        return self._numbers[1], self._numbers[2]
+        return self._numbers[_ANNOUNCED], self._numbers[_BEGINS]
 
     def announce(self, number: int, at: int) -> None:
-        """Say when a generation begins; rank 0 of the present one does so.
+        """Write when a generation begins; rank 0 of the present one does so.
 
-        With several hosts, wait until all of them know it.
+        With several hosts, wait until all of them have read it.
         """
-        self._numbers[2] = at
-        self._numbers[1] = number
-        while self.is_shared and self._numbers[11] < number:
+        self._numbers[_BEGINS] = at
+        self._numbers[_ANNOUNCED] = number
+        while self.is_shared and self._numbers[_CONFIRMED] < number:
             time.sleep(_POLL_S)
 
     def share(self, *, several: bool) -> None:
-        """Say whether there are several hosts; the agent does so."""
-        self._numbers[10], self._numbers[11] = several, 0
+        """Write whether there are several hosts; the agent does so."""
+        self._numbers[_IS_SHARED], self._numbers[_CONFIRMED] = several, 0
 
     def confirm(self, number: int) -> None:
-        """Say that all hosts know when a generation begins; the agent of the head does so."""
-        self._numbers[11] = number
+        """Write that all hosts know when a generation begins; the agent of the head does so."""
+        self._numbers[_CONFIRMED] = number
 
     @property
     def is_shared(self) -> bool:
         """Whether there are several hosts."""
-        return bool(self._numbers[10])
+        return bool(self._numbers[_IS_SHARED])
 
     def read_shared(self) -> dict[int, int]:
         """Return the numbers that are the same on all hosts, by their place."""
         return {place: self._numbers[place] for place in _SHARED}
 
     def write_shared(self, numbers: Mapping[int, int]) -> None:
-        """Take over numbers of another host; the number that says that others are there is last."""
+        """Take over numbers of another host; last those that announce what comes after them."""
         for place in sorted(numbers, reverse=True):
             self._numbers[place] = numbers[place]
 
     @property
     def decision(self) -> tuple[int, int]:
         """For how many questions it is decided whether to stop, and at which one the ranks do."""
-        return self._numbers[6], self._numbers[7]
+        return self._numbers[_DECIDED], self._numbers[_STOPS]
 
     def decide(self, question: int, *, stops: bool) -> None:
         """Decide on a question, from 1; rank 0 does so."""
         if stops:
-            self._numbers[7] = question
-        self._numbers[6] = question
+            self._numbers[_STOPS] = question
+        self._numbers[_DECIDED] = question
 
     def clear(self, *, orders: bool) -> None:
         """Forget decisions of an earlier start of the ranks, and orders."""
-        self._numbers[6] = self._numbers[7] = 0
-        if orders:
-            for place in (3, 4, 5, 8, 9):
-                self._numbers[place] = 0
+        of_orders = (_ORDER, _SIZE, _BY, _ACCEPTED, _AIM) if orders else ()
+        for place in (_DECIDED, _STOPS, *of_orders):
+            self._numbers[place] = 0
 
     @property
     def wanted(self) -> tuple[int, int, str]:
         """The number of the last order, the size it asks for, and who has given it."""
-        return self._numbers[3], self._numbers[4], ORDERED_BY[self._numbers[5]]
+        number, size = self._numbers[_ORDER], self._numbers[_SIZE]
+        return number, size, ORDERED_BY[self._numbers[_BY]]
 
     @property
     def accepted(self) -> tuple[int, int]:
         """The number of the last order that the agent has taken up, and the ranks it aims at."""
-        return self._numbers[8], self._numbers[9]
+        return self._numbers[_ACCEPTED], self._numbers[_AIM]
 
     def accept(self, order: int, aim: int) -> None:
-        """Say which order is taken up, and how many ranks there will be; the agent does so."""
-        self._numbers[9] = aim
-        self._numbers[8] = order
+        """Write which order is taken up, and how many ranks there will be; the agent does so."""
+        self._numbers[_AIM] = aim
+        self._numbers[_ACCEPTED] = order
 
     def order(self, size: int, by: str) -> int:
         """Ask for another number of ranks; return the number of the order.
@@ -279,6 +281,6 @@ class Board:
         """
         with os.fdopen(open_for_writing(self.folder / "board", os.O_RDWR)) as file:
             fcntl.flock(file, fcntl.LOCK_EX)  # two orders at once would have one number
-            self._numbers[4], self._numbers[5] = size, ORDERED_BY.index(by)
-            self._numbers[3] += 1
-            return self._numbers[3]
+            self._numbers[_SIZE], self._numbers[_BY] = size, ORDERED_BY.index(by)
+            self._numbers[_ORDER] += 1
+            return self._numbers[_ORDER]

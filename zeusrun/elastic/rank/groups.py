@@ -95,8 +95,8 @@ def open_echo(rank: int, size: int) -> None:
 def open_store(board: Board, generation: Generation, rank: int) -> Any:
     """Return the store by which the members of a generation find each other.
 
-    On one host, it is a file that does not exist before; else rank 0 serves it. Raises an error if
-    that is gone.
+    On one host, it is a new file; with several, rank 0 serves it. Raises an error if rank 0 is
+    gone, or another generation has followed.
     """
     if not board.is_shared:
         file = board.folder / f"{generation.number}.store"
@@ -158,9 +158,9 @@ def close_connections() -> None:
 
 
 _connections: set[tuple[int, int]] = set()
-# Keeps a group until the next one is there. If the last reference were that of a
-# ``DistributedDataParallel``, its end would wait for the threads of gloo with the GIL held; if such
-# a thread still has to free a tensor, it needs the GIL, and the rank hangs (torch 2.13).
+# Keeps a group until the next one exists. If a ``DistributedDataParallel`` had the last reference,
+# the end of the group would wait for gloo's threads with the GIL held. A thread that still has to
+# free a tensor needs the GIL, so the rank would hang (torch 2.13).
 _group: Any = None
 
 

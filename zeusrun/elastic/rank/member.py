@@ -72,7 +72,7 @@ class Member:
         self._is_refused = self._has_begun = False
         self._is_first = True
         self._asked = self._made = 0  # questions; steps of optimizers within the present step
-        self._step_t = self._paused_t = time.monotonic()  # a step begins, or a pause
+        self._step_t = self._paused_t = time.monotonic()  # when a step began, or a pause
         self.parts["questions"] = self._exchange_questions
         self._is_whole = not self._is_newcomer  # whether it has a state that others may take over
         self._schedule, self.scale = RankSchedule(given.get("steps")), Scale(given, environment)
@@ -294,7 +294,7 @@ class Member:
         self._end_collectives()
         groups.close_group()
         if self._slot not in generation.members:
-            raise SystemExit  # it is not needed any more
+            raise SystemExit  # this process is not needed any more
         if not self._meet(generation, "joins"):
             return False
         rank, size = generation.members.index(self._slot), len(generation.members)

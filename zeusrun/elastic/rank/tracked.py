@@ -46,8 +46,8 @@ class Tracked:
         ]
 
     def keep_buffers(self) -> None:
-        """Keep what the buffers contain before a step: a forward pass changes those of a norm."""
-        # Always a copy: the versions of tensors do not count what batch_norm does.
+        """Copy the buffers before a step: a forward pass changes those of a BatchNorm."""
+        # Copy all of them: batch_norm changes a buffer, but not the version of the tensor.
         self._kept = {place: each.detach().clone() for place, each in self._buffers()}
 
     def end_step(self, *, is_made: bool) -> None:

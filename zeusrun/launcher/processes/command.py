@@ -101,9 +101,9 @@ class Place:
     """Where the ranks of one torchrun are: all on this host, or its part of several.
 
     ``endpoint`` is where host 0 serves the rendezvous; port 0 is any free one, so that jobs do not
-    clash. ``nic`` and ``address`` are those of the host itself. By ``token``, the programs
-    that a part starts in the place of torchrun know each other; ``heartbeat_s`` is how long one of
-    them may be silent.
+    clash. ``nic`` and ``address`` are those of the host itself. If a part starts
+    programs in place of torchrun, ``token`` proves that they belong to the run, and ``heartbeat_s``
+    is how long one of them may be silent.
     """
 
     ranks: int
@@ -134,7 +134,7 @@ class Place:
         return [*flags, f"--rdzv-conf=is_host={is_host}", f"--local-addr={address}"]
 
     def describe_others(self) -> dict[str, object]:
-        """Return how a program that a part starts finds those on the other hosts, if there are."""
+        """Return how a program of a part finds those on the other hosts; empty with one host."""
         if self.hosts == 1:
             return {}
         here = {"number": self.number, "hosts": self.hosts, "own_ranks": self.ranks}

@@ -113,7 +113,7 @@ class RunControl(Agent):
             self.stopping.policy_order = StopOrder(ReasonCode.HOPELESS, reason)
 
     def take_end(self, reason: str) -> None:
-        """Take that a part of the job has ended the training, as the job file says."""
+        """Record that a part of the job has ended the training, as the job file says."""
         self.stopping.order = self.stopping.order or StopOrder(ReasonCode.PLANNED, reason)
 
     def step(self, progress: Progress) -> bool:

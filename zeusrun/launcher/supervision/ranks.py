@@ -149,7 +149,7 @@ class RunningRanks:
 
     def count(self, rank: int | None = None) -> StepCount | None:
         """Return the step clock of a rank, by default the first; ``None`` before its first step."""
-        # If all are lost, and those that replace them have not started, there is no clock.
+        # If all are lost, and no others have started yet, there is no clock.
         rank = next(iter(self.world), -1) if rank is None else rank
         node = self._node_of(rank)
         if node is not None:
@@ -183,7 +183,7 @@ class RunningRanks:
         if isinstance(event, Regrouped):
             self._regroup(event.members)
         if isinstance(event, Started):
-            number = event.pid >> 32  # of the node of a process that is not of this host
+            number = event.pid >> 32  # of the node of the process; 0 for this host
             known = 0 < number <= len(self._nodes)
             self._places[event.rank] = self._nodes[number - 1] if known else None
         if isinstance(event, (Started, Ended)) and self._node_of(event.rank) is not None:
@@ -204,7 +204,7 @@ class RunningRanks:
                     self._training.add(process)
 
     def _regroup(self, members: tuple[int, ...]) -> None:
-        """Go on with other processes as the ranks, on all hosts."""
+        """Take other processes as the ranks, on all hosts."""
         for rank in set(self._ranks) - set(members):  # lost, or they have left
             self._processes.pop(rank, None)
         self._ranks = members

@@ -94,5 +94,5 @@ def _address_towards(host: str, peer: str, *, by_ssh: bool) -> str:
         why = getattr(error, "strerror", None) or str(error)
         advice = "name the network interface under run_on.nic in the job file"
         if isinstance(error, (socket.gaierror, UnicodeError)):
-            advice = f"{'if it is an alias of ssh: ' * by_ssh}{advice}; else correct the name"
+            advice = f"correct the name, or{', for an alias of ssh,' * by_ssh} {advice}"
         raise LaunchError(f"host {host} has no route to {peer}: {why}; {advice}") from error

@@ -37,7 +37,7 @@ _OF_RUNTIME = re.compile(
 
 
 def read_template(path: Path, *, several: bool) -> dict[str, Any]:
-    """Return the metadata and the spec of a template; ``several``: of a TrainJob.
+    """Return the metadata and the spec of a template; ``several``: for a TrainJob.
 
     Raises:
         JobFileError: If it cannot be read, or has what it must not have.
@@ -54,7 +54,7 @@ def read_template(path: Path, *, several: bool) -> dict[str, Any]:
     if not (names and right) or document.data.keys() - found.keys() - {"apiVersion", "kind"}:
         raise JobFileError(
             f"{path} must have the form of a Pod: metadata and spec; each container, volume and "
-            "variable needs a name, and each of volumeMounts a mountPath"
+            "variable needs a name, and each mount a mountPath"
         )
     if looks_secret(json.dumps(document.data)):
         raise JobFileError(f"{path} contains a secret; name it in run_on.kubernetes.secrets")
@@ -66,7 +66,7 @@ def read_template(path: Path, *, several: bool) -> dict[str, Any]:
     if several and (lost := [name for name in names if _OF_RUNTIME.fullmatch(name)]):
         raise JobFileError(
             f"{path} contains {', '.join(lost)}: the TrainJob of several nodes cannot set that; "
-            "put it into a TrainingRuntime of your own, and name that: run_on.kubernetes.runtime"
+            "put it into a TrainingRuntime of your own, and name that in run_on.kubernetes.runtime"
         )
     return found
 
@@ -86,7 +86,7 @@ def _list_names(value: Any, path: str = "", key: str = "") -> Iterator[str]:  # 
 
 
 def merge(base: Any, over: Any, key: str = "") -> Any:  # noqa: ANN401 - of YAML
-    """Return ``base`` with the values of a template: lists of named items by name, others whole."""
+    """Return ``base`` with the values of a template; lists of named items are merged by name."""
     if isinstance(base, dict) and isinstance(over, dict):
         return {**base, **{name: merge(base.get(name), each, name) for name, each in over.items()}}
     if base is None or key not in _KEYS:

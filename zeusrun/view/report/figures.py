@@ -265,7 +265,7 @@ def _drawn_traces(power: Sequence[PowerFacts]) -> Sequence[PowerFacts]:
 
 
 def _places(drawn: Sequence[_T], height: float) -> Iterator[tuple[_T, float, float, float]]:
-    """Yield each run with its left, top and width: two in a line, a single one has all of it."""
+    """Yield each run with its left, top and width: two in a line, or one alone."""
     columns = 2 if len(drawn) > 1 else 1
     room = (canvas.WIDTH - columns * canvas.LEFT - canvas.RIGHT - 4 * (columns - 1)) / columns
     for at, each in enumerate(drawn):

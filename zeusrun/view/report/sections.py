@@ -160,8 +160,8 @@ def _ranks(facts: JobFacts, frame: Frame) -> Html:
         Column("samples a second", lambda row: units.number(row[2], ".4g")),
     ]
     caption = (
-        "Of the newest runs that changed their ranks. The throughput is the mean with each number "
-        "of ranks, with evaluations and pauses."
+        "The newest runs that changed their ranks. The throughput is the mean with each number of "
+        "ranks, evaluations and pauses included."
     )
     listed = table("Changes of the ranks", columns, rows[:_ROWS])
     return figure(frame.picture("ranks"), caption, details("Table of the ranks", listed))
