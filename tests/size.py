@@ -70,18 +70,18 @@ BUDGETS: Mapping[str, int] = {
     "adapt": 617,
     "analysis": 907,
     "backends": 426,
-    "commands": 2_696,
-    "elastic": 2_392,
+    "commands": 2_697,
+    "elastic": 2_403,
     "export": 298,
     "gpu and energy": 2_162,
     "history": 1_065,
     "hooks": 1_468,
-    "hosts": 1_635,
+    "hosts": 1_639,
     "jobfile": 3_021,
     "kubernetes": 859,
-    "launcher": 5_879,
+    "launcher": 5_880,
     "maintenance": 863,
-    "metrics": 1_975,
+    "metrics": 1_976,
     "other files": 289,
     "policies": 3_149,
     "report": 1_274,
@@ -130,7 +130,7 @@ class Loaded(NamedTuple):
 
 
 WALK_BUDGET = Walk(files=89, stops=317, returns=228)
-LOADED_BUDGET = Loaded(modules=151, lines=17_646)
+LOADED_BUDGET = Loaded(modules=151, lines=17_648)
 
 
 def count_code(text: str, tree: ast.Module) -> int:
