@@ -37,7 +37,7 @@ class Switch:
         from zeusrun.worker.hooks.install import install_hooks  # noqa: PLC0415
 
         path = Path(os.environ["ZEUSRUN_RUN_DIR"]) / "rank0"
-        self.hooks = install_hooks(StepClock(path).tick)
+        self.hooks = install_hooks(StepClock(path))
         self.startup_ms = (time.perf_counter() - started) * 1000
         self.poll = StopPoll(self.hooks.environment)
         self._hooked = {name: getattr(self._base, name) for name in _LOADER_METHODS}
@@ -92,6 +92,17 @@ class Training:
         return steps / (time.perf_counter() - started)
 
 
+def batch_us(switch: Switch | None = None) -> float:
+    """Return what a batch takes of a loader that has nothing to do; with ``switch``, as one fed."""
+    batches = iter(DataLoader(range(EMPTY_STEPS), batch_size=None))  # type: ignore[arg-type]
+    if switch is not None:
+        batches._zeusrun.feed.trains = True  # noqa: SLF001 - what a step of it would set
+    started = time.perf_counter()
+    for _ in batches:
+        pass
+    return (time.perf_counter() - started) / EMPTY_STEPS * 1e6
+
+
 def empty_step_us(optimizer: torch.optim.Optimizer) -> float:
     started = time.perf_counter()
     for _ in range(EMPTY_STEPS):
@@ -125,10 +136,13 @@ def main() -> None:
             figures["ratio"].append(pair[True] / pair[False])
         bare = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
         empty: dict[str, list[float]] = {"without": [], "with the hooks": []}
+        fed: dict[str, list[float]] = {"without": [], "with the hooks": []}
         for _ in range(15):
             with switch.off():
                 empty["without"].append(empty_step_us(bare))
+                fed["without"].append(batch_us())
             empty["with the hooks"].append(empty_step_us(bare))
+            fed["with the hooks"].append(batch_us(switch))
         lines = len(Path(sidecar).read_text().splitlines())
     print(describe_machine(), f"torch {torch.__version__}, Python {sys.version.split()[0]}")
     print(f"{options.blocks} blocks of {options.steps} steps each, alternating")
@@ -136,6 +150,8 @@ def main() -> None:
     print(f"median ratio {statistics.median(figures['ratio']):.4f}; {lines} lines in the sidecar")
     print(f"{EMPTY_STEPS} empty steps, 15 runs each, alternating")
     show(empty, "µs a step")
+    print(f"{EMPTY_STEPS} batches of a loader without work, 15 passes each, alternating")
+    show(fed, "µs a batch")
     print(f"import and installation: {switch.startup_ms:.1f} ms")
 
 

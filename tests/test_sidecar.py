@@ -304,6 +304,24 @@ def test_the_step_clock_counts_across_processes_and_restarts(tmp_path):
     assert second.last_step_t >= first.last_step_t
 
 
+def test_waits_go_on_after_a_restart_and_may_be_unknown(tmp_path):
+    path = tmp_path / "rank0"
+    for _ in range(2):
+        clock = StepClock(path)
+        clock.tick()
+        clock.waits_s[0] += 1.5
+        clock.waits_s[1] += 0.25
+    assert read_step_clock(path).waits_s == (3.0, 0.5)
+    for value in (float("inf"), float("nan"), -1.0):
+        clock.waits_s[0] = value
+        assert read_step_clock(path).waits_s == (None, 0.5)
+    later = StepClock(tmp_path / "rank1")
+    clock.waits_s[0] = 7.0
+    assert later.exchange(clock.exchange(None)) == clock.exchange(None)
+    later.tick()
+    assert read_step_clock(tmp_path / "rank1").waits_s == (7.0, 0.5)
+
+
 def test_a_clock_file_cut_short_is_no_steps(tmp_path):
     path = tmp_path / "rank0"
     path.write_bytes(b"\1" * 7)

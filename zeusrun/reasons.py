@@ -69,3 +69,8 @@ class Stall(NamedTuple):
 def seconds_text(seconds: float) -> str:
     """Return ``62 s`` or ``0.4 s``."""
     return f"{seconds:.0f} s" if seconds >= 9.95 else f"{seconds:.1f} s"
+
+
+def short_text(seconds: float) -> str:
+    """Return ``65 ms``, ``2.9 s`` or ``62 s``."""
+    return f"{1000 * seconds:.0f} ms" if seconds < 1 else seconds_text(seconds)

@@ -15,7 +15,12 @@ from zeusrun.launcher.script_warnings import (
     find_script_warnings,
     read_job_script,
 )
-from zeusrun.launcher.supervision.remarks import Remarks, describe_schedule, find_remarks
+from zeusrun.launcher.supervision.remarks import (
+    Remarks,
+    describe_schedule,
+    describe_waits,
+    find_remarks,
+)
 from zeusrun.metrics.advance import advance
 from zeusrun.metrics.progress import settle
 from zeusrun.metrics.seen import Ranks
@@ -141,6 +146,37 @@ def test_what_only_a_question_to_zeusrun_gives_is_known(tmp_path):
     assert find("print('training')") == frozenset()  # warned of before
     assert find(args=["${batch_size}"]) == frozenset()
     assert find(instrument=False) == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("wait_s", "time_s", "workers", "told"),
+    [
+        (41.0, 100.0, 2, "41% of the training waited for data, with 2 loader workers on 16 cores;"),
+        (41.0, 100.0, 1, "with 1 loader worker on 16 cores; `loader: {workers: tune}` tries"),
+        (41.0, 100.0, 0, "with no loader workers on 16 cores; `loader: {workers: tune, from_zero"),
+        (200.0, 3600.0, 2, "6% of the training waited"),
+        (14.0, 100.0, 2, None),
+        (20.0, 50.0, 2, None),
+        (29.0, 100.0, 2, None),
+        (190.0, 7200.0, 2, None),
+        (0.0, 100.0, 2, None),
+        (None, 100.0, 2, None),
+        (41.0, 100.0, None, None),
+    ],
+)
+def test_waits_for_data_are_told_only_where_they_matter(wait_s, time_s, workers, told):
+    seen = Observed(5.0, 0, 32, 1, workers=workers)
+    progress = replace(
+        after(started(LAUNCHED.launched_t), seen),
+        training_t=1.0,
+        now_t=1.0 + time_s,
+        waits_s=(wait_s, 0.0),
+    )
+    text = describe_waits(progress, 16)
+    assert text is None if told is None else told in text
+    found = find_remarks(progress, build_trial(), stops_at_target=True, cores=16)
+    assert found.get("waits") == text
+    assert "waits" not in find_remarks(progress, build_trial(), stops_at_target=True)  # it is tuned
 
 
 def remarks(*events, stops_at_target=True, **given):

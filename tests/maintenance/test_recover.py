@@ -161,6 +161,14 @@ def test_a_continued_run_begins_again_with_the_first_number_of_ranks():
     assert after(part(PREEMPTED, epochs=(1, 2)), part(epochs=(3, 4))).world_sizes == ()
 
 
+def test_waits_add_up_and_a_part_that_did_not_train_waited_for_nothing():
+    first = part(PREEMPTED, epochs=(1, 2), data_wait_s=3.0, evaluation_wait_s=1.0)
+    both = after(first, part(epochs=(3, 4), data_wait_s=2.0, evaluation_wait_s=None))
+    assert (both.data_wait_s, both.evaluation_wait_s) == (5.0, None)
+    never_trained = part(time_s=None, energy_j=None, energy_source=None)
+    assert after(first, never_trained).data_wait_s == 3.0
+
+
 def test_a_number_of_ranks_that_stays_is_no_change():
     replaced = (WorldChange(0.0, 0, 2), WorldChange(1.0, 1, 2), WorldChange(2.0, 2, 4))
     assert join_worlds((), replaced) == (replaced[0], replaced[2])

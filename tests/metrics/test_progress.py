@@ -570,3 +570,13 @@ def test_a_loop_that_counts_from_0_has_done_all_epochs_of_its_thinned_curve():
     count = MOST_POINTS + 500
     progress = after(started(100.0), *(report(101.0 + epoch, epoch, 0.1) for epoch in range(count)))
     assert progress.epochs == count
+
+
+def test_waits_for_data_stop_at_the_target_and_need_a_loader():
+    count = StepCount(9, 101.0, 109.0, passes=1, waits_s=(3.0, 1.0))
+    progress = take_step_clock(LAUNCHED, count)
+    assert progress.waits_s == (3.0, 1.0)
+    assert take_step_clock(LAUNCHED, replace(count, passes=0)).waits_s == (None, None)
+    reached = replace(progress, reached=CurvePoint(1, 8.0, None, 0.9))
+    later = replace(count, steps=20, last_step_t=120.0, waits_s=(9.0, 9.0))
+    assert take_step_clock(reached, later).waits_s == (3.0, 1.0)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.factories import build_trial
 from zeusrun.trial import EnergySource
 from zeusrun.view import units
 
@@ -169,3 +170,20 @@ def test_a_curve_of_any_length_fits_its_width(values):
 )
 def test_a_range_of_joules_has_one_unit(range_j, text):
     assert units.energy_range(range_j) == text
+
+
+@pytest.mark.parametrize(
+    ("wait_s", "time_s", "steps", "text"),
+    [
+        (8.7, 21.2, 100, "87 ms of a step of 212 ms wait for data: 41\N{NO-BREAK SPACE}%"),
+        (0.0, 21.2, 100, "0 ms of a step of 212 ms wait for data: 0\N{NO-BREAK SPACE}%"),
+        (300.0, 400.0, 100, "3.0 s of a step of 4.0 s wait for data: 75\N{NO-BREAK SPACE}%"),
+        (None, 21.2, 100, None),
+        (8.7, None, 100, None),
+        (8.7, 0.0, 100, None),
+        (8.7, 21.2, None, None),
+    ],
+)
+def test_the_wait_of_a_step(wait_s, time_s, steps, text):
+    trial = build_trial(data_wait_s=wait_s, time_s=time_s, steps=steps)
+    assert units.waiting_text(trial) == text

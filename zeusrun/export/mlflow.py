@@ -35,7 +35,7 @@ _PARAMS = ("learning_rate", "power_limit_w", "stage")
 _METRICS = (
     *("cost_j", "energy_j", "time_s", "startup_s", "epochs", "samples", "price", "carbon_g"),
     *("steps", "progress", "whole_time_s", "whole_energy_j", "whole_epochs", "whole_steps"),
-    *("whole_samples", "whole_progress"),
+    *("whole_samples", "whole_progress", "data_wait_s", "evaluation_wait_s"),
 )
 _TAGS = (
     *("trial", "job", "recurrence", "attempt", "status", "reason", "reason_code", "why"),

@@ -29,6 +29,7 @@ _COUNTED = (
     ("time_seconds", "training time to the target, else to its end", "time_s"),
     ("energy_joules", "energy", "energy_j"),
     ("cost_joules", "cost in joules, as in `zeusrun history`", "cost_j"),
+    ("data_wait_seconds", "training time that waited for data", "data_wait_s"),
     ("steps", "optimizer steps", "steps"),
     ("samples", "samples that the optimizer consumed", "samples"),
     ("whole_time_seconds", "training time, also after the target", "whole_time_s"),

@@ -42,6 +42,8 @@ class Progress:
     # Ends of the first and of the last step; without an optimizer of torch, of backward passes.
     stepping_s: tuple[float, float] | None = None
     step_times_s: tuple[float, ...] = ()  # each a mean between two samples
+    # See ``StepCount.waits_s``; up to the target. ``None``: no loader feeds the steps.
+    waits_s: tuple[float | None, float | None] = (None, None)
     epochs: int = 0  # completed; since a restart, only those that its way to here has
     reported_by: int = 0  # the generation of ranks that made the last report of the metric
     counted: bool = False  # whether the epochs are only the numbers of the reports
@@ -257,6 +259,7 @@ def take_step_clock(progress: Progress, count: StepCount | None) -> Progress:
         step_times_s=times_s,
         passes=count.passes,
         others=count.others,
+        waits_s=progress.waits_s if progress.reached or not count.passes else count.waits_s,
     )
     step_s = statistics.median(times_s) if times_s else 0.0
     earliest_t = progress.launched_t if progress.script_t is None else progress.script_t

@@ -123,6 +123,7 @@ class Observed:
         data: Samples of the training data; ``None`` if unknown, as of a stream.
         length: Batches in a pass over the loader; ``None`` if unknown.
         step: Optimizer steps of this rank so far.
+        workers: Worker processes of the loader; ``None`` if unknown.
     """
 
     t: float
@@ -135,6 +136,7 @@ class Observed:
     data: int | None = None
     length: int | None = None
     step: int = 0
+    workers: int | None = None
 
     @property
     def steps_per_epoch(self) -> int | None:

@@ -2,6 +2,7 @@
 
 It also says where in the training the rank has printed: at each step that follows some output, or
 begins a pass over the data, it notes how long the log is, and how far the training was before it.
+Hooks of data loaders add the seconds for which the training waited for a batch.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import os
 import struct
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zeusrun.clock import is_moment
 from zeusrun.files.private import open_for_writing, read_file
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _NOTES = 128  # newest ones; the launcher reads them ten times a second
-_HEAD, _NOTE = struct.Struct("=QddQQQQQ"), struct.Struct("=QdQQQQ")
+_HEAD, _NOTE = struct.Struct("=QddQQQQQdd"), struct.Struct("=QdQQQQ")
 _SIZE = _HEAD.size + _NOTES * _NOTE.size
 _TRIES = 3  # to read while no step is counted
 _MAX_COUNT = 1 << 53
@@ -53,6 +54,9 @@ class StepCount:
     # Bytes of the log, and the place before the step that followed them, with that step's moment.
     notes: tuple[tuple[int, Place], ...] = ()
     uncounted: int = 0  # steps of other optimizers, and backward passes
+    # Seconds since the first step in which no batch was there: of the loaders that feed the steps,
+    # and of other ones, such as that of an evaluation; ``None``: unknown.
+    waits_s: tuple[float | None, float | None] = (0.0, 0.0)
 
     @property
     def place(self) -> Place:
@@ -61,7 +65,11 @@ class StepCount:
 
 
 class StepClock:
-    """Counts the optimizer steps of a rank, also after a restart."""
+    """Counts the optimizer steps of a rank, also after a restart.
+
+    Attributes:
+        waits_s: See ``StepCount``; whoever waits adds to it. Infinity: unknown.
+    """
 
     def __init__(self, path: Path | str) -> None:
         descriptor = open_for_writing(path, os.O_RDWR | os.O_CREAT)
@@ -74,6 +82,7 @@ class StepClock:
         view = memoryview(self._map)
         self._counts = view.cast("Q")
         self._times = view[8:24].cast("d")
+        self.waits_s: Any = view[_HEAD.size - 16 : _HEAD.size].cast("d")
         self._counts[3] = 0  # samples since a restart
         self._passes = self._others = self._log_bytes = 0
         folder = os.path.dirname(os.path.dirname(os.path.abspath(path)))  # noqa: PTH100, PTH120
@@ -118,11 +127,14 @@ class StepClock:
         count[0] += counts
         count[7] += not counts
 
-    def exchange(self, part: tuple[int, float, int] | None) -> tuple[int, float, int]:
-        """Return steps, moment of the first, and passes; with ``part``, continue from these."""
+    def exchange(
+        self, part: tuple[int, float, int, float, float] | None
+    ) -> tuple[int, float, int, float, float]:
+        """Return steps, moment of the first, passes and waits; with ``part``, go on from these."""
+        count, times, waits_s = self._counts, self._times, self.waits_s
         if part is not None:
-            self._counts[0], self._times[0], self._counts[4] = part
-        return int(self._counts[0]), float(self._times[0]), int(self._counts[4])
+            count[0], times[0], count[4], waits_s[0], waits_s[1] = part
+        return int(count[0]), float(times[0]), int(count[4]), waits_s[0], waits_s[1]
 
     def _is_log(self, descriptor: int) -> bool:
         """Whether it is the log of rank 0: a script may send what it prints elsewhere."""
@@ -141,7 +153,9 @@ def read_step_clock(path: Path) -> StepCount | None:
         return None
     if len(content) < _SIZE:
         return None
-    steps, first_t, last_t, samples, passes, others, made, uncounted = _HEAD.unpack_from(content)
+    steps, first_t, last_t, samples, passes, others, made, uncounted, *waits_s = _HEAD.unpack_from(
+        content
+    )
     most = max(steps, samples, passes, others, made, uncounted)
     if not (
         is_moment(first_t) and is_moment(last_t) and steps + uncounted > 0 and most < _MAX_COUNT
@@ -153,4 +167,6 @@ def read_step_clock(path: Path) -> StepCount | None:
         log_bytes, t, *counts = _NOTE.unpack_from(content, at)
         if is_moment(t) and max(log_bytes, *counts) < _MAX_COUNT:
             notes.append((log_bytes, Place(t, *counts)))
-    return StepCount(steps, first_t, last_t, samples, passes, others, tuple(notes), uncounted)
+    counted = steps, first_t, last_t, samples, passes, others
+    training_s, other_s = (s if 0 <= s < _MAX_COUNT else None for s in waits_s)
+    return StepCount(*counted, tuple(notes), uncounted, (training_s, other_s))

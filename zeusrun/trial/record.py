@@ -50,6 +50,9 @@ class _Taken:
     """
 
     startup_s: float | None = taken(join.total)  # from launch to the start of training
+    # Of ``time_s``: no batch was there for the next step; ``None``: no loader was seen.
+    data_wait_s: float | None = taken(join.trained)
+    evaluation_wait_s: float | None = taken(join.trained)  # the same of other loaders
     # Over the span, as are energy, cost and epochs.
     time_s: float | None = taken(join.trained, stored=True)
     energy_j: float | None = taken(join.metered, stored=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zeusrun.reasons import seconds_text
+from zeusrun.reasons import short_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,8 +52,3 @@ def describe_resize(before: int, change: WorldChange) -> str:
     pause = "" if change.paused_s is None else f", the others paused {short_text(change.paused_s)}"
     ranks = "ranks" if arrow or now > 1 else "rank"
     return f"{arrow}{now} {ranks}{took}{pause}" + ("" if step is None else f", step {step}")
-
-
-def short_text(seconds: float) -> str:
-    """Return ``65 ms``, ``2.9 s`` or ``62 s``."""
-    return f"{1000 * seconds:.0f} ms" if seconds < 1 else seconds_text(seconds)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 _MAX_QUEUED = 1000
 _MAX_SIZES = 2  # a loader has one batch size, and a smaller last batch
@@ -35,6 +35,7 @@ class Feed:
     sizes: set[int | None] = field(default_factory=set)  # of the batches seen
     passes: int = 0  # passes in which an optimizer has stepped
     reads_ahead: bool = False  # whether a step found no new batch, because of prefetching
+    trains: bool = False  # whether it feeds optimizer steps
     left: tuple[str, ...] = ()  # where it was built, if its batch size stayed (``hooks/apply.py``)
 
     def sees(self, size: int | None) -> None:
@@ -62,6 +63,7 @@ class Pass:
     limit: int | None = None  # batches that it may still yield; ``None``: no limit
     samples: int = 0  # in the batches since the last step; ``queued``: sizes of prefetched batches
     backwards: int = 0  # backward passes of synchronized models before this pass began
+    waited_s: float = 0.0  # until batches were there, since that was added up; infinite: unknown
 
     def check_limit(self) -> None:
         """Raise ``StopIteration`` if no batch is left."""
@@ -69,3 +71,31 @@ class Pass:
             if self.limit == 0:
                 raise StopIteration
             self.limit -= 1
+
+    def take(self, batch: Any) -> None:  # noqa: ANN401 - of the script
+        """Take in a batch that it has yielded."""
+        self.pending += 1
+        size, sizes = self.queued.popleft() if self.queued else None, self.feed.sizes
+        self.samples += size or 0
+        if size == 1 and None not in sizes and holds_batch(batch):
+            sizes.add(None)
+
+
+def holds_batch(item: Any) -> bool:  # noqa: ANN401 - see above
+    """Whether tensors that one index yields share a leading size of more than 1.
+
+    Others may have another one, as DLRM's offsets do; but none has 1, as a batch of one sample has.
+    """
+    try:
+        sizes = [*_leading_sizes(item)]
+    except Exception:  # noqa: BLE001 - of a type of the script's own
+        return False
+    return 1 not in sizes and len({*sizes}) < max(2, len(sizes)) and bool(sizes)
+
+
+def _leading_sizes(item: Any, depth: int = 3) -> Iterator[int]:  # noqa: ANN401 - see above
+    if shape := getattr(item, "shape", ()):
+        yield int(shape[0])
+    elif depth and isinstance(item, (list, tuple, dict)):
+        for part in item.values() if isinstance(item, dict) else item:
+            yield from _leading_sizes(part, depth - 1)

@@ -329,7 +329,7 @@ def test_step_clocks_come_as_they_were_read(hosts):
     pong(node, own, offset_s=1000.0)
     t = time.monotonic() - 10.0
     there = StepCount(7, t + 1000.0, t + 1005.0, 224, 3, 1)
-    counts = {2: [there.steps, there.first_step_t, *there.place]}
+    counts = {2: [there.steps, there.first_step_t, *there.place, there.waits_s]}
     said = {"states": {"2": "running"}, "all_live": False, "oom_kills": 1, "shared": True}
     own.send("state", counts=counts, limits={}, **said)
     here = wait_for(lambda: node.counts.get(2))
@@ -457,7 +457,7 @@ def test_a_node_removes_its_files_only_once_all_are_written_here(hosts, paths, r
 def test_each_run_begins_with_nothing_of_the_one_before(hosts, paths):
     node, own = hosts.play()
     own_node_started(node, own, paths)
-    own.send("state", counts={"1": [1, 1.0, 1.0, 1, 0, 0, 0]}, states={"1": "running"}, all_live=False,
+    own.send("state", counts={"1": [1, 1.0, 1.0, 1, 0, 0, 0, [0.0, None]]}, states={"1": "running"}, all_live=False,
              oom_kills=2, shared=True, limits={})  # fmt: skip
     own.send("ended", exit=[0, 5.0, [], []], saved=False, copied=True)
     node.finish()

@@ -265,10 +265,15 @@ def outcome_now(
     counts, whole_j, begun_t = count_spans(progress), progress.energy_j, progress.training_t
     if progress.reached is not None and meter and begun_t is not None:
         whole_j = meter.energy_between(begun_t, begun_t + counts["whole_time_s"])
+    time_s = progress.time_s
+    # The clock is read up to a tick after what ends the span.
+    waits_s = [s if s is None or time_s is None else min(s, time_s) for s in progress.waits_s]
     return Outcome(
         status,
         "",
         timestamp(),
+        data_wait_s=waits_s[0],
+        evaluation_wait_s=waits_s[1],
         startup_s=progress.startup_s,
         time_s=progress.time_s,
         energy_j=progress.energy_j,

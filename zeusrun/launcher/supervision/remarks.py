@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import os
 from typing import TYPE_CHECKING
 
 from zeusrun.bandit.reinterpret import samples_per_epoch
@@ -42,6 +43,7 @@ _FROM_THE_START = (
 )
 _CALLS = {"batch_size": "local_batch_size", "learning_rate": "learning_rate"}
 _DATA_MAY_GROW = 1.25
+_WAITS, _LONG_WAITS = (0.15, 30.0), (0.05, 180.0)  # share of the training, and seconds
 _SAME_LENGTH = 0.1  # a warm-up, or a step more or less
 
 
@@ -59,6 +61,7 @@ class Remarks(Agent):
             stops_at_target=spec.objective.on_target == "stop",
             to_ask_for=find_choices_to_ask_for(spec, script),
             earlier=earlier,
+            cores=None if "loader" in spec.parts else len(os.sched_getaffinity(0)),
         )
 
     def take(self, event: Event) -> None:
@@ -81,6 +84,7 @@ def find_remarks(
     stops_at_target: bool,
     to_ask_for: Collection[str] = (),
     earlier: Sequence[Trial] = (),
+    cores: int | None = None,
 ) -> dict[str, str]:
     """Return the warnings that hold now, by kind; each kind is shown once.
 
@@ -90,10 +94,12 @@ def find_remarks(
         stops_at_target: Whether the job asks to end at the target.
         to_ask_for: The choices that reach the training only if the script asks for them.
         earlier: Trials of the job, oldest first.
+        cores: Of this machine; ``None`` if nothing is to be said of waits for data.
     """
     remarks = _observed_remarks(progress, trial)
     untimed = _FROM_THE_START if _is_untimed(progress) else None
-    told = {"doubt": progress.doubt, "time": untimed}
+    waits = None if cores is None else describe_waits(progress, cores)
+    told = {"doubt": progress.doubt, "time": untimed, "waits": waits}
     remarks |= {kind: text for kind, text in told.items() if text is not None}
     metric = trial.metric
     seen = progress.seen.get((metric, progress.source or ""))
@@ -144,6 +150,22 @@ def find_remarks(
     if stops_at_target and reached is not None and progress.epochs > reached.epoch + late:
         remarks["trains on"] = _TRAINS_ON
     return remarks
+
+
+def describe_waits(progress: Progress, cores: int) -> str | None:
+    """Return what share of a training waited for data, if other numbers of workers may help."""
+    wait_s, time_s, seen = progress.waits_s[0], progress.time_s, progress.observed.get(0)
+    if wait_s is None or not time_s or seen is None or seen.workers is None:
+        return None
+    share = wait_s / time_s
+    if not any(share > part and wait_s >= least_s for part, least_s in (_WAITS, _LONG_WAITS)):
+        return None
+    also = "" if seen.workers else ", from_zero: true"
+    workers = f"{seen.workers or 'no'} loader worker{'s' * (seen.workers != 1)}"
+    return (
+        f"{share:.0%} of the training waited for data, with {workers} on {cores} "
+        f"core{'s' * (cores != 1)}; `loader: {{workers: tune{also}}}` tries other numbers"
+    )
 
 
 def _batch_size_remarks(progress: Progress, trial: Trial) -> dict[str, str]:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from zeusrun.metrics.progress import EnergyBetween
     from zeusrun.reasons import Stall
     from zeusrun.sidecar.events import Event
+    from zeusrun.sidecar.step_clock import StepCount
     from zeusrun.trial import Trial
 
 _OTHER_CLOCK = "'t' in the sidecar is not CLOCK_MONOTONIC; the time of arrival is used instead"
@@ -68,7 +69,7 @@ class RunObserver:
         """Read what is new; return the progress with it, and the events."""
         events = self._read(before, final=final)
         # After the events, so that no report comes before the steps that led to it.
-        progress = take_step_clock(before, self.ranks.count())
+        progress = take_step_clock(before, self._count())
         reported = False
         for event in events:
             self.ranks.take(event)
@@ -77,6 +78,18 @@ class RunObserver:
             progress = settle(advance(last, timely, self.trial, energy_between))
             reported |= progress.is_beyond(last)
         return PollResult(progress, events, reported)
+
+    def _count(self) -> StepCount | None:
+        """Return the step clock of the first rank, with the waits of the one that waits longest.
+
+        The others wait for that one in their collectives.
+        """
+        count, ranks = self.ranks.count(), self.ranks
+        if count is None or len(ranks.world) == 1:
+            return count
+        waits_s = [each.waits_s for each in ranks.counts().values()]
+        longest = max(waits_s, default=count.waits_s, key=lambda each: each[0] or 0.0)
+        return replace(count, waits_s=longest)
 
     def _read(self, progress: Progress, *, final: bool) -> list[Event]:
         events: list[Event] = []

@@ -341,7 +341,7 @@ class _NodeRun:
 
     def _send_state(self, limits: dict[str, Any]) -> None:
         counts = {
-            rank: [each.steps, each.first_step_t, *each.place]
+            rank: [each.steps, each.first_step_t, *each.place, each.waits_s]
             for rank, each in self.ranks.counts().items()
         }
         state = {

@@ -219,7 +219,9 @@ class RemoteNode:
             self.limits.take(message["limits"])
         for rank, (steps, first_t, last_t, _, *more) in message["counts"].items():
             times = self.to_own_time(first_t), self.to_own_time(last_t)
-            self.counts[int(rank)] = StepCount(steps, *times, *more)
+            samples, passes, others, waits_s = more
+            done = steps, *times, samples, passes, others
+            self.counts[int(rank)] = StepCount(*done, waits_s=tuple(waits_s))
 
     def _take_readings(self, readings: Sequence[Any]) -> None:
         for device, reading in zip(self.devices, readings, strict=False):

@@ -18,7 +18,7 @@ from zeusrun.errors import ZeusrunError
 from zeusrun.trial import BY_RANKS, EnergySource, Stage, TrialStatus
 from zeusrun.trial.values import split_variant
 from zeusrun.view.belief import Belief, believe, unknown_belief
-from zeusrun.view.units import plural, ranks_text, shortened
+from zeusrun.view.units import plural, ranks_text, shortened, waiting_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -121,6 +121,7 @@ class JobFacts:
     ranks: tuple[RanksFacts, ...]  # of the newest runs that changed them
     failures: tuple[FailureFacts, ...]
     overhead: tuple[OverheadFacts, ...]
+    waiting: str | None  # of a step of the newest run, for data
     remarks: tuple[str, ...]  # on what has changed
 
     @property
@@ -178,6 +179,7 @@ def build_facts(job: str, trials: Sequence[Trial], unit: CurveUnit | None = None
         ranks=tuple(_build_ranks(each) for each in trials if each.world_sizes)[-_RESIZED:],
         failures=tuple(_failure(t) for t in trials if t.status in OUTDONE | _CRASHED),
         overhead=tuple(row for row in _overhead(trials) if row.count),
+        waiting=waiting_text(newest),
         remarks=tuple(_describe_other_sizes(trials)),
     )
 

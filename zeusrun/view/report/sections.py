@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from zeusrun.trial.resizes import short_text
+from zeusrun.reasons import short_text
 from zeusrun.view import units
 from zeusrun.view.claims import claim_cost, short_share
 from zeusrun.view.columns import CARBON, COST, ENERGY, LIMIT, PRICE, TIME, Column
@@ -57,6 +57,7 @@ def job_sections(report: JobReport, frame: Frame) -> list[tuple[str, str, Html]]
         ("noise", "Noise scale", _noise(report.facts, frame)),
         ("ranks", "Ranks", _ranks(report.facts, frame)),
         ("arms", "Batch sizes", _arms(report, frame)),
+        ("waiting", "Waiting for data", _waiting(report.facts)),
         ("next", "What comes next", _belief(report.belief)),
         ("power", "Power", power_traces(report, frame)),
         ("failures", "Failures", _failures(report.facts, frame)),
@@ -258,6 +259,10 @@ def _failures(facts: JobFacts, frame: Frame) -> Html:
     listed = table(title, columns, rows[::-1])
     folded = details("Table of the failures", listed) if len(rows) > _SHOWN_FAILURES else listed
     return join((tag("p", f"{text}."), folded))
+
+
+def _waiting(facts: JobFacts) -> Html:
+    return Html() if facts.waiting is None else tag("p", f"In the newest run, {facts.waiting}.")
 
 
 def _overhead(facts: JobFacts) -> Html:

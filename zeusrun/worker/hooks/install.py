@@ -75,8 +75,7 @@ class Hooks:
     def __init__(self, clock: StepClock | None, *, launched: bool = True) -> None:
         self.clock, self.launched = clock, launched
         self.environment = environment = current_environment()
-        tick = None if clock is None else clock.tick
-        self.member = Member(environment, tick, self.flush, launched=launched)
+        self.member = Member(environment, clock, self.flush, launched=launched)
         self.observer = Observer(environment)
         self.reporter = Reporter(environment, self.observer)
         self.training: TrainingLoader | None = None

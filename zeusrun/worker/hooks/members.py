@@ -38,19 +38,19 @@ class Member:
     """This process: a rank that torchrun has started, a fork of one, or the child of one.
 
     Attributes:
-        tick: Counts one optimizer step; ``None`` if steps cannot be counted.
+        clock: Counts optimizer steps; ``None`` if they cannot be counted.
         launched_ranks: How many ranks torchrun has started.
     """
 
     def __init__(
         self,
         environment: WorkerEnvironment,
-        tick: Callable[..., None] | None,
+        clock: StepClock | None,
         flush: Callable[[], None],
         *,
         launched: bool,
     ) -> None:
-        self.tick = tick
+        self.clock = clock
         self.launched_ranks = environment.world_size if launched else 1
         self._environment, self._flush, self._launched = environment, flush, launched
         # The size of the process group, if it is another one than torchrun's.
@@ -75,8 +75,7 @@ class Member:
             announce_hooks()
             self._environment.is_grown, self._is_other_rank = True, rank > 0
             return
-        clock = take_place(self._environment)
-        self.tick = None if clock is None else clock.tick
+        self.clock = take_place(self._environment)
         self._begin()
 
     def _begin(self) -> None:

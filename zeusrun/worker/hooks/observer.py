@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 import weakref
+from threading import get_ident, main_thread
 from typing import TYPE_CHECKING, Any
 
 from zeusrun.sidecar.events import Built, Loading, Observed
@@ -29,9 +31,12 @@ class Observer:
         training: The loader that feeds the optimizer steps; ``None`` before the first one.
         is_separate: Whether a library has said that this process trains by itself.
         built: The learning rates of the groups that optimizers were built with.
+        waits_s: ``StepClock.waits_s`` once a step was counted; before, what nobody reads.
     """
 
     def __init__(self, environment: WorkerEnvironment) -> None:
+        self.waits_s: Any = [0.0, 0.0]
+        self._main = main_thread().ident
         self.current: Pass | None = None
         self.previous: Pass | None = None
         self.switches = 0
@@ -124,6 +129,7 @@ class Observer:
         the last step and after it.
         """
         is_first, ended.ended = not ended.ended, True
+        self._add_waits(ended)
         for agent in self._environment.agents:
             agent.end_pass(ended)
         if is_first and ended.steps:
@@ -186,6 +192,7 @@ class Observer:
                 self._credit_single()
             self._train_on(current.feed)
             self._single = current
+        self._add_waits(current)
         if self._consumed is not None:
             sized = None not in current.feed.sizes
             ranks = 1 if self._alone else current.feed.replicas or self._environment.world_size
@@ -248,6 +255,7 @@ class Observer:
                 self._earlier = self._earlier + before.passes if before.loader() is None else 0
             self._steps, self._mixed, self.training = {}, 0, feed
         feed.passes += 1
+        feed.trains = True
         together = self._environment.grouped and not self.is_separate
         self._alone = self._environment.world_size > 1 and not together
 
@@ -259,6 +267,30 @@ class Observer:
         for agent in self._environment.agents:
             agent.feed(feed, early=self._recorded is None)
 
+    def begin_feeding(self, part: Pass) -> None:
+        """Take in that a pass has yielded, after another one."""
+        before = self.current
+        self.previous, self.current = before, part
+        self.switches += before is not None and not before.ended
+        if before is not None:
+            self._add_waits(before)  # of an evaluation that is not over
+        if get_ident() != self._main:  # a thread that reads ahead: does the training wait for it?
+            part.waited_s = math.inf
+
+    def count_waits(self, waits_s: Any) -> None:
+        """Count waits from now on, after the first step: what came before is no training."""
+        waits_s[0] += self.waits_s[0] if math.isinf(self.waits_s[0]) else 0.0
+        self.waits_s = waits_s
+
+    def forget_waits(self) -> None:
+        """Begin anew in a fork: a worker of a loader is not the training."""
+        self.waits_s = [0.0, 0.0]
+
+    def _add_waits(self, part: Pass) -> None:
+        """Add for how long a pass has waited since this was called."""
+        self.waits_s[not part.feed.trains] += part.waited_s
+        part.waited_s = 0.0
+
     def _is_mixed(self) -> bool:
         """Whether several loaders feed most steps."""
         return 2 * self._mixed > sum(steps for steps, _ in self._steps.values())
@@ -267,6 +299,8 @@ class Observer:
         other = self.previous
         if other is not None and not other.ended and self._is_mixed():  # ended: an evaluation
             self._check(other.feed)
+            other.feed.trains = True
+            self._add_waits(other)
         self.record()
 
     def end(self) -> None:
@@ -289,11 +323,13 @@ class Observer:
         samples = getattr(getattr(feed.loader(), "batch_sampler", None), "step_samples", samples)
         before = () if self._recorded is None else self._recorded[3]
         rates, self._optimizer = self._base_rates(self._optimizer) or before, None
+        workers = getattr(feed.loader(), "num_workers", None)
+        workers = workers if type(workers) is int else None
         seen = (samples, batches, feed.replicas, rates, self._alone, self.data, feed.length)
-        if seen != self._recorded:
-            self._recorded = seen
+        if (*seen, workers) != self._recorded:
+            self._recorded = (*seen, workers)
             t, rank = time.monotonic(), self._environment.number
-            self._environment.record(Observed(t, rank, *seen, step=self.steps))
+            self._environment.record(Observed(t, rank, *seen, step=self.steps, workers=workers))
 
     def _base_rates(self, optimizer: Any) -> tuple[float, ...]:
         """Return the distinct learning rates of an optimizer, whatever a scheduler does to them.

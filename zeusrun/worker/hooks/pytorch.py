@@ -16,7 +16,7 @@ from zeusrun.worker.hooks.imports import replaces, wrap
 from zeusrun.worker.passes import Feed, Pass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from types import ModuleType
 
     from zeusrun.worker.agent import Rates
@@ -65,7 +65,7 @@ def optimizer(module: ModuleType, hooks: Hooks) -> None:
         rate = param_group.get("lr")  # Adafactor may have none
         for agent in agents:
             agent.build(owner)
-        seen = hooks.member.tick is not None
+        seen = hooks.member.clock is not None
         observer.build(owner, None if rate is None else float(rate), steps_are_seen=seen)
 
     module.register_optimizer_step_pre_hook(before)
@@ -88,8 +88,10 @@ def _take_step(hooks: Hooks, outermost: Any, stepped: Any) -> None:
         counted = observer.step(outermost)
     finally:
         numbers = observer.consumed or 0, observer.epoch or 0, observer.others
-        if (tick := hooks.member.tick) is not None:
-            tick(*numbers, counts=counted)
+        if (clock := hooks.member.clock) is not None:
+            clock.tick(*numbers, counts=counted)
+            if observer.waits_s is not clock.waits_s:
+                observer.count_waits(clock.waits_s)
     for agent in agents:
         agent.count_step(stepped)
 
@@ -114,8 +116,8 @@ def backward(autograd: Any, hooks: Hooks) -> None:
             gradients = run(*args, **options)
         finally:
             inside = False
-        if member.tick is not None:
-            member.tick(counts=False)
+        if member.clock is not None:
+            member.clock.tick(counts=False)
         return gradients
 
 
@@ -158,8 +160,11 @@ def loader(dataloader: ModuleType, hooks: Hooks) -> None:
     indices, because transformers' loaders have no ``batch_size`` and the first dimension of a batch
     may be anything. Only where a list has one index, that dimension may show that the item is a
     whole batch, of unknown size.
+
+    The time until a batch is there counts as a wait, that of a loader within another one as a part
+    of the outer one's.
     """
-    observer = hooks.observer
+    observer, now, depth = hooks.observer, time.perf_counter, 0
     if hooks.training is not None:
         apply_batch_size(dataloader, hooks.environment, hooks.training)
     base: Any = dataloader._BaseDataLoaderIter
@@ -185,47 +190,29 @@ def loader(dataloader: ModuleType, hooks: Hooks) -> None:
         return index
 
     def __next__(iterator: Any) -> Any:
+        nonlocal depth
         part = iterator._zeusrun
+        depth += 1
+        since = now()
         try:
             part.check_limit()
             batch = next_batch(iterator)
         except StopIteration:
             observer.end_pass(part)
             raise
+        finally:
+            depth -= 1
+        if not depth:
+            part.waited_s += now() - since
         if part is not observer.current:
-            before = observer.current
-            observer.previous, observer.current = before, part
-            observer.switches += before is not None and not before.ended
-        part.pending += 1
-        size, sizes = part.queued.popleft() if part.queued else None, part.feed.sizes
-        part.samples += size or 0
-        if size == 1 and None not in sizes and holds_batch(batch):
-            sizes.add(None)
+            observer.begin_feeding(part)
+        part.take(batch)
         return batch
 
+    os.register_at_fork(after_in_child=observer.forget_waits)
     base._zeusrun = Pass(Feed())  # of an iterator that does not call __init__
     base.__init__, base._reset = __init__, _reset
     base._next_index, base.__next__ = _next_index, __next__
-
-
-def holds_batch(item: Any) -> bool:
-    """Whether tensors that one index yields share a leading size of more than 1.
-
-    Others may have another one, as DLRM's offsets do; but none has 1, as a batch of one sample has.
-    """
-    try:
-        sizes = [*_leading_sizes(item)]
-    except Exception:  # noqa: BLE001 - of a type of the script's own
-        return False
-    return 1 not in sizes and len({*sizes}) < max(2, len(sizes)) and bool(sizes)
-
-
-def _leading_sizes(item: Any, depth: int = 3) -> Iterator[int]:
-    if shape := getattr(item, "shape", ()):
-        yield int(shape[0])
-    elif depth and isinstance(item, (list, tuple, dict)):
-        for part in item.values() if isinstance(item, dict) else item:
-            yield from _leading_sizes(part, depth - 1)
 
 
 def scheduler(module: ModuleType, hooks: Hooks) -> None:
