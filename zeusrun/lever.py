@@ -1,14 +1,19 @@
-"""What every GPU of a job is set to, to trade speed for power."""
+"""What a job is set to, to trade speed for power, or for processes."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 POWER = "power"
+LOADER_WORKERS = "loader_workers"
 
 
 class Lever(NamedTuple):
-    """A setting of every GPU of a job. The only ``kind`` so far is ``POWER``: a limit in watts."""
+    """A setting that changes speed and not learning.
+
+    ``POWER``: the limit of every GPU in watts. ``LOADER_WORKERS``: processes of the data loader of
+    a rank.
+    """
 
     kind: str
     value: float

@@ -26,6 +26,7 @@ PARTS: dict[str, Part] = {
     "adapt": Part("zeusrun.adapt"),
     "elastic": Part("zeusrun.elastic", acts=True),
     "sync": Part("zeusrun.sync"),
+    "loader": Part("zeusrun.loader", acts=True),
 }
 """By the key of the job file. A part may exclude those before it."""
 

@@ -13,6 +13,7 @@ from zeusrun.bandit.proof import (
     same_energy,
     same_hardware,
     same_learning,
+    same_speed,
     same_split,
     with_ranks_of,
 )
@@ -131,6 +132,7 @@ def _find_difference(problem: Problem, trial: Trial) -> str | None:
         found |= {doubt.value: True for doubt in proof if doubt is not None}
         found |= {
             "had another kind of energy": not same_energy(problem, trial),
+            "had loader workers otherwise": not same_speed(problem, trial),
             "had another metric": (trial.metric, trial.mode) != (problem.metric, problem.mode),
             "had another learning rate": not same_learning(problem, trial),
         }

@@ -72,6 +72,7 @@ class Problem:
     power_objective: PowerObjective = PowerObjective()
     learn_from_shared: bool = False  # whether disturbed trials count for speed and cost
     variant: str | None = None  # ``Trial.variant`` of the trials that count
+    speed_variant: str | None = None  # ``Trial.speed_variant`` of those whose speed counts
     fingerprint: Mapping[str, str] | None = None  # ``Trial.fingerprint`` of a training today
     speed_checks: bool = True  # whether a run may be replaced once its speed is known
 

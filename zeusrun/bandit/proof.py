@@ -48,6 +48,7 @@ class Doubt(Enum):
     SHARED = "shared its devices"
     SHORT = "ended too soon to show whether others used the CPU"
     INTERRUPTED = "had no epoch without an interruption"
+    TUNED = "tried other numbers of loader workers in every epoch"
     RESIZED = "changed the number of ranks"  # no epoch had that of the trial, or a crash had not
 
 
@@ -93,7 +94,8 @@ def prove(trial: Trial, *, learn_from_shared: bool = False) -> Proof:
     elif not learn_from_shared and _is_short(trial):
         speed = Doubt.SHORT
     elif _is_disturbed(trial) and not _intact(_in_samples(trial)).epochs:
-        speed = Doubt.RESIZED if is_resized(trial) else Doubt.INTERRUPTED
+        tried = Doubt.TUNED if tries_workers(trial) else Doubt.INTERRUPTED
+        speed = Doubt.RESIZED if is_resized(trial) else tried
     return Proof(learning, speed)
 
 
@@ -171,7 +173,24 @@ def with_ranks_of(problem: Problem, trial: Trial) -> Trial:
 
 
 def _is_disturbed(trial: Trial) -> bool:
-    return bool(trial.interruptions) or is_resized(trial)
+    return bool(trial.interruptions) or is_resized(trial) or tries_workers(trial)
+
+
+def tries_workers(trial: Trial) -> bool:
+    """Whether a run had other numbers of loader workers than the fastest, in its span."""
+    best, end_s = trial.best_workers, _end_s(trial)
+    return best is not None and any(
+        (each.workers, each.stays) != (best.workers, best.stays)
+        for each in trial.workers
+        if each.time_s < end_s
+    )
+
+
+def _has_best_workers(trial: Trial, time_s: float) -> bool:
+    """Whether a run had its fastest number of loader workers at a moment."""
+    best = trial.best_workers
+    now = next((each for each in reversed(trial.workers) if each.time_s <= time_s), None)
+    return now is None or best is None or (now.workers, now.stays) == (best.workers, best.stays)
 
 
 def _ranks_at(trial: Trial, time_s: float) -> int:
@@ -227,11 +246,13 @@ def _intact(trial: Trial) -> Way:
     points = _counting(trial)
     from_zero = counts_from_zero(tuple(point.epoch for point in points[:3]))
     moments = [*(each.time_s for each in trial.interruptions), *(each.time_s for each in resizes)]
+    moments += [each.time_s for each in trial.workers[1:]]
     stretches = [
         (since, until)
         for since, until in pairwise([CurvePoint(-from_zero, 0.0, 0.0, None), *points])
         if until.epoch > since.epoch
         and _ranks_at(trial, since.time_s) == trial.world_size
+        and _has_best_workers(trial, since.time_s)
         and not any(since.time_s <= time_s < until.time_s for time_s in moments)
     ]
     energies = [
@@ -257,6 +278,11 @@ def same_hardware(problem: Problem, trial: Trial) -> bool:
 def same_split(problem: Problem, trial: Trial) -> bool:
     """Whether as many samples were on a device at once as today: memory and speed depend on it."""
     return trial.micro_batch_size == problem.micro_batch_sizes.get(trial.global_batch_size)
+
+
+def same_speed(problem: Problem, trial: Trial) -> bool:
+    """Whether the loader got its workers as it would today."""
+    return trial.speed_variant == problem.speed_variant
 
 
 def same_energy(problem: Problem, trial: Trial) -> bool:

@@ -19,6 +19,7 @@ from zeusrun.bandit.proof import (
     same_energy,
     same_hardware,
     same_learning,
+    same_speed,
     same_split,
     undisturbed,
     whole_way,
@@ -131,6 +132,7 @@ def read_trial(problem: Problem, trial: Trial) -> Observation | None:
         trial = replace(trial, power_profile=())
     shared = proof.speed in {Doubt.SHARED, Doubt.SHORT}
     comparable = same_split(problem, trial) and same_energy(problem, trial)
+    comparable = comparable and same_speed(problem, trial)
     same_devices = same_hardware(problem, trial)
     machine, measured = same_devices and same_split(problem, trial), same_devices and comparable
     if proof.nothing or (status in CRASHED and (shared or not machine)):

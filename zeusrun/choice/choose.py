@@ -281,6 +281,7 @@ def draft_trial(
         hosts=machine.hosts,
         allocation=machine.allocation,
         variant=spec.variant,
+        speed_variant=spec.speed_variant,
         micro_batch_size=problem.micro_batch_sizes.get(arm),
         uuid=moment.uuid,
         fingerprint=dict(moment.fingerprint),

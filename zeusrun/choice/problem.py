@@ -141,6 +141,7 @@ def build_problem(
         power_objective=PowerObjective(spec.power_limit.objective, spec.power_limit.factor),
         learn_from_shared=spec.policy.learn_from_shared,
         variant=spec.variant,
+        speed_variant=spec.speed_variant,
         fingerprint=fingerprint,
     )
 

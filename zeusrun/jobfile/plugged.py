@@ -15,14 +15,14 @@ from zeusrun.parts import load_part
 from zeusrun.run_on.registry import BACKENDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from pydantic import GetJsonSchemaHandler
     from pydantic_core import CoreSchema
     from typing_extensions import Self
 
     from zeusrun.jobfile.sections import BatchSizes, Launch
-    from zeusrun.trial import Trial
+    from zeusrun.trial import Hardware, Trial
 
 
 class Plugged:
@@ -51,12 +51,18 @@ class Chosen(NamedTuple):
     """What was chosen for a trial, as far as parts need it.
 
     ``fitting`` is the largest global batch size that fits in memory, in samples; ``None``: use the
-    limit of the job file.
+    limit of the job file. ``earlier``: the newest trials of the job, oldest first.
     """
 
     sizes: BatchSizes
-    ranks: int
+    trial: Trial
     fitting: int | None
+    earlier: Sequence[Trial] = ()
+
+    @property
+    def ranks(self) -> int:
+        """How many there are at the start."""
+        return self.trial.world_size
 
 
 class PartSection(Section):
@@ -85,8 +91,17 @@ class PartSection(Section):
         return None
 
     @property
+    def speed_variant(self) -> str | None:
+        """What else the part does that changes the speed, for ``Trial.speed_variant``."""
+        return None
+
+    @property
     def most_ranks(self) -> int | None:
         """The largest number of ranks; ``None`` if the part does not change their number."""
+        return None
+
+    def explain(self, earlier: Sequence[Trial], hardware: Hardware) -> str | None:  # noqa: ARG002
+        """Return what the next run does by itself, as a sentence; ``None``: nothing to say."""
         return None
 
     def check(self, data: Mapping[str, Any]) -> None:

@@ -274,8 +274,8 @@ def plan(submission: Submission) -> tuple[Trial, Command, Sequence[str]]:
         raise UsageError(choice.reason)
     trial = choice.trial
     notes = () if choice.note is None else (choice.note,)
-    paths, fitting = RunPaths(Path(trial.run_dir)), choice.largest_that_fits
-    command, *_ = submission.commands(trial, paths, fitting)
+    paths = RunPaths(Path(trial.run_dir))
+    command, *_ = submission.commands(trial, paths, choice.largest_that_fits, choice.earlier)
     others = [f"host {each.name} starts its part" for each in trial.hosts[1:]]
     return trial, command, (*notes, *others, *choice.about_history)
 

@@ -179,20 +179,32 @@ class Submission:
         return (HostShare(self.host, self.own_ranks), *others) if others else ()
 
     def commands(
-        self, trial: Trial, paths: RunPaths, fitting: int | None = None
+        self,
+        trial: Trial,
+        paths: RunPaths,
+        fitting: int | None = None,
+        earlier: Sequence[Trial] = (),
     ) -> tuple[Command, ...]:
         """Return the commands that run a trial, that of this host first.
 
         ``fitting``: how far its batch size may grow; ``None``: as far as the job file allows.
+        ``earlier``: the newest trials of the job, oldest first.
         """
         places = [Place(self.world_size)] if self.cluster is None else self.cluster.places()
-        return tuple(self._command(trial, paths, fitting, place) for place in places)
-
-    def _command(self, trial: Trial, paths: RunPaths, fitting: int | None, place: Place) -> Command:
         # The launcher of another host adds its own environment.
-        environment = {"ZEUSRUN_HOME": str(self.home)} if place.number else self.environment
-        return build_command(
-            self.spec, trial, paths, self.torchrun, environment, fitting=fitting, place=place
+        of_node = {"ZEUSRUN_HOME": str(self.home)}
+        return tuple(
+            build_command(
+                self.spec,
+                trial,
+                paths,
+                self.torchrun,
+                of_node if place.number else self.environment,
+                fitting=fitting,
+                earlier=earlier,
+                place=place,
+            )
+            for place in places
         )
 
     @property

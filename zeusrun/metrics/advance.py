@@ -54,10 +54,8 @@ def advance(
         changes = {"hooks": (*others, event)}  # a script may make many trainers
     elif isinstance(event, (events.Adapted, events.Synced)):
         changes = _take_change(progress, event)
-    elif isinstance(event, events.Watched):
-        changes = _watch(progress, event)
-    elif isinstance(event, events.Observed):
-        changes = {"observed": {**progress.observed, event.rank: event}}
+    elif isinstance(event, (events.Watched, events.Observed, events.LoaderWorkers)):
+        changes = _take_sight(progress, event)
     else:  # a schedule changes nothing of it
         changes = {}
     return replace(progress, **changes)
@@ -71,6 +69,20 @@ def _take_change(progress: Progress, event: events.Adapted | events.Synced) -> d
         return {"adapted": (*progress.adapted, event)}
     change = SyncChange(progress.epochs, event.why, event.how)
     return {"syncs": join_syncs(progress.syncs, [change])}
+
+
+def _take_sight(
+    progress: Progress, event: events.Watched | events.Observed | events.LoaderWorkers
+) -> dict[str, Any]:
+    """Take in what a rank has seen of its training."""
+    if isinstance(event, events.Watched):
+        return _watch(progress, event)
+    if isinstance(event, events.Observed):
+        return {"observed": {**progress.observed, event.rank: event}}
+    if event.problem is not None:
+        return {}
+    others = [each for each in progress.loader_workers if each.t != event.t]
+    return {"loader_workers": (*others, event)}
 
 
 def _take_choice(progress: Progress, event: events.Asked | events.Applied) -> dict[str, Any]:

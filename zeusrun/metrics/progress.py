@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import math
 import statistics
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, astuple, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from zeusrun.metrics.seen import CONTROLLING, Ranks, Seen, describe_steps, find_batch_size
-from zeusrun.sidecar.events import REPORT, Adapted, Applied, Hooked, Observed, Watched
+from zeusrun.sidecar.events import (
+    REPORT,
+    Adapted,
+    Applied,
+    Hooked,
+    LoaderWorkers,
+    Observed,
+    Watched,
+)
 from zeusrun.trial import CurvePoint, SizeChange, is_baseline, join_changes
+from zeusrun.trial.values import WorkersChange
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -90,6 +99,7 @@ class Progress:
     noise_curve: tuple[NoisePoint, ...] = ()
     adapted: tuple[Adapted, ...] = ()  # the batch sizes of a training that adapts it
     syncs: tuple[SyncChange, ...] = ()  # of one whose ranks change how they agree
+    loader_workers: tuple[LoaderWorkers, ...] = ()  # the newest of each moment
     problems: tuple[str, ...] = ()  # of the policy, or of how the ranks agree
     ending: bool = False  # a stop is ordered, or the last epoch is done
 
@@ -147,6 +157,17 @@ class Progress:
     def world_sizes(self) -> tuple[WorldChange, ...]:
         """The numbers of ranks of an elastic training that has changed it; else empty."""
         return self.ranks.world_sizes(self.training_t)
+
+    @property
+    def workers(self) -> tuple[WorkersChange, ...]:
+        """The numbers of workers of the loader, where the job file changes them."""
+        begun_t = self.training_t
+        if begun_t is None:
+            return ()
+        return tuple(
+            WorkersChange(max(0.0, t - begun_t), workers, stays, step_s, wait, died)
+            for t, workers, stays, step_s, wait, died, _ in map(astuple, self.loader_workers)
+        )
 
     @property
     def listens(self) -> bool:

@@ -252,6 +252,29 @@ class Synced:
 
 
 @dataclass(frozen=True)
+class LoaderWorkers:
+    """The loader of the training has another number of workers, or what was measured with it.
+
+    Attributes:
+        t: When it got them; the same in what is measured later.
+        workers: How many.
+        stays: Whether they stay from pass to pass.
+        step_s: Seconds that a step took with them, evaluations not included; ``None``: not yet.
+        wait: The share of that time that waited for batches.
+        died: Whether one of them died.
+        problem: Why the number stays, or is that of the script again; else ``None``.
+    """
+
+    t: float
+    workers: int
+    stays: bool
+    step_s: float | None = None
+    wait: float | None = None
+    died: bool = False
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
 class Regrouped:
     """The ranks of an elastic training have changed; rank 0 of those that train now says so.
 
@@ -304,7 +327,7 @@ class Ended:
 
 _OfProcess: TypeAlias = Started | Loading | Built | Observed | Regrouped | Spawned | Ended
 _OfTraining: TypeAlias = (
-    Asked | Reported | Hooked | Applied | Scheduled | Watched | Adapted | Synced
+    Asked | Reported | Hooked | Applied | Scheduled | Watched | Adapted | Synced | LoaderWorkers
 )
 Event: TypeAlias = _OfProcess | _OfTraining
 

@@ -15,6 +15,7 @@ from zeusrun.trial.values import (
     Interruption,
     NoisePoint,
     SyncChange,
+    WorkersChange,
     WorldChange,
     join_changes,
     join_curves,
@@ -201,6 +202,13 @@ def worlds(parts: Parts, name: str) -> tuple[WorldChange, ...]:
     begin = [WorldChange(0.0, 0, trial.world_size, step=0)]
     done = trial.time_s or 0.0, trial.epochs or 0, trial.whole_steps or 0
     return join_worlds(before or begin, [*begin, *last] if parts.trained else last, *done)
+
+
+def workers(parts: Parts, name: str) -> tuple[WorkersChange, ...]:
+    """Return the numbers of loader workers of both parts."""
+    before, last = parts.both(name)
+    since_s = parts.trial.time_s or 0.0
+    return (*before, *(each._replace(time_s=since_s + each.time_s) for each in last))
 
 
 def syncs(parts: Parts, name: str) -> tuple[SyncChange, ...]:

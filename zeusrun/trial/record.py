@@ -7,6 +7,7 @@ from typing import Any
 
 import zeusrun.trial.joiners as join
 from zeusrun.cost import cost_j
+from zeusrun.lever import LOADER_WORKERS, Lever
 from zeusrun.reasons import ReasonCode, Stall  # noqa: TC001 - read_fields needs it
 from zeusrun.record_json import read_fields, write_fields
 from zeusrun.trial.values import (
@@ -22,6 +23,7 @@ from zeusrun.trial.values import (
     Stage,
     SyncChange,
     TrialStatus,
+    WorkersChange,
     WorldChange,
     is_baseline,
 )
@@ -85,6 +87,8 @@ class _Taken:
     batch_sizes: tuple[SizeChange, ...] = taken(join.sizes, default=())  # changes in the run
     # Changes of the number of ranks in an elastic run.
     world_sizes: tuple[WorldChange, ...] = taken(join.worlds, default=())
+    # Numbers of workers of the loader, where the job file changes them.
+    workers: tuple[WorkersChange, ...] = taken(join.workers, default=())
     # Changes of how the ranks synchronize.
     syncs: tuple[SyncChange, ...] = taken(join.syncs, default=())
     # Price of ``energy_j`` in ``currency``, by the tariff at the time of the run.
@@ -183,6 +187,7 @@ class _Dispatched:
     forgotten: bool = False
     host: str | None = field(default=None, metadata=STORED)
     variant: str | None = None
+    speed_variant: str | None = None
     micro_batch_size: int | None = None
     uuid: str = field(metadata=STORED)
     fingerprint: dict[str, str] | None = field(default=None, hash=False)
@@ -196,7 +201,8 @@ class Trial(_Taken, _Dispatched):
 
     ``None`` is unknown. ``host`` is the machine of its launcher, and ``allocation`` its job of a
     scheduler, such as ``slurm:1234``. ``variant`` says how the batch size changed during the run;
-    a policy learns nothing from runs of another one. ``micro_batch_size``: samples of a rank in a
+    a policy learns nothing from runs of another one, and no speed from one of another
+    ``speed_variant``: how the loader gets its workers. ``micro_batch_size``: samples of a rank in a
     forward pass, where gradients are accumulated. ``uuid`` stays the same if a shared history
     numbers the trial later. ``fingerprint``: a hash of each part of the training; two joined by
     ``+`` if the part changed while it was preempted. ``by_samples``: where the metric is reported
@@ -213,6 +219,18 @@ class Trial(_Taken, _Dispatched):
     def hardware(self) -> Hardware:
         """What it trains on."""
         return Hardware(self.world_size, self.gpu_model, self.gpu_count, self.host_count)
+
+    @property
+    def best_workers(self) -> WorkersChange | None:
+        """The number of loader workers with the fastest steps; ``None``: none was measured."""
+        measured = [each for each in self.workers if each.step_s is not None and not each.died]
+        return min(measured, key=lambda each: each.step_s or 0.0, default=None)
+
+    @property
+    def lever(self) -> Lever | None:
+        """That of the loader workers which the next run starts with; ``None`` without any."""
+        best = self.best_workers
+        return None if best is None else Lever(LOADER_WORKERS, best.workers)
 
     @property
     def teaches(self) -> bool:

@@ -221,6 +221,17 @@ class WorldChange(NamedTuple):
     step: int | None = None  # optimizer steps before it
 
 
+class WorkersChange(NamedTuple):
+    """From when on the loader of a training has had a number of workers, and what it measured."""
+
+    time_s: float  # since the training began
+    workers: int
+    stays: bool  # from pass to pass
+    step_s: float | None = None  # without evaluations; ``None``: not measured
+    wait: float | None = None  # share of that time
+    died: bool = False  # one of them did
+
+
 class SyncChange(NamedTuple):
     """From when on the ranks of a training have agreed in another way, and why."""
 

@@ -59,11 +59,13 @@ class Pass:
     last: Taken = NOTHING  # taken by the last step, unless it is the first step
     whole: Taken = NOTHING  # taken by the first step, if the pass has no other step
     ended: bool = False  # all batches have been yielded
-    queued: deque[int | None] = field(default_factory=lambda: deque(maxlen=_MAX_QUEUED))
+    # Of the batches that are not there yet: which samples, and how many.
+    queued: deque[tuple[Any, int | None]] = field(default_factory=lambda: deque(maxlen=_MAX_QUEUED))
     limit: int | None = None  # batches that it may still yield; ``None``: no limit
-    samples: int = 0  # in the batches since the last step; ``queued``: sizes of prefetched batches
+    samples: int = 0  # in the batches since the last step
     backwards: int = 0  # backward passes of synchronized models before this pass began
     waited_s: float = 0.0  # until batches were there, since that was added up; infinite: unknown
+    all_waited_s: float = 0.0
 
     def check_limit(self) -> None:
         """Raise ``StopIteration`` if no batch is left."""
@@ -75,7 +77,7 @@ class Pass:
     def take(self, batch: Any) -> None:  # noqa: ANN401 - of the script
         """Take in a batch that it has yielded."""
         self.pending += 1
-        size, sizes = self.queued.popleft() if self.queued else None, self.feed.sizes
+        size, sizes = self.queued.popleft()[1] if self.queued else None, self.feed.sizes
         self.samples += size or 0
         if size == 1 and None not in sizes and holds_batch(batch):
             sizes.add(None)

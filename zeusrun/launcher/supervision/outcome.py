@@ -293,6 +293,7 @@ def outcome_now(
         batch_sizes=progress.batch_sizes,
         world_sizes=progress.world_sizes,
         syncs=progress.syncs,
+        workers=progress.workers,
         noise_curve=progress.noise_curve,
         gradient_variance=progress.gradient_variance,
         gradients_of=progress.gradients_of,

@@ -38,8 +38,10 @@ def start_ranks(run: Supervised) -> Iterator[None]:
     the training.
     """
     begun, limits, ended = run.begun, run.control.limits, False
-    fitting, grace_s = begun.choice.largest_that_fits, run.submission.spec.launch.grace_period_s
-    command, *others = run.submission.commands(begun.trial, begun.paths, fitting)
+    choice, grace_s = begun.choice, run.submission.spec.launch.grace_period_s
+    command, *others = run.submission.commands(
+        begun.trial, begun.paths, choice.largest_that_fits, choice.earlier
+    )
     try:
         limits.begin()
         with run.meter:

@@ -289,6 +289,7 @@ class Observer:
     def _add_waits(self, part: Pass) -> None:
         """Add for how long a pass has waited since this was called."""
         self.waits_s[not part.feed.trains] += part.waited_s
+        part.all_waited_s += part.waited_s
         part.waited_s = 0.0
 
     def _is_mixed(self) -> bool:

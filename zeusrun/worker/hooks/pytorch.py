@@ -172,7 +172,8 @@ def loader(dataloader: ModuleType, hooks: Hooks) -> None:
     next_index, next_batch = base._next_index, base.__next__
 
     def __init__(iterator: Any, loader: Any, *args: Any, **options: Any) -> None:
-        iterator._zeusrun = observer.begin_pass(loader)
+        # If it has one already, it goes on with other workers.
+        iterator._zeusrun = vars(iterator).get("_zeusrun") or observer.begin_pass(loader)
         begin(iterator, loader, *args, **options)
 
     def _reset(iterator: Any, loader: Any, first_iter: bool = False) -> None:
@@ -186,7 +187,7 @@ def loader(dataloader: ModuleType, hooks: Hooks) -> None:
         sized = iterator._auto_collation and hasattr(index, "__len__")
         size = len(index) if sized else None
         iterator._zeusrun.feed.sees(size)
-        iterator._zeusrun.queued.append(size)
+        iterator._zeusrun.queued.append((index, size))
         return index
 
     def __next__(iterator: Any) -> Any:
@@ -210,9 +211,23 @@ def loader(dataloader: ModuleType, hooks: Hooks) -> None:
         return batch
 
     os.register_at_fork(after_in_child=observer.forget_waits)
+    _time_begin(dataloader.DataLoader)
     base._zeusrun = Pass(Feed())  # of an iterator that does not call __init__
     base.__init__, base._reset = __init__, _reset
     base._next_index, base.__next__ = _next_index, __next__
+
+
+def _time_begin(cls: Any) -> None:
+    """Let the time until the workers of a loader have started count as a wait, too."""
+    iterate = cls.__iter__
+
+    @replaces(cls, "__iter__")
+    def __iter__(loader: Any) -> Any:
+        since = time.perf_counter()
+        iterator = iterate(loader)
+        if (part := getattr(iterator, "_zeusrun", None)) is not None:
+            part.waited_s += time.perf_counter() - since
+        return iterator
 
 
 def scheduler(module: ModuleType, hooks: Hooks) -> None:

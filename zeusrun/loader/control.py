@@ -1,0 +1,48 @@
+"""What the launcher prints of the workers of a loader."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from zeusrun.launcher.supervision.agent import Agent
+from zeusrun.sidecar.events import LoaderWorkers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from zeusrun.launcher.events import Messages
+    from zeusrun.launcher.supervision.supervised import Supervised
+    from zeusrun.loader.section import Loader
+    from zeusrun.sidecar.events import Event
+
+
+@contextlib.contextmanager
+def open_agent(_loader: Loader, run: Supervised) -> Iterator[Agent]:
+    """Yield the agent that shows each change of the workers."""
+    yield Changes(run.messages)
+
+
+class Changes(Agent):
+    """Shows each change of the number of workers, and why it stays."""
+
+    def __init__(self, messages: Messages) -> None:
+        self._messages = messages
+        self._now: LoaderWorkers | None = None
+
+    def take(self, event: Event) -> None:
+        """Show a change."""
+        if not isinstance(event, LoaderWorkers):
+            return
+        if event.problem is not None:
+            self._messages.warn_once(event.problem, f"loader: {event.problem}")
+            return
+        before, self._now = self._now, event
+        if before is None or before.t == event.t:
+            return
+        waits = "" if before.wait is None else f": {before.wait:.0%} of the time waited for data"
+        self._messages.note(f"loader workers {_name(before)} → {_name(event)}{waits}")
+
+
+def _name(event: LoaderWorkers) -> str:
+    return f"{event.workers} that stay" if event.stays else str(event.workers)

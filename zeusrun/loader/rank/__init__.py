@@ -1,0 +1,1 @@
+"""The section ``loader`` inside a rank."""

@@ -1,0 +1,100 @@
+"""Goes on with a pass over a loader after one of its workers has died.
+
+The batches that are not there yet are read again, by as many workers as the script has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import re
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from zeusrun.loader.rank.safe import apart
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from types import ModuleType
+
+    from zeusrun.loader.rank.safe import State
+
+_DIED = re.compile("DataLoader worker .*(exited unexpectedly|killed by signal)")
+
+
+class Rescue:
+    """Follows the iterators of loaders whose number of workers was changed.
+
+    Args:
+        give_up: Called with a loader and a sentence; then the loader has its own number again.
+    """
+
+    def __init__(self, give_up: Callable[[Any, str], None]) -> None:
+        self._give_up = give_up
+        self._watched: weakref.WeakKeyDictionary[Any, State] = weakref.WeakKeyDictionary()
+        self._loaders: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+
+    def watch(self, loader: Any, state: State) -> None:
+        """Follow the iterators of a loader from now on."""
+        self._watched[loader] = state
+
+    def hook(self, module: ModuleType) -> None:
+        """Follow iterators with workers (``torch.utils.data.dataloader``)."""
+        cls: Any = module._MultiProcessingDataLoaderIter
+        begin, next_data = cls.__init__, cls._next_data
+        signals = module._utils.signal_handling
+
+        def __init__(iterator: Any, loader: Any) -> None:
+            begin(iterator, loader)
+            state = self._watched.get(loader)
+            if state is None:
+                return
+            state.workers = [worker.pid for worker in iterator._workers]
+            if state.own != (loader.num_workers, loader.persistent_workers):
+                self._loaders[iterator] = weakref.ref(loader)
+                # Else torch raises the error anywhere in the script, where nothing can be saved.
+                signals._remove_worker_pids(id(iterator))
+                iterator._worker_pids_set = False
+
+        def _next_data(iterator: Any) -> Any:
+            try:
+                return next_data(iterator)
+            except RuntimeError as error:
+                loader = self._loaders.pop(iterator, lambda: None)()
+                if loader is None or not _DIED.match(str(error)):
+                    raise
+                if not self._go_on(module, iterator, loader, str(error)):
+                    raise
+            return iterator._next_data()
+
+        cls.__init__, cls._next_data = __init__, _next_data
+
+    def _go_on(self, module: ModuleType, iterator: Any, loader: Any, error: str) -> bool:
+        """Let an iterator go on with other workers; return whether it can."""
+        queued = iterator._zeusrun.queued
+        if len(queued) != iterator._send_idx - iterator._rcvd_idx:
+            return False
+        pending, rest = [index for index, _ in queued], iterator._sampler_iter
+        queued.clear()
+        iterator._shutdown_workers()
+        self._give_up(loader, f"with {iterator._num_workers} loader workers, one died ({error})")
+        name = "MultiProcessing" if loader.num_workers else "SingleProcess"
+        iterator.__class__ = getattr(module, f"_{name}DataLoaderIter")
+        with _over(loader, itertools.chain(pending, rest)) as sampler, apart(loader):
+            iterator.__init__(loader)
+        iterator._index_sampler = sampler  # of the next pass
+        if loader.persistent_workers:
+            loader._iterator = iterator
+        return True
+
+
+@contextlib.contextmanager
+def _over(loader: Any, indices: Iterable[Any]) -> Iterator[Any]:
+    """Let an iterator begin that reads these; yield what chooses them otherwise."""
+    name = "batch_sampler" if loader._auto_collation else "sampler"
+    given = vars(loader)[name]
+    vars(loader)[name] = indices
+    try:
+        yield given
+    finally:
+        vars(loader)[name] = given

@@ -1,0 +1,90 @@
+"""The section ``loader`` of a job file: the worker processes of the training's data loader."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence  # noqa: TC003 - pydantic needs it
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from zeusrun.jobfile.plugged import PartSection
+
+if TYPE_CHECKING:
+    from zeusrun.jobfile.plugged import Chosen
+    from zeusrun.trial import Hardware, Trial
+    from zeusrun.trial.values import WorkersChange
+
+_MOST = 1024
+
+
+class Loader(PartSection):
+    """How many worker processes the data loader of the training has."""
+
+    key: ClassVar[str] = "loader"
+    summary: ClassVar[str] = "How many worker processes the data loader of the training has."
+    excludes: ClassVar[tuple[str, ...]] = ("adapt", "elastic")  # steps take another time, too
+
+    workers: Literal["script", "tune"] | int = Field(
+        "script",
+        description="script: as many as the script says; tune: find a number by measuring; or a "
+        "number.",
+    )
+    max_workers: int | None = Field(
+        None,
+        ge=1,
+        le=_MOST,
+        description="With tune: the most workers of a rank; null: the cores of the machine "
+        "divided by its ranks.",
+    )
+    from_zero: bool = Field(
+        False,
+        description="Also a loader without workers gets some; only if a copy of the data set can "
+        "be read in another process.",
+    )
+
+    @property
+    def speed_variant(self) -> str | None:
+        """How the number of workers is found; ``None``: by the script."""
+        return None if self.workers == "script" else str(self.workers)
+
+    def check(self, data: Mapping[str, Any]) -> None:  # noqa: ARG002 - needs no other key
+        """Raise ``ValueError`` if a number cannot be one of workers."""
+        if isinstance(self.workers, int) and not 1 <= self.workers <= _MOST:
+            raise ValueError(
+                f"has workers: {self.workers}, which must be script, tune or a number from 1 to "
+                f"{_MOST}"
+            )
+
+    def tell(self, chosen: Chosen) -> dict[str, Mapping[str, Any]]:
+        """Return how the ranks find the number of workers; nothing if the script says it."""
+        if self.workers == "script":
+            return {}
+        here = [each for each in chosen.earlier if each.host == chosen.trial.host]
+        best, never = _find_known(here, chosen.trial.hardware)
+        start = None if best is None else [best.workers, best.stays, best.wait]
+        return {self.key: {**self.model_dump(), "start": start, "never": never}}
+
+    def explain(self, earlier: Sequence[Trial], hardware: Hardware) -> str | None:
+        """Return with how many workers the next run starts."""
+        if self.workers != "tune":
+            return None
+        best, _ = _find_known(earlier, hardware)
+        if best is None:
+            return "loader workers: as many as the script says, then others (loader.workers: tune)"
+        return (
+            f"loader workers: {best.workers} at first, the fastest of an earlier run, in which "
+            f"{best.wait or 0.0:.0%} of the time waited for data"
+        )
+
+
+def _find_known(
+    earlier: Sequence[Trial], hardware: Hardware
+) -> tuple[WorkersChange | None, list[int]]:
+    """Return the fastest of the newest run on the hardware, and numbers of which a worker died."""
+    trials = [each for each in earlier if each.hardware == hardware]
+    best = next(filter(None, (each.best_workers for each in reversed(trials))), None)
+    died = {change.workers for trial in trials for change in trial.workers if change.died}
+    return best, sorted(died)
+
+
+SECTION = Loader
