@@ -78,6 +78,9 @@ def simulate(
                 on_seed=lambda: on_progress(next(done) / len(specs) / seeds),
             )
             found.append((spec.policy.name, model, result))
+    if submission.spec.speed_variant is not None:
+        kept = "Loader workers are not simulated: each batch size keeps those of its runs."
+        settings = kept if settings is None else f"{settings}. {kept}"
     given = found, overrides or [], recurrences, seeds
     answer(
         forecast_json(*given),
@@ -117,7 +120,8 @@ def explain(
     number = next_recurrence(trials, moment.unrecorded)
     problem = build_problem(spec, machine, trials, number, moment.fingerprint)
     changes = describe_eras(compare_training(moment.fingerprint, trials), moment.script)
-    remarks = [*describe_kept(problem, trials), *changes]
+    told = (part.explain(trials, machine.hardware) for part in spec.parts.values())
+    remarks = [*describe_kept(problem, trials), *changes, *filter(None, told)]
     problem, runs = read_history(problem, trials)
     if isinstance(policy, Auto):
         remarks += describe_edited(runs)

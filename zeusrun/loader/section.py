@@ -70,10 +70,11 @@ class Loader(PartSection):
             return None
         best, _ = _find_known(earlier, hardware)
         if best is None:
-            return "loader workers: as many as the script says, then others (loader.workers: tune)"
+            return "the next run begins with the loader workers of the script, and tries others"
+        stay = " that stay" if best.stays else ""
         return (
-            f"loader workers: {best.workers} at first, the fastest of an earlier run, in which "
-            f"{best.wait or 0.0:.0%} of the time waited for data"
+            f"the next run begins with {best.workers} loader workers{stay}, the fastest of an "
+            f"earlier run: {best.wait or 0.0:.0%} of the time waited for data"
         )
 
 

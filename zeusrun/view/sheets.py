@@ -117,6 +117,7 @@ def trial_rows(trial: Trial, sight: TrainingSummary | None = None) -> list[tuple
         ("start-up", units.duration(trial.startup_s)),
         ("time", units.duration(trial.time_s)),
         ("waiting", units.waiting_text(trial)),
+        ("workers", units.workers_text(trial)),
         ("energy", units.energy(trial.energy_j) + source),
         *_spent_rows(trial),
         ("cost", cost),

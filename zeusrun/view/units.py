@@ -290,6 +290,18 @@ def waiting_text(trial: Trial) -> str | None:
     return f"{waits} of a step of {lasts} wait for data: {percent(wait_s / time_s)}"
 
 
+def workers_text(trial: Trial) -> str | None:
+    """Return which numbers of loader workers were measured: ``1: 34 ms a step · 2: 18 ms``."""
+    found: dict[str, str] = {}
+    for each in trial.workers:
+        name = f"{each.workers} that stay" if each.stays else str(each.workers)
+        if each.died or each.step_s is not None:
+            found[name] = "one died" if each.died else short_text(each.step_s or 0.0)
+    best = trial.best_workers
+    most = "" if best is None else f"{best.workers} fastest · a step takes: "
+    return most + " · ".join(f"{name}: {text}" for name, text in found.items()) or None
+
+
 def noise_text(point: NoisePoint) -> str:
     """Return a noise scale in samples with its range: ``83 (60 to 110)``, or ``at least 40``."""
     if point.value is None or point.high is None:

@@ -56,12 +56,13 @@ class LoaderAgent(RankAgent):
         self._rescue = Rescue(self._give_up)
         self._has_given_up = False
         self._told: set[str] = set()
-        self._number = self._decided = 0  # passes that have begun; the last one that is decided on
+        self._number = 0  # passes that have begun
         self._since_t = self._begun_t = 0.0  # of the present arm, and of its pass
-        self._pass: Pass | None = None
+        self._pass: Pass | None = None  # ``None`` once it is decided what follows
+        self._state: State
         self._measurement = Measurement(0)
         self._step_t = self._first_s = 0.0  # the last step; until the first one
-        self._others = 0
+        self._others, self._is_first = 0, True  # whether it is the first pass of its arm
 
     def hook(self, module: ModuleType) -> None:
         """Set the workers of a loader before a pass over it, and survive one that dies."""
@@ -116,7 +117,7 @@ class LoaderAgent(RankAgent):
             self._arm = self._tuner.arm
             self._measurement = Measurement(self._arm.workers)
         elif self._leads:
-            self._decide(loader)
+            self._decide()
         else:
             self._follow()
         arm = self._arm or state.own
@@ -141,8 +142,8 @@ class LoaderAgent(RankAgent):
 
     def begin_pass(self, part: Pass, loader: Any) -> None:
         """Measure a pass over a loader whose workers are set."""
-        if loader in self._states:
-            self._pass, self._step_t = part, 0.0
+        if (state := self._states.get(loader)) is not None:
+            self._pass, self._state, self._step_t = part, state, 0.0
 
     def count_step(self, optimizer: Any) -> None:
         """Measure a step of the pass."""
@@ -157,7 +158,7 @@ class LoaderAgent(RankAgent):
             self._measurement.add_interval(now_t - self._step_t)
         self._step_t, self._others = now_t, others
         if self._ranks > 1 and part.steps + 1 == length:
-            self._decide(part.feed.loader())  # before the others can end the pass
+            self._decide()  # before the others can end the pass
 
     @staticmethod
     def _count_steps(part: Pass) -> int:
@@ -165,22 +166,24 @@ class LoaderAgent(RankAgent):
         batches, length = part.last.batches, part.feed.length
         return -(-length // batches) if batches and length else 0
 
-    def _decide(self, loader: Any) -> None:
+    def _decide(self) -> None:
         """Take in the pass that ends, and choose the arm of the next one."""
         part, tuner = self._pass, self._tuner
-        if self._decided == self._number or part is None or tuner is None or not part.steps:
+        if part is None or tuner is None or not part.steps:
             return
-        self._decided, self._pass = self._number, None
+        self._pass = None
         self._measurement.add_pass(part.steps, self._first_s, part.all_waited_s)
         result = self._measurement.result
+        if tuner.arm.stays and self._is_first:  # in it, those that stay from now on have started
+            self._measurement, result = Measurement(tuner.arm.workers), None
+        self._is_first = result is not None
         if result is not None:
             self._say(tuner.arm, result.step_s, result.wait)
-            state = self._states[loader]
-            fit = count_that_fit(state.workers, self._ranks)
-            self._arm = tuner.take(result, fit, may_stay=state.is_still)
+            fit = count_that_fit(self._state.workers, self._ranks)
+            self._arm = tuner.take(result, fit, may_stay=self._state.is_still)
             self._measurement = Measurement(self._arm.workers)
         if self._ranks > 1:
-            content = json.dumps({"pass": self._decided, "arm": self._arm}).encode()
+            content = json.dumps({"pass": self._number, "arm": self._arm}).encode()
             with contextlib.suppress(OSError):  # a full disk: the others go on as they are
                 replace_file(self._path, content, durable=False)
 

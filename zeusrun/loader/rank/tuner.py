@@ -59,9 +59,8 @@ class Measurement:
             self._blocks_s.append(self._block_s / self._length)
             self._block_s = 0.0
         if len(self._blocks_s) == _MOST_BLOCKS:
-            self._blocks_s = [
-                sum(pair) / 2 for pair in zip(*[iter(self._blocks_s)] * 2, strict=True)
-            ]
+            pairs = zip(self._blocks_s[::2], self._blocks_s[1::2], strict=True)
+            self._blocks_s = [sum(pair) / 2 for pair in pairs]
             self._length *= 2
 
     def add_pass(self, steps: int, first_s: float, wait_s: float) -> None:

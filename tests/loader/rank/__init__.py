@@ -1,0 +1,1 @@
+"""Tests of the part ``loader`` inside a rank."""

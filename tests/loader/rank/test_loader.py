@@ -1,0 +1,267 @@
+"""Other numbers of workers for real loaders of torch: the same samples in the same order."""
+
+from __future__ import annotations
+
+import json
+import re
+import textwrap
+
+import pytest
+
+from tests.worker.rank import Rank
+from zeusrun.sidecar.events import LoaderWorkers
+
+PREAMBLE = """
+import functools, os, signal, sys, time, torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
+
+class Data(Dataset):
+    '''Numbers; reading takes some time, and ``read`` may do more.'''
+    def __init__(self, samples=240, seconds=0.002, read=lambda n: None):
+        self.samples, self.seconds, self.read, self.epoch = samples, seconds, read, 0
+    def __len__(self): return self.samples
+    def __getitem__(self, n):
+        time.sleep(self.seconds)
+        self.read(n)
+        return n + 10_000 * self.epoch
+
+layer = torch.nn.Linear(1, 1)
+optimizer = torch.optim.SGD(layer.parameters(), 0.25)
+torch.manual_seed(3)
+
+def train(loader, passes=8, before=lambda n: None):
+    '''Train, and print the workers and the samples of each pass, and a number drawn after it.'''
+    for epoch in range(passes):
+        before(epoch)
+        seen = []
+        for batch in loader() if callable(loader) else loader:
+            optimizer.zero_grad()
+            layer(torch.ones(1, 1)).sum().backward()
+            optimizer.step()
+            seen += batch.tolist()
+        now = loader if not callable(loader) else None
+        if now is not None: print("pass", now.num_workers, now.persistent_workers, flush=True)
+        print("seen", *seen, "then", torch.rand(()).item(), flush=True)
+
+"""
+TUNE = {"workers": "tune", "max_workers": 4, "from_zero": False, "start": None, "never": []}
+
+
+class Run:
+    """What a script has printed and recorded."""
+
+    def __init__(self, rank, log):
+        self.log = log
+        self.passes = [int(n) for n in re.findall(r"^pass (\d+)", log, re.MULTILINE)]
+        self.stays = re.findall(r"^pass \d+ (\w+)", log, re.MULTILINE)
+        self.seen = re.findall(r"^seen (.*)$", log, re.MULTILINE)
+        self.events = [each for each in rank.events if isinstance(each, LoaderWorkers)]
+        self.problems = [each.problem for each in self.events if each.problem]
+        self.measured = {each.workers for each in self.events if each.step_s is not None}
+        self.waits_s = rank.steps.waits_s
+
+
+@pytest.fixture
+def run(tmp_path):
+    def start(script, part=TUNE, **changes):
+        path = tmp_path / "script.py"
+        path.write_text(PREAMBLE + textwrap.dedent(script))
+        rank = Rank(tmp_path / f"run{len([*tmp_path.iterdir()])}")
+        parts = (
+            {} if part is None else {"ZEUSRUN_PARTS": json.dumps({"loader": {**part, **changes}})}
+        )
+        code, log = rank.run_forked(path, **parts)
+        assert code == 0, log
+        return Run(rank, log)
+
+    return start
+
+
+LOADERS = {
+    "shuffled": "DataLoader(Data(), 4, shuffle=True, num_workers=1)",
+    "not shuffled": "DataLoader(Data(), 4, num_workers=1)",
+    "of a generator": "DataLoader(Data(), 4, shuffle=True, num_workers=1, "
+    "generator=torch.Generator().manual_seed(5))",
+    "workers that stay": "DataLoader(Data(), 4, shuffle=True, num_workers=1, "
+    "persistent_workers=True)",
+    "weighted": "DataLoader(Data(), 4, num_workers=1, "
+    "sampler=torch.utils.data.WeightedRandomSampler(torch.ones(240), 240))",
+    "without batches": "DataLoader([torch.tensor([n]) for n in range(400)], None, num_workers=1)",
+    "short passes": "DataLoader(Data(16, 0.0), 4, shuffle=True, num_workers=1)",
+}
+
+
+@pytest.mark.parametrize("name", LOADERS)
+def test_the_order_of_the_samples_is_that_of_the_script(run, name):
+    script = f"train({LOADERS[name]}, passes=12)"
+    tuned, plain = run(script), run(script, None)
+    assert tuned.seen == plain.seen
+    assert len(set(tuned.passes)) > 1, tuned.log
+    assert not tuned.problems
+
+
+def test_it_finds_the_number_that_is_fast_enough(run):
+    found = run("train(DataLoader(Data(120, 0.01), 4, shuffle=True, num_workers=1), passes=8)")
+    assert found.passes[:3] == [1, 2, 4]
+    assert found.passes[-1] == 4
+    assert found.measured >= {1, 2, 4}
+    before, after = (next(e for e in found.events if e.workers == n and e.step_s) for n in (1, 4))
+    assert before.step_s > 2.5 * after.step_s
+    assert before.wait > 0.8
+
+
+def test_the_first_pass_has_the_number_of_an_earlier_run(run):
+    script = "train(DataLoader(Data(120, 0.0), 4, shuffle=True, num_workers=1), passes=3)"
+    assert run(script, start=[3, False, 0.9]).passes == [3, 3, 3]
+    assert run(script, start=[3, True, 0.9]).stays == ["True"] * 3
+    assert run(script, start=[3, False, 0.9], never=[3]).passes[0] == 1
+    assert run(script, workers=2).passes == [2, 2, 2]
+
+
+def test_a_loader_without_workers_gets_some_only_if_it_may(run):
+    script = "train(DataLoader(Data(120, 0.004), 4, shuffle=True), passes=4)"
+    left, tuned = run(script), run(script, from_zero=True)
+    assert left.passes == [0] * 4
+    assert "from_zero: true" in left.problems[0]
+    assert tuned.passes[:3] == [1, 2, 4]
+    assert tuned.seen == run(script, None).seen
+
+
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        (
+            """
+            class Stream(IterableDataset):
+                def __iter__(self): return iter(torch.arange(80.0))
+            train(DataLoader(Stream(), 4, num_workers=2), passes=3)
+            """,
+            "iterable",
+        ),
+        (
+            """
+            def begin(worker): torch.manual_seed(worker + get_worker_info().num_workers)
+            train(DataLoader(Data(), 4, shuffle=True, num_workers=2, worker_init_fn=begin), 3)
+            """,
+            "worker_init_fn",
+        ),
+        (
+            """
+            def begin(n, worker): torch.manual_seed(worker + n)
+            class Shard(Data):
+                def __getitem__(self, n): return n + get_worker_info().num_workers
+            train(DataLoader(Shard(), 4, shuffle=True, num_workers=2), 3)
+            """,
+            "its data set depends",
+        ),
+        (
+            "train(DataLoader(Data(), 4, shuffle=True, num_workers=2, in_order=False), 3)",
+            "in_order",
+        ),
+    ],
+)
+def test_a_loader_whose_data_depend_on_the_number_is_left_alone(run, script, why):
+    found = run(script)
+    assert set(found.passes) == {2}
+    assert len(found.problems) == 1
+    assert why in found.problems[0]
+
+
+def test_a_worker_init_fn_that_only_makes_seeds_may_stay(run):
+    script = """
+    def begin(worker): torch.manual_seed(worker)
+    train(DataLoader(Data(), 4, shuffle=True, num_workers=1, worker_init_fn=begin), passes=4)
+    """
+    assert run(script).passes[:3] == [1, 2, 4]
+
+
+def test_the_loader_of_an_evaluation_stays_as_it_is(run):
+    script = """
+    other = DataLoader(Data(40), 4, num_workers=1)
+    def evaluate(epoch):
+        for batch in other: pass
+        print("other", other.num_workers, flush=True)
+    train(DataLoader(Data(), 4, shuffle=True, num_workers=1), passes=5, before=evaluate)
+    """
+    found = run(script)
+    assert found.passes[:3] == [1, 2, 4]
+    assert re.findall(r"^other (\d)", found.log, re.MULTILINE) == ["1"] * 5
+
+
+def test_a_loader_for_each_pass_is_tuned_too(run):
+    script = """
+    made = []
+    def make():
+        made.append(DataLoader(Data(), 4, shuffle=True, num_workers=1))
+        return iter(made[-1])
+    def before(epoch):
+        if made: print("pass", made.pop().num_workers, flush=True)
+    train(make, passes=6, before=before)
+    """
+    assert run(script).passes[:3] == [1, 2, 4]
+
+
+def test_workers_that_stay_see_what_the_script_changes_between_passes(run):
+    script = """
+    data = Data(16, 0.0)
+    def change(epoch):
+        if epoch > 30: data.epoch = epoch
+    train(DataLoader(data, 4, num_workers=1), passes=40, before=change)
+    """
+    found = run(script, max_workers=1)
+    assert "True" in found.stays[:30]
+    assert found.seen == run(script, None).seen
+
+
+DIES = """
+data = Data(200, 0.002)
+def read(n):
+    info = get_worker_info()
+    if n == 150 and info and info.num_workers > {more}:
+        os.kill(os.getpid(), signal.SIGKILL)
+data.read = read
+train(DataLoader(data, 4, shuffle=True, num_workers={own}{also}), passes=4)
+"""
+
+
+@pytest.mark.parametrize(
+    ("own", "also"),
+    [(1, ""), (1, ", persistent_workers=True"), (0, ""), (2, ", prefetch_factor=5")],
+)
+def test_a_worker_that_dies_ends_neither_the_run_nor_the_order(run, own, also):
+    script = DIES.format(more=max(1, own), own=own, also=also)
+    found = run(script, from_zero=True, max_workers=4)
+    plain = run(script, None)
+    assert found.seen == plain.seen
+    assert found.passes[-1] == own
+    (died,) = [each for each in found.events if each.died]
+    assert died.workers > own
+    assert "one died" in found.problems[0]
+
+
+def test_a_worker_of_the_scripts_own_number_ends_the_run_as_ever(tmp_path):
+    path = tmp_path / "script.py"
+    path.write_text(PREAMBLE + DIES.format(more=0, own=1, also=""))
+    rank = Rank(tmp_path / "run")
+    code, log = rank.run_forked(path, ZEUSRUN_PARTS=json.dumps({"loader": TUNE}))
+    assert code
+    assert "DataLoader worker" in log
+
+
+def test_ranks_of_a_host_have_the_same_number_in_each_pass(tmp_path):
+    path = tmp_path / "script.py"
+    script = """
+    import torch.distributed as dist
+    dist.init_process_group("gloo")
+    layer = torch.nn.parallel.DistributedDataParallel(layer)
+    data = Data(400, 0.004)
+    sampler = torch.utils.data.distributed.DistributedSampler(data)
+    train(DataLoader(data, 4, sampler=sampler, num_workers=1), passes=8, before=sampler.set_epoch)
+    """
+    path.write_text(PREAMBLE + textwrap.dedent(script))
+    rank = Rank(tmp_path / "run")
+    logs = rank.run_all(path, ZEUSRUN_PARTS=json.dumps({"loader": TUNE}))
+    first, second = (re.findall(r"^pass (\d+)", log, re.MULTILINE) for log in logs)
+    assert first == second
+    assert first[:3] == ["1", "2", "4"]
+    assert (tmp_path / "run" / "loader.json").exists()
