@@ -70,33 +70,33 @@ PARTS: Mapping[str, tuple[str, ...]] = {
 BUDGETS: Mapping[str, int] = {
     "adapt": 617,
     "analysis": 907,
-    "backends": 426,
-    "commands": 2_697,
+    "backends": 436,
+    "commands": 2_701,
     "elastic": 2_403,
-    "export": 298,
+    "export": 299,
     "gpu and energy": 2_162,
     "history": 1_065,
-    "hooks": 1_468,
-    "hosts": 1_639,
-    "jobfile": 3_021,
+    "hooks": 1_496,
+    "hosts": 1_641,
+    "jobfile": 3_024,
     "kubernetes": 859,
-    "launcher": 5_880,
+    "launcher": 5_933,
     "maintenance": 863,
-    "metrics": 1_976,
+    "metrics": 2_006,
     "other files": 289,
-    "policies": 3_149,
-    "report": 1_274,
+    "policies": 3_173,
+    "report": 1_279,
     "schedule": 988,
     "server": 3_234,
     "shared histories": 1_802,
     "simulate": 635,
     "slurm": 692,
     "sync": 912,
-    "loader": 1,
-    "values": 1_661,
-    "view": 1_940,
+    "loader": 576,
+    "values": 1_688,
+    "view": 1_958,
     "watch": 704,
-    "worker": 1_546,
+    "worker": 1_586,
 }
 """Lines of code that a part may have; the whole is their sum."""
 _OTHERS = (".css", ".html", ".js", ".yaml")  # lines that are not empty
@@ -131,8 +131,8 @@ class Loaded(NamedTuple):
     lines: int
 
 
-WALK_BUDGET = Walk(files=89, stops=317, returns=228)
-LOADED_BUDGET = Loaded(modules=151, lines=17_648)
+WALK_BUDGET = Walk(files=89, stops=318, returns=229)
+LOADED_BUDGET = Loaded(modules=151, lines=17_832)
 
 
 def count_code(text: str, tree: ast.Module) -> int:
