@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_in
 
 class Data(Dataset):
     '''Numbers; reading takes some time, and ``read`` may do more.'''
-    def __init__(self, samples=240, seconds=0.002, read=lambda n: None):
+    def __init__(self, samples=160, seconds=0.002, read=lambda n: None):
         self.samples, self.seconds, self.read, self.epoch = samples, seconds, read, 0
     def __len__(self): return self.samples
     def __getitem__(self, n):
@@ -85,15 +85,15 @@ LOADERS = {
     "workers that stay": "DataLoader(Data(), 4, shuffle=True, num_workers=1, "
     "persistent_workers=True)",
     "weighted": "DataLoader(Data(), 4, num_workers=1, "
-    "sampler=torch.utils.data.WeightedRandomSampler(torch.ones(240), 240))",
-    "without batches": "DataLoader([torch.tensor([n]) for n in range(400)], None, num_workers=1)",
-    "short passes": "DataLoader(Data(16, 0.0), 4, shuffle=True, num_workers=1)",
+    "sampler=torch.utils.data.WeightedRandomSampler(torch.ones(160), 160))",
+    "without batches": "DataLoader([torch.tensor([n]) for n in range(160)], None, num_workers=1)",
+    "short passes": "DataLoader(Data(40, 0.001), 4, shuffle=True, num_workers=1)",
 }
 
 
 @pytest.mark.parametrize("name", LOADERS)
 def test_the_order_of_the_samples_is_that_of_the_script(run, name):
-    script = f"train({LOADERS[name]}, passes=12)"
+    script = f"train({LOADERS[name]}, passes=6)"
     tuned, plain = run(script), run(script, None)
     assert tuned.seen == plain.seen
     assert len(set(tuned.passes)) > 1, tuned.log
