@@ -13,7 +13,7 @@ from zeusrun.bandit.differences import describe_kept
 from zeusrun.bandit.proof import Doubt, as_undisturbed, prove
 from zeusrun.bandit.reinterpret import read_history, read_trial
 from zeusrun.trial import BY_RANKS, CurvePoint, Interruption, PowerPoint, Stage, TrialStatus
-from zeusrun.trial.values import WorldChange
+from zeusrun.trial.values import WorkersChange, WorldChange
 
 NOW = problem(max_power_w=50.0)
 
@@ -288,6 +288,32 @@ def test_the_speed_of_a_run_that_changed_its_ranks_is_that_of_epochs_with_those_
     grown = sizes((0.0, 2), (4.0, 4))
     within = within_epochs((100, 2.0), (200, 4.0), (300, 5.0), cuts=[], world_sizes=grown)
     assert took(within)[0] == pytest.approx(6.0)
+
+
+def workers(*changes):
+    """Return numbers of loader workers from moments on; a step takes 1/n s with n of them."""
+    return tuple(WorkersChange(time_s, n, False, 1 / n) for time_s, n in changes)
+
+
+def test_the_speed_of_a_run_that_tried_loader_workers_is_that_of_epochs_with_the_fastest():
+    tuned = dataclasses.replace(GROWN, world_sizes=(), workers=workers((0.0, 2), (4.0, 4)))
+    assert took(tuned) == pytest.approx((4.0, 40.0, 40.0))  # the last two epochs
+    assert prove(tuned) == (None, None)
+    one = dataclasses.replace(tuned, workers=workers((0.0, 4)))
+    assert took(one)[0] == 6.0
+    late = dataclasses.replace(tuned, workers=workers((0.0, 2), (7.0, 4)))
+    assert took(late) == (None, None, None)  # after the target: no epoch had the fastest
+    assert prove(late).speed is Doubt.TUNED
+    back = dataclasses.replace(tuned, workers=workers((0.0, 4), (2.0, 2), (4.0, 4)))
+    assert took(back)[0] == pytest.approx(4 * 4.0 / 3)  # all but the second epoch
+
+
+def test_speeds_with_loader_workers_from_elsewhere_are_not_compared():
+    tuned = dataclasses.replace(ORDINARY, speed_variant="tune")
+    run = read_trial(NOW, tuned)
+    assert (run.status, run.epochs, run.epoch_cost_j) == (REACHED, 3, None)
+    assert read_trial(dataclasses.replace(NOW, speed_variant="tune"), tuned).epoch_cost_j == 20.0
+    assert describe_kept(NOW, [tuned])[0].startswith("1 run had loader workers otherwise")
 
 
 def test_a_run_that_changed_its_ranks_teaches_epochs_and_leaves_the_belief_of_speed():

@@ -186,11 +186,12 @@ def tries_workers(trial: Trial) -> bool:
     )
 
 
-def _has_best_workers(trial: Trial, time_s: float) -> bool:
-    """Whether a run had its fastest number of loader workers at a moment."""
+def _has_best_workers(trial: Trial, since_s: float, until_s: float) -> bool:
+    """Whether a run had its fastest number of loader workers all the time between two moments."""
     best = trial.best_workers
-    now = next((each for each in reversed(trial.workers) if each.time_s <= time_s), None)
-    return now is None or best is None or (now.workers, now.stays) == (best.workers, best.stays)
+    begun = [each for each in trial.workers if each.time_s <= since_s][-1:]
+    had = [*begun, *(each for each in trial.workers if since_s < each.time_s < until_s)]
+    return best is None or {each[1:3] for each in had} <= {best[1:3]}
 
 
 def _ranks_at(trial: Trial, time_s: float) -> int:
@@ -246,13 +247,12 @@ def _intact(trial: Trial) -> Way:
     points = _counting(trial)
     from_zero = counts_from_zero(tuple(point.epoch for point in points[:3]))
     moments = [*(each.time_s for each in trial.interruptions), *(each.time_s for each in resizes)]
-    moments += [each.time_s for each in trial.workers[1:]]
     stretches = [
         (since, until)
         for since, until in pairwise([CurvePoint(-from_zero, 0.0, 0.0, None), *points])
         if until.epoch > since.epoch
         and _ranks_at(trial, since.time_s) == trial.world_size
-        and _has_best_workers(trial, since.time_s)
+        and _has_best_workers(trial, since.time_s, until.time_s)
         and not any(since.time_s <= time_s < until.time_s for time_s in moments)
     ]
     energies = [

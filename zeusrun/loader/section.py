@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence  # noqa: TC003 - pydantic needs it
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from zeusrun.jobfile.plugged import PartSection
 
@@ -17,6 +17,13 @@ if TYPE_CHECKING:
 _MOST = 1024
 
 
+def _check_workers(workers: object) -> object:
+    is_number = type(workers) is int and 1 <= workers <= _MOST
+    if not is_number and workers not in ("script", "tune"):
+        raise ValueError(f"must be script, tune or a number from 1 to {_MOST}, not {workers!r}")
+    return workers
+
+
 class Loader(PartSection):
     """How many worker processes the data loader of the training has."""
 
@@ -24,7 +31,7 @@ class Loader(PartSection):
     summary: ClassVar[str] = "How many worker processes the data loader of the training has."
     excludes: ClassVar[tuple[str, ...]] = ("adapt", "elastic")  # steps take another time, too
 
-    workers: Literal["script", "tune"] | int = Field(
+    workers: Annotated[str | int, BeforeValidator(_check_workers)] = Field(
         "script",
         description="script: as many as the script says; tune: find a number by measuring; or a "
         "number.",
@@ -46,14 +53,6 @@ class Loader(PartSection):
     def speed_variant(self) -> str | None:
         """How the number of workers is found; ``None``: by the script."""
         return None if self.workers == "script" else str(self.workers)
-
-    def check(self, data: Mapping[str, Any]) -> None:  # noqa: ARG002 - needs no other key
-        """Raise ``ValueError`` if a number cannot be one of workers."""
-        if isinstance(self.workers, int) and not 1 <= self.workers <= _MOST:
-            raise ValueError(
-                f"has workers: {self.workers}, which must be script, tune or a number from 1 to "
-                f"{_MOST}"
-            )
 
     def tell(self, chosen: Chosen) -> dict[str, Mapping[str, Any]]:
         """Return how the ranks find the number of workers; nothing if the script says it."""
