@@ -78,13 +78,13 @@ BUDGETS: Mapping[str, int] = {
     "history": 1_065,
     "hooks": 1_496,
     "hosts": 1_641,
-    "jobfile": 3_024,
+    "jobfile": 3_021,
     "kubernetes": 859,
     "launcher": 5_933,
     "maintenance": 863,
     "metrics": 2_006,
     "other files": 289,
-    "policies": 3_173,
+    "policies": 3_180,
     "report": 1_279,
     "schedule": 988,
     "server": 3_234,
@@ -92,7 +92,7 @@ BUDGETS: Mapping[str, int] = {
     "simulate": 635,
     "slurm": 692,
     "sync": 912,
-    "loader": 576,
+    "loader": 575,
     "values": 1_688,
     "view": 1_958,
     "watch": 704,
@@ -131,8 +131,8 @@ class Loaded(NamedTuple):
     lines: int
 
 
-WALK_BUDGET = Walk(files=89, stops=318, returns=229)
-LOADED_BUDGET = Loaded(modules=151, lines=17_832)
+WALK_BUDGET = Walk(files=89, stops=321, returns=232)
+LOADED_BUDGET = Loaded(modules=151, lines=17_836)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

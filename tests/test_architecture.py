@@ -29,7 +29,7 @@ from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.parts import PARTS
 from zeusrun.run_on.registry import BACKENDS
 
-PART_ROOMS = ("adapt", "elastic", "gradients", "sync")
+PART_ROOMS = ("adapt", "elastic", "gradients", "loader", "sync")
 OWNERS = {
     "pynvml": "gpu/nvml.py",
     "tinydb": "history/tinydb/",

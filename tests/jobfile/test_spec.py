@@ -95,6 +95,7 @@ def test_every_key_that_is_left_out_has_the_default_of_the_design(job_file):
         "adapt": None,
         "elastic": None,
         "sync": None,
+        "loader": None,
         "price": None,
         "carbon": None,
         "pue": None,
@@ -294,8 +295,9 @@ def test_the_schema_knows_every_key_of_a_job_and_no_other(job_file):
     text += "price: {per_kwh: 1, currency: EUR}\ncarbon: {g_per_kwh: 1}\n"
     text += "run_on: {hosts: [a, b]}\nwatch: {noise_scale: {}}\nadapt: {batch_size: {policy: noise-scale}}\nsync: {}\n"
     record = load_spec(job_file(text)).model_dump(mode="json")
-    elastic = load_spec(job_file(MINIMAL + "elastic: {max: 2}\n")).model_dump(mode="json")
-    record["elastic"] = elastic["elastic"]
+    for alone in ("elastic: {max: 2}\n", "loader: {}\n"):
+        name = alone.partition(":")[0]
+        record[name] = load_spec(job_file(MINIMAL + alone)).model_dump(mode="json")[name]
     for name, section in _sections_of(spec_json_schema()):
         keys = record[name] if name else record
         assert set(section["properties"]) == set(keys)

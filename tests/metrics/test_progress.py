@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tests.factories import build_trial
 from tests.launcher.values import GOAL, LAUNCHED, after, ended, report, started, ten_watts
 from zeusrun.metrics.advance import advance
-from zeusrun.metrics.progress import settle, take_energy, take_step_clock, take_time
-from zeusrun.metrics.spans import count_spans
+from zeusrun.metrics.progress import settle, take_step_clock, take_time
+from zeusrun.metrics.spans import count_spans, take_energy
 from zeusrun.sidecar.events import Asked, Built, Ended, Reported, Spawned, Started
 from zeusrun.sidecar.step_clock import StepCount
 from zeusrun.target import better_value, meets_target

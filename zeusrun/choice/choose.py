@@ -17,7 +17,12 @@ from zeusrun.bandit.reinterpret import read_history
 from zeusrun.bandit.stopping import bounded_choice, fit_bound
 from zeusrun.bandit.tally import build_tally, likeliest_arm
 from zeusrun.choice.attempts import why_no_other, why_not_continued
-from zeusrun.choice.problem import build_problem, fit_time_limit, next_recurrence
+from zeusrun.choice.problem import (
+    build_problem,
+    find_speed_variant,
+    fit_time_limit,
+    next_recurrence,
+)
 from zeusrun.trial import Decision, Stage, Trial, TrialStatus
 
 if TYPE_CHECKING:
@@ -281,7 +286,7 @@ def draft_trial(
         hosts=machine.hosts,
         allocation=machine.allocation,
         variant=spec.variant,
-        speed_variant=spec.speed_variant,
+        speed_variant=find_speed_variant(spec),
         micro_batch_size=problem.micro_batch_sizes.get(arm),
         uuid=moment.uuid,
         fingerprint=dict(moment.fingerprint),

@@ -89,6 +89,11 @@ class Chooser:
     forced: Forced | None = None
 
 
+def find_speed_variant(spec: JobSpec) -> str | None:
+    """Return what else than the batch size changes the speed, as ``Trial.speed_variant``."""
+    return next(filter(None, (part.speed_variant for part in spec.parts.values())), None)
+
+
 def build_problem(
     spec: JobSpec,
     machine: Machine,
@@ -141,7 +146,7 @@ def build_problem(
         power_objective=PowerObjective(spec.power_limit.objective, spec.power_limit.factor),
         learn_from_shared=spec.policy.learn_from_shared,
         variant=spec.variant,
-        speed_variant=spec.speed_variant,
+        speed_variant=find_speed_variant(spec),
         fingerprint=fingerprint,
     )
 

@@ -17,7 +17,7 @@ from zeusrun.bandit.power import best_limits
 from zeusrun.bandit.registry import create_policy
 from zeusrun.bandit.reinterpret import read_history
 from zeusrun.choice.attempts import why_not_continued
-from zeusrun.choice.problem import build_problem, next_recurrence
+from zeusrun.choice.problem import build_problem, find_speed_variant, next_recurrence
 from zeusrun.commands.compose import compose
 from zeusrun.commands.options import AsJson, Overrides, answer, console, find_settings
 from zeusrun.errors import UsageError
@@ -78,7 +78,7 @@ def simulate(
                 on_seed=lambda: on_progress(next(done) / len(specs) / seeds),
             )
             found.append((spec.policy.name, model, result))
-    if submission.spec.speed_variant is not None:
+    if find_speed_variant(submission.spec) is not None:
         kept = "Loader workers are not simulated: each batch size keeps those of its runs."
         settings = kept if settings is None else f"{settings}. {kept}"
     given = found, overrides or [], recurrences, seeds

@@ -263,11 +263,6 @@ class _Job(Section):
         return name_variant(batch, _first(part.sync_variant for part in parts))
 
     @property
-    def speed_variant(self) -> str | None:
-        """What else changes the speed, such as other numbers of loader workers."""
-        return _first(part.speed_variant for part in self.parts.values())
-
-    @property
     def adapts(self) -> bool:
         """Whether a policy changes the batch size within a run."""
         return any(part.adapts for part in self.parts.values())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from dataclasses import asdict, astuple, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from zeusrun.metrics.seen import CONTROLLING, Ranks, Seen, describe_steps, find_batch_size
@@ -18,7 +18,6 @@ from zeusrun.sidecar.events import (
     Watched,
 )
 from zeusrun.trial import CurvePoint, SizeChange, is_baseline, join_changes
-from zeusrun.trial.values import WorkersChange
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -159,17 +158,6 @@ class Progress:
         return self.ranks.world_sizes(self.training_t)
 
     @property
-    def workers(self) -> tuple[WorkersChange, ...]:
-        """The numbers of workers of the loader, where the job file changes them."""
-        begun_t = self.training_t
-        if begun_t is None:
-            return ()
-        return tuple(
-            WorkersChange(max(0.0, t - begun_t), workers, stays, step_s, wait, died)
-            for t, workers, stays, step_s, wait, died, _ in map(astuple, self.loader_workers)
-        )
-
-    @property
     def listens(self) -> bool:
         """Whether the training can end by itself when zeusrun asks it to.
 
@@ -287,19 +275,6 @@ def take_step_clock(progress: Progress, count: StepCount | None) -> Progress:
     # What was reported before the first step ended came before training.
     before_t = [t for t, _ in progress.reports if t < count.first_step_t]
     return _begin(seen, max(earliest_t, *before_t, count.first_step_t - step_s))
-
-
-def take_energy(
-    progress: Progress, before: Progress, energy_j: float | None, power_w: float | None
-) -> Progress:
-    """Return the progress with the energy so far, which only decreases if training began later.
-
-    The last joules are extrapolated: what is measured then may be less.
-    """
-    is_same = before.steps is not None and before.training_t == progress.training_t
-    if energy_j is not None and before.energy_j is not None and is_same:
-        energy_j = max(energy_j, before.energy_j)
-    return replace(progress, energy_j=energy_j, power_w=power_w)
 
 
 def _forget_untrained(progress: Progress) -> Progress:

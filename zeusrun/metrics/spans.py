@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import astuple, replace
 from typing import TYPE_CHECKING, Any
 
 from zeusrun.trial import is_baseline
+from zeusrun.trial.values import WorkersChange
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,6 +34,30 @@ def count_spans(progress: Progress) -> dict[str, Any]:
         each["progress"] = each["samples"] / data if each["samples"] is not None and data else None
     whole["time_s"] = time_s
     return {**span, **{f"whole_{name}": value for name, value in whole.items()}}
+
+
+def list_workers(progress: Progress) -> tuple[WorkersChange, ...]:
+    """Return the numbers of workers of the loader, where the job file changes them."""
+    begun_t = progress.training_t
+    if begun_t is None:
+        return ()
+    return tuple(
+        WorkersChange(max(0.0, t - begun_t), workers, stays, step_s, wait, died)
+        for t, workers, stays, step_s, wait, died, _ in map(astuple, progress.loader_workers)
+    )
+
+
+def take_energy(
+    progress: Progress, before: Progress, energy_j: float | None, power_w: float | None
+) -> Progress:
+    """Return the progress with the energy so far, which only decreases if training began later.
+
+    The last joules are extrapolated: what is measured then may be less.
+    """
+    is_same = before.steps is not None and before.training_t == progress.training_t
+    if energy_j is not None and before.energy_j is not None and is_same:
+        energy_j = max(energy_j, before.energy_j)
+    return replace(progress, energy_j=energy_j, power_w=power_w)
 
 
 def find_first_epoch(trial: Trial, earlier: Sequence[Trial]) -> int | None:

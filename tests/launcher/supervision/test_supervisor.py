@@ -151,7 +151,7 @@ def test_the_limits_are_restored_before_the_last_processes_are_ended():
         begun=SimpleNamespace(
             trial=SimpleNamespace(world_size=1),
             paths=None,
-            choice=SimpleNamespace(largest_that_fits=None),
+            choice=SimpleNamespace(largest_that_fits=None, earlier=()),
         ),
         submission=SimpleNamespace(
             commands=lambda *_: (None,),

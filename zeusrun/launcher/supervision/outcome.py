@@ -16,9 +16,9 @@ from zeusrun.launcher.power.limits import UNMEASURED, LimitsReport
 from zeusrun.launcher.processes.torchrun import TICK_S
 from zeusrun.launcher.rundir.failure import NO_CAUSE, Failure, signal_name
 from zeusrun.launcher.supervision.verdict import End, describe_target, judge_end
-from zeusrun.metrics.progress import settle, take_energy
+from zeusrun.metrics.progress import settle
 from zeusrun.metrics.seen import describe_alone, find_batch_size
-from zeusrun.metrics.spans import count_spans, is_continued
+from zeusrun.metrics.spans import count_spans, is_continued, list_workers, take_energy
 from zeusrun.reasons import ReasonCode, Stall
 from zeusrun.target import meets_target
 from zeusrun.tariff import Tariffs, amount
@@ -293,7 +293,7 @@ def outcome_now(
         batch_sizes=progress.batch_sizes,
         world_sizes=progress.world_sizes,
         syncs=progress.syncs,
-        workers=progress.workers,
+        workers=list_workers(progress),
         noise_curve=progress.noise_curve,
         gradient_variance=progress.gradient_variance,
         gradients_of=progress.gradients_of,
