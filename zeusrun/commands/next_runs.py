@@ -120,7 +120,8 @@ def explain(
     number = next_recurrence(trials, moment.unrecorded)
     problem = build_problem(spec, machine, trials, number, moment.fingerprint)
     changes = describe_eras(compare_training(moment.fingerprint, trials), moment.script)
-    told = (part.explain(trials, machine.hardware) for part in spec.parts.values())
+    here = [each for each in trials if each.host == machine.host]
+    told = (part.explain(here, machine.hardware) for part in spec.parts.values())
     remarks = [*describe_kept(problem, trials), *changes, *filter(None, told)]
     problem, runs = read_history(problem, trials)
     if isinstance(policy, Auto):

@@ -101,7 +101,10 @@ class PartSection(Section):
         return None
 
     def explain(self, earlier: Sequence[Trial], hardware: Hardware) -> str | None:  # noqa: ARG002
-        """Return what the next run does by itself, as a sentence; ``None``: nothing to say."""
+        """Return what the next run does by itself, as a sentence; ``None``: nothing to say.
+
+        ``earlier``: the newest trials of the job on this machine, oldest first.
+        """
         return None
 
     def check(self, data: Mapping[str, Any]) -> None:

@@ -265,3 +265,24 @@ def test_ranks_of_a_host_have_the_same_number_in_each_pass(tmp_path):
     assert first == second
     assert first[:3] == ["1", "2", "4"]
     assert (tmp_path / "run" / "loader.json").exists()
+
+
+def test_workers_that_cannot_start_cost_nothing_of_the_order(run):
+    script = """
+    import torch.utils.data.dataloader as module
+    class Full:
+        def __getattr__(self, name): return getattr(torch.multiprocessing, name)
+        started = 0
+        def Process(self, *args, **options):
+            Full.started += 1
+            if Full.started == 3: raise OSError(12, "Cannot allocate memory")
+            return torch.multiprocessing.Process(*args, **options)
+    loader = DataLoader(Data(), 4, shuffle=True, num_workers=1)
+    if os.environ.get("ZEUSRUN_PARTS"):
+        vars(loader)["_DataLoader__multiprocessing_context"] = Full()
+    train(loader, passes=4)
+    """
+    found = run(script)
+    assert found.seen == run(script, None).seen
+    assert found.passes == [1, 1, 1, 1]
+    assert "workers could not start: [Errno 12]" in found.problems[0]

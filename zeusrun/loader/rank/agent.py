@@ -50,6 +50,8 @@ class LoaderAgent(RankAgent):
         self._leads, self._ranks = not int(rank or 0), int(ranks or 1)
         folder = Path(self._environment.plan.run_dir or "")
         self._path, self._stop = folder / "loader.json", folder / "loader.stop"
+        for path in (self._path, self._stop) if self._leads else ():
+            path.unlink(missing_ok=True)  # of ranks before a restart
         self._tuner: Tuner | None = None  # ``None`` before the first pass
         self._arm: Arm | None = None
         self._states: weakref.WeakKeyDictionary[Any, State] = weakref.WeakKeyDictionary()
@@ -80,6 +82,7 @@ class LoaderAgent(RankAgent):
                 except OSError as error:  # no memory for another process
                     if self._arm == state.own:
                         raise
+                    state.draw_again()
                     self._give_up(loader, f"{loader.num_workers} workers could not start: {error}")
                 return iterate(loader)
 

@@ -97,6 +97,7 @@ class State:
         self.is_still = False
         self.workers: list[int] = []
         self._passes = 0
+        self._drawn: Any = None
 
     def apply(self, arm: Arm, facts: Any) -> None:
         """Give the loader another number of workers; ``facts`` are those of its data set now."""
@@ -122,10 +123,17 @@ class State:
         loader: Any = self._loader()
         draws, would_draw = loader._iterator is None, not (self.own.stays and self._passes)
         self._passes += 1
+        generator = loader.generator or torch.default_generator
+        self._drawn = generator, generator.get_state()
         if would_draw and not draws:
             torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
         with apart(loader) if draws and not would_draw else contextlib.nullcontext():
             yield
+
+    def draw_again(self) -> None:
+        """Forget what was drawn since the pass began: it begins once more."""
+        generator, state = self._drawn
+        generator.set_state(state)
 
 
 @contextlib.contextmanager
