@@ -76,7 +76,7 @@ BUDGETS: Mapping[str, int] = {
     "export": 299,
     "gpu and energy": 2_162,
     "history": 1_065,
-    "hooks": 1_496,
+    "hooks": 1_499,
     "hosts": 1_641,
     "jobfile": 3_021,
     "kubernetes": 859,
@@ -96,7 +96,7 @@ BUDGETS: Mapping[str, int] = {
     "values": 1_688,
     "view": 1_958,
     "watch": 704,
-    "worker": 1_586,
+    "worker": 1_588,
 }
 """Lines of code that a part may have; the whole is their sum."""
 _OTHERS = (".css", ".html", ".js", ".yaml")  # lines that are not empty

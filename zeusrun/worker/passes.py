@@ -38,11 +38,6 @@ class Feed:
     trains: bool = False  # whether it feeds optimizer steps
     left: tuple[str, ...] = ()  # where it was built, if its batch size stayed (``hooks/apply.py``)
 
-    def sees(self, size: int | None) -> None:
-        """Add the size of a batch; ``None`` if the loader does not form batches."""
-        if len(self.sizes) <= _MAX_SIZES:
-            self.sizes.add(size)
-
     @property
     def is_sized(self) -> bool:
         """Whether all batches, except a smaller last one, have the same known size."""
@@ -59,8 +54,10 @@ class Pass:
     last: Taken = NOTHING  # taken by the last step, unless it is the first step
     whole: Taken = NOTHING  # taken by the first step, if the pass has no other step
     ended: bool = False  # all batches have been yielded
-    # Of the batches that are not there yet: which samples, and how many.
-    queued: deque[tuple[Any, int | None]] = field(default_factory=lambda: deque(maxlen=_MAX_QUEUED))
+    # The indices of the batches that are not there yet.
+    queued: deque[Any] = field(default_factory=lambda: deque(maxlen=_MAX_QUEUED))
+    # Whether the loader forms batches; else an index is one sample's, of any type and size.
+    is_formed: bool = False
     limit: int | None = None  # batches that it may still yield; ``None``: no limit
     samples: int = 0  # in the batches since the last step
     backwards: int = 0  # backward passes of synchronized models before this pass began
@@ -68,16 +65,20 @@ class Pass:
     all_waited_s: float = 0.0
 
     def check_limit(self) -> None:
-        """Raise ``StopIteration`` if no batch is left."""
-        if self.limit is not None:
-            if self.limit == 0:
-                raise StopIteration
-            self.limit -= 1
+        """Raise ``StopIteration`` if no batch is left; call it if there is a limit."""
+        if not self.limit:
+            raise StopIteration
+        self.limit -= 1
 
     def take(self, batch: Any) -> None:  # noqa: ANN401 - of the script
         """Take in a batch that it has yielded."""
         self.pending += 1
-        size, sizes = self.queued.popleft()[1] if self.queued else None, self.feed.sizes
+        if not self.queued:
+            return
+        index, sizes = self.queued.popleft(), self.feed.sizes
+        size = len(index) if self.is_formed and hasattr(index, "__len__") else None
+        if size not in sizes and len(sizes) <= _MAX_SIZES:
+            sizes.add(size)
         self.samples += size or 0
         if size == 1 and None not in sizes and holds_batch(batch):
             sizes.add(None)

@@ -48,10 +48,9 @@ class Loader:
     def __iter__(self):
         part = self.observer.begin_pass(self)
         for size in self.sizes:
-            part.feed.sees(size)
-            self.observer.current = part
-            part.pending += 1
-            part.samples += size
+            self.observer.current, part.is_formed = part, True
+            part.queued.append([0] * size)
+            part.take(size)
             yield size
         self.observer.end_pass(part)
 

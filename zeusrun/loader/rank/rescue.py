@@ -74,7 +74,7 @@ class Rescue:
         queued = iterator._zeusrun.queued
         if len(queued) != iterator._send_idx - iterator._rcvd_idx:
             return False
-        pending, rest = [index for index, _ in queued], iterator._sampler_iter
+        pending, rest = [*queued], iterator._sampler_iter
         queued.clear()
         iterator._shutdown_workers()
         self._give_up(loader, f"with {iterator._num_workers} loader workers, one died ({error})")

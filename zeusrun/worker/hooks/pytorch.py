@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from zeusrun.worker.agent import Rates
     from zeusrun.worker.hooks.install import Hooks
+    from zeusrun.worker.hooks.observer import Observer
 
 _FIRST, _LAST = 2, 6  # optimizer steps between which it is seen whether a scheduler steps, too
 _LENGTHS = {
@@ -168,26 +169,11 @@ def loader(dataloader: ModuleType, hooks: Hooks) -> None:
     if hooks.training is not None:
         apply_batch_size(dataloader, hooks.environment, hooks.training)
     base: Any = dataloader._BaseDataLoaderIter
-    begin, reset = base.__init__, base._reset
     next_index, next_batch = base._next_index, base.__next__
-
-    def __init__(iterator: Any, loader: Any, *args: Any, **options: Any) -> None:
-        # If it has one already, it goes on with other workers.
-        iterator._zeusrun = vars(iterator).get("_zeusrun") or observer.begin_pass(loader)
-        begin(iterator, loader, *args, **options)
-
-    def _reset(iterator: Any, loader: Any, first_iter: bool = False) -> None:
-        if not first_iter:  # the workers of a loader go on with another pass
-            iterator._zeusrun = observer.begin_pass(loader)
-        reset(iterator, loader, first_iter)
 
     def _next_index(iterator: Any) -> Any:
         index = next_index(iterator)
-        # Without a batch sampler, the index is one sample's and may be of any type.
-        sized = iterator._auto_collation and hasattr(index, "__len__")
-        size = len(index) if sized else None
-        iterator._zeusrun.feed.sees(size)
-        iterator._zeusrun.queued.append((index, size))
+        iterator._zeusrun.queued.append(index)
         return index
 
     def __next__(iterator: Any) -> Any:
@@ -196,7 +182,8 @@ def loader(dataloader: ModuleType, hooks: Hooks) -> None:
         depth += 1
         since = now()
         try:
-            part.check_limit()
+            if part.limit is not None:
+                part.check_limit()
             batch = next_batch(iterator)
         except StopIteration:
             observer.end_pass(part)
@@ -213,8 +200,27 @@ def loader(dataloader: ModuleType, hooks: Hooks) -> None:
     os.register_at_fork(after_in_child=observer.forget_waits)
     _time_begin(dataloader.DataLoader)
     base._zeusrun = Pass(Feed())  # of an iterator that does not call __init__
-    base.__init__, base._reset = __init__, _reset
+    _begin_passes(base, observer)
     base._next_index, base.__next__ = _next_index, __next__
+
+
+def _begin_passes(base: Any, observer: Observer) -> None:
+    """Let each pass of an iterator begin with what is observed of it."""
+    begin, reset = base.__init__, base._reset
+
+    def __init__(iterator: Any, loader: Any, *args: Any, **options: Any) -> None:
+        # If it has one already, it goes on with other workers.
+        part = vars(iterator).get("_zeusrun") or observer.begin_pass(loader)
+        part.is_formed, iterator._zeusrun = loader._auto_collation, part
+        begin(iterator, loader, *args, **options)
+
+    def _reset(iterator: Any, loader: Any, first_iter: bool = False) -> None:
+        if not first_iter:  # the workers of a loader go on with another pass
+            iterator._zeusrun = observer.begin_pass(loader)
+            iterator._zeusrun.is_formed = iterator._auto_collation
+        reset(iterator, loader, first_iter)
+
+    base.__init__, base._reset = __init__, _reset
 
 
 def _time_begin(cls: Any) -> None:
