@@ -92,7 +92,7 @@ BUDGETS: Mapping[str, int] = {
     "simulate": 635,
     "slurm": 692,
     "sync": 912,
-    "loader": 584,
+    "loader": 596,
     "values": 1_688,
     "view": 1_958,
     "watch": 704,

@@ -9,6 +9,7 @@ import pytest
 
 from tests.factories import build_trial
 from tests.jobfile.test_spec import MINIMAL
+from zeusrun.choice.problem import find_speed_variant
 from zeusrun.errors import JobFileError
 from zeusrun.jobfile.plugged import Chosen
 from zeusrun.jobfile.spec import load_spec
@@ -39,7 +40,7 @@ def spec(tmp_path):
 )
 def test_each_way_to_get_workers_is_compared_with_itself(spec, loader, variant):
     loaded = spec(loader)
-    assert loaded.speed_variant == variant
+    assert find_speed_variant(loaded) == variant
     assert loaded.variant is None  # the epochs of others count
     every_key = json.dumps(loaded.loader.model_dump())  # as in the job.yaml of a run
     assert spec(every_key).loader == loaded.loader

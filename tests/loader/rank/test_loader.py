@@ -188,6 +188,29 @@ def test_the_loader_of_an_evaluation_stays_as_it_is(run):
     assert re.findall(r"^other (\d)", found.log, re.MULTILINE) == ["1"] * 5
 
 
+def test_a_loader_that_is_built_within_a_pass_stays_as_it_is(run):
+    script = """
+    def read(n):
+        if n != 10: return
+        other = DataLoader(Data(8), 4, shuffle=True, num_workers=1)
+        for batch in other: pass
+        print("other", other.num_workers, flush=True)
+    class Batches:
+        def __init__(self, loader): self.loader = loader
+        num_workers = property(lambda self: self.loader.num_workers)
+        persistent_workers = False
+        def __iter__(self):
+            for n, batch in enumerate(self.loader):
+                read(n % 20)
+                yield batch
+    train(Batches(DataLoader(Data(), 4, shuffle=True, num_workers=1)), passes=5)
+    """
+    found = run(script)
+    assert found.passes[:3] == [1, 2, 4]
+    assert set(re.findall(r"^other (\d)", found.log, re.MULTILINE)) == {"1"}
+    assert found.seen == run(script, None).seen
+
+
 def test_a_loader_for_each_pass_is_tuned_too(run):
     script = """
     made = []
@@ -218,18 +241,23 @@ data = Data(200, 0.002)
 def read(n):
     info = get_worker_info()
     if n == 150 and info and info.num_workers > {more}:
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), signal.{signal})
 data.read = read
 train(DataLoader(data, 4, shuffle=True, num_workers={own}{also}), passes=4)
 """
 
 
 @pytest.mark.parametrize(
-    ("own", "also"),
-    [(1, ""), (1, ", persistent_workers=True"), (0, ""), (2, ", prefetch_factor=5")],
+    ("own", "also", "by"),
+    [
+        (1, "", "SIGKILL"),
+        (1, ", persistent_workers=True", "SIGKILL"),
+        (0, "", "SIGKILL"),
+        (2, ", prefetch_factor=5", "SIGBUS"),
+    ],
 )
-def test_a_worker_that_dies_ends_neither_the_run_nor_the_order(run, own, also):
-    script = DIES.format(more=max(1, own), own=own, also=also)
+def test_a_worker_that_dies_ends_neither_the_run_nor_the_order(run, own, also, by):
+    script = DIES.format(more=max(1, own), own=own, also=also, signal=by)
     found = run(script, from_zero=True, max_workers=4)
     plain = run(script, None)
     assert found.seen == plain.seen
@@ -241,7 +269,7 @@ def test_a_worker_that_dies_ends_neither_the_run_nor_the_order(run, own, also):
 
 def test_a_worker_of_the_scripts_own_number_ends_the_run_as_ever(tmp_path):
     path = tmp_path / "script.py"
-    path.write_text(PREAMBLE + DIES.format(more=0, own=1, also=""))
+    path.write_text(PREAMBLE + DIES.format(more=0, own=1, also="", signal="SIGKILL"))
     rank = Rank(tmp_path / "run")
     code, log = rank.run_forked(path, ZEUSRUN_PARTS=json.dumps({"loader": TUNE}))
     assert code

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
+import time
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from zeusrun.loader.rank.safe import State
 
+_DIES_S = 1.0  # until the death of a process is seen
 _DIED = re.compile("DataLoader worker .*(exited unexpectedly|killed by signal)")
 
 
@@ -59,10 +61,11 @@ class Rescue:
         def _next_data(iterator: Any) -> Any:
             try:
                 return next_data(iterator)
-            except RuntimeError as error:
-                loader = self._loaders.pop(iterator, lambda: None)()
-                if loader is None or not _DIED.match(str(error)):
+            except (RuntimeError, OSError, EOFError) as error:
+                loader = self._loaders.get(iterator, lambda: None)()
+                if loader is None or not _has_died(iterator, error):
                     raise
+                del self._loaders[iterator]
                 if not self._go_on(module, iterator, loader, str(error)):
                     raise
             return iterator._next_data()
@@ -86,6 +89,18 @@ class Rescue:
         if loader.persistent_workers:
             loader._iterator = iterator
         return True
+
+
+def _has_died(iterator: Any, error: Exception) -> bool:
+    """Whether an error comes from a dead worker: what it has sent last may be lost with it."""
+    if isinstance(error, RuntimeError):
+        return bool(_DIED.match(str(error)))
+    until_t = time.monotonic() + _DIES_S
+    while all(worker.is_alive() for worker in iterator._workers):
+        if time.monotonic() > until_t:
+            return False
+        time.sleep(0.01)
+    return True
 
 
 @contextlib.contextmanager
