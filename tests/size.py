@@ -94,7 +94,7 @@ BUDGETS: Mapping[str, int] = {
     "sync": 912,
     "loader": 596,
     "values": 1_688,
-    "view": 1_958,
+    "view": 1_957,
     "watch": 704,
     "worker": 1_588,
 }
@@ -132,7 +132,7 @@ class Loaded(NamedTuple):
 
 
 WALK_BUDGET = Walk(files=89, stops=321, returns=232)
-LOADED_BUDGET = Loaded(modules=151, lines=17_836)
+LOADED_BUDGET = Loaded(modules=151, lines=17_835)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tests.factories import build_trial
 from zeusrun.trial import EnergySource
+from zeusrun.trial.values import WorkersChange
 from zeusrun.view import units
 
 DASH, MINUS = "\u2013", "\u2212"
@@ -187,3 +188,13 @@ def test_a_range_of_joules_has_one_unit(range_j, text):
 def test_the_wait_of_a_step(wait_s, time_s, steps, text):
     trial = build_trial(data_wait_s=wait_s, time_s=time_s, steps=steps)
     assert units.waiting_text(trial) == text
+
+
+def test_how_long_a_step_takes_with_loader_workers():
+    first = WorkersChange(0.0, 1, False, 0.034, 0.9)
+    stay = WorkersChange(1.0, 2, True, 0.016, 0.8)
+    begun, died = WorkersChange(2.0, 4, False), WorkersChange(3.0, 8, False, died=True)
+    text = units.workers_text(build_trial(workers=(first, stay, begun, died)))
+    assert text == "a step takes 34 ms with 1, 16 ms with 2 that stay, with 8 one died"
+    assert units.workers_text(build_trial(workers=(begun,))) is None
+    assert units.workers_text(build_trial()) is None

@@ -152,7 +152,7 @@ def test_a_loader_without_workers_gets_some_only_if_it_may(run):
                 def __getitem__(self, n): return n + get_worker_info().num_workers
             train(DataLoader(Shard(), 4, shuffle=True, num_workers=2), 3)
             """,
-            "its data set depends",
+            "its data set asks",
         ),
         (
             "train(DataLoader(Data(), 4, shuffle=True, num_workers=2, in_order=False), 3)",
@@ -293,6 +293,11 @@ def test_ranks_of_a_host_have_the_same_number_in_each_pass(tmp_path):
     assert first == second
     assert first[:3] == ["1", "2", "4"]
     assert (tmp_path / "run" / "loader.json").exists()
+    events = [each for each in rank.events if isinstance(each, LoaderWorkers)]
+    assert {each.workers for each in events if each.step_s is not None} >= {1, 2, 4}
+    begun = [f"{each.workers} {each.stays}" for each in events if each.step_s is None]
+    arms = re.findall(r"^pass (.*)$", logs[0], re.MULTILINE)
+    assert begun == [arm for arm, before in zip(arms, ["", *arms], strict=False) if arm != before]
 
 
 def test_workers_that_cannot_start_cost_nothing_of_the_order(run):

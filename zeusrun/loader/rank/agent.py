@@ -53,7 +53,8 @@ class LoaderAgent(RankAgent):
         for path in (self._path, self._stop) if self._leads else ():
             path.unlink(missing_ok=True)  # of ranks before a restart
         self._tuner: Tuner | None = None  # ``None`` before the first pass
-        self._arm: Arm | None = None
+        self._arm: Arm | None = None  # of the next pass; in the present one:
+        self._present: Arm | None = None
         self._states: weakref.WeakKeyDictionary[Any, State] = weakref.WeakKeyDictionary()
         self._rescue = Rescue(self._give_up)
         self._has_given_up = False
@@ -112,7 +113,6 @@ class LoaderAgent(RankAgent):
                 self._tell(f"the number of workers stays as it is: {why}")
                 return None
             state = self._states[loader] = State(loader)
-        before = self._arm
         if self._ranks > 1 and self._stop.exists():  # another rank has given up
             self._has_given_up, self._arm = True, state.own
         elif self._tuner is None:
@@ -126,8 +126,8 @@ class LoaderAgent(RankAgent):
         arm = self._arm or state.own
         self._number += 1
         self._begun_t = time.monotonic()
-        if arm != before:
-            self._since_t = self._begun_t
+        if arm != self._present:
+            self._present, self._since_t = arm, self._begun_t
             self._say(arm)
         state.apply(arm, list_facts(loader.dataset))
         self._rescue.watch(loader, state)
@@ -204,11 +204,11 @@ class LoaderAgent(RankAgent):
     def _give_up(self, loader: Any, why: str) -> None:
         """Return to the script's own number for the rest of the run."""
         state = self._states[loader]
-        self._has_given_up, arm, self._arm = True, self._arm or state.own, state.own
-        self._say(arm, died=True)
+        self._has_given_up, self._arm = True, state.own
+        self._say(self._present or state.own, died=True)
         state.apply(state.own, state.facts)
         self._tell(f"{why}; the script's own number is used for the rest of the run")
-        self._since_t = time.monotonic()
+        self._present, self._since_t = state.own, time.monotonic()
         self._say(state.own)
         with contextlib.suppress(OSError):
             self._stop.touch()

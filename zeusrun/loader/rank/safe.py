@@ -33,9 +33,9 @@ def why_left_alone(loader: Any, *, from_zero: bool) -> str | None:
     if getattr(loader, "in_order", True) is not True:
         return "the loader has in_order=False, so the number decides on the order"
     if loader.worker_init_fn is not None and _asks(loader.worker_init_fn):
-        return "its worker_init_fn depends on the number of workers"
+        return "its worker_init_fn asks for the number of workers"
     if _asks(getattr(type(loader.dataset), "__getitem__", None)):
-        return "its data set depends on the number of workers"
+        return "its data set asks for its worker, so it may depend on their number"
     return None
 
 
