@@ -33,10 +33,21 @@ class Feed:
     length: int | None = None  # batches in a pass, by ``len``; ``None``: unknown
     loader: Callable[[], Any] = lambda: None  # ``None`` once the script has dropped it
     sizes: set[int | None] = field(default_factory=set)  # of the batches seen
+    usual: int = 0  # one of them, of more than one sample
     passes: int = 0  # passes in which an optimizer has stepped
     reads_ahead: bool = False  # whether a step found no new batch, because of prefetching
     trains: bool = False  # whether it feeds optimizer steps
     left: tuple[str, ...] = ()  # where it was built, if its batch size stayed (``hooks/apply.py``)
+
+    def see(self, size: int, batch: Any) -> None:  # noqa: ANN401 - of the script
+        """Take in the size of a batch; 0: unknown."""
+        sizes = self.sizes
+        if (size or None) not in sizes and len(sizes) <= _MAX_SIZES:
+            sizes.add(size or None)
+        if size > 1:
+            self.usual = size
+        elif size and None not in sizes and holds_batch(batch):
+            sizes.add(None)
 
     @property
     def is_sized(self) -> bool:
@@ -55,6 +66,7 @@ class Pass:
     whole: Taken = NOTHING  # taken by the first step, if the pass has no other step
     ended: bool = False  # all batches have been yielded
     # The indices of the batches that are not there yet.
+    # The indices of the batches that are not there yet.
     queued: deque[Any] = field(default_factory=lambda: deque(maxlen=_MAX_QUEUED))
     # Whether the loader forms batches; else an index is one sample's, of any type and size.
     is_formed: bool = False
@@ -70,18 +82,11 @@ class Pass:
             raise StopIteration
         self.limit -= 1
 
-    def take(self, batch: Any) -> None:  # noqa: ANN401 - of the script
-        """Take in a batch that it has yielded."""
-        self.pending += 1
-        if not self.queued:
-            return
-        index, sizes = self.queued.popleft(), self.feed.sizes
-        size = len(index) if self.is_formed and hasattr(index, "__len__") else None
-        if size not in sizes and len(sizes) <= _MAX_SIZES:
-            sizes.add(size)
-        self.samples += size or 0
-        if size == 1 and None not in sizes and holds_batch(batch):
-            sizes.add(None)
+    def form(self, *, forms: bool) -> None:
+        """Take in whether the loader forms batches; else none of them has a known size."""
+        self.is_formed = forms
+        if not forms:
+            self.feed.sizes.add(None)
 
 
 def holds_batch(item: Any) -> bool:  # noqa: ANN401 - see above

@@ -48,9 +48,9 @@ class Loader:
     def __iter__(self):
         part = self.observer.begin_pass(self)
         for size in self.sizes:
-            self.observer.current, part.is_formed = part, True
-            part.queued.append([0] * size)
-            part.take(size)
+            self.observer.current = part
+            part.feed.see(size, [0] * size)
+            part.pending, part.samples = part.pending + 1, part.samples + size
             yield size
         self.observer.end_pass(part)
 

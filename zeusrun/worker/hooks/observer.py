@@ -149,6 +149,7 @@ class Observer:
         for feed in self._feeds.values():
             feed.nominal, feed.replicas, feed.data, feed.length = _facts_of(feed.loader())
             feed.sizes.clear()
+            feed.usual = 0
 
     def build(self, optimizer: Any, rate: float | None, *, steps_are_seen: bool) -> None:
         """Take in the learning rate of a group that an optimizer was built with."""

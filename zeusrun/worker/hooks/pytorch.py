@@ -165,16 +165,45 @@ def loader(dataloader: ModuleType, hooks: Hooks) -> None:
     The time until a batch is there counts as a wait, that of a loader within another one as a part
     of the outer one's.
     """
-    observer, now, depth = hooks.observer, time.perf_counter, 0
+    observer = hooks.observer
     if hooks.training is not None:
         apply_batch_size(dataloader, hooks.environment, hooks.training)
     base: Any = dataloader._BaseDataLoaderIter
-    next_index, next_batch = base._next_index, base.__next__
+    os.register_at_fork(after_in_child=observer.forget_waits)
+    _time_begin(dataloader.DataLoader)
+    base._zeusrun = Pass(Feed())  # of an iterator that does not call __init__
+    _begin_passes(base, observer)
+    _watch_batches(base, observer)
+
+
+def _begin_passes(base: Any, observer: Observer) -> None:
+    """Observe the passes of an iterator, and the indices that it asks for."""
+    begin, reset, next_index = base.__init__, base._reset, base._next_index
+
+    def __init__(iterator: Any, loader: Any, *args: Any, **options: Any) -> None:
+        # If it has one already, it goes on with other workers.
+        part = vars(iterator).get("_zeusrun") or observer.begin_pass(loader)
+        part.form(forms=loader._auto_collation)
+        iterator._zeusrun = part
+        begin(iterator, loader, *args, **options)
+
+    def _reset(iterator: Any, loader: Any, first_iter: bool = False) -> None:
+        if not first_iter:  # the workers of a loader go on with another pass
+            iterator._zeusrun = observer.begin_pass(loader)
+            iterator._zeusrun.form(forms=iterator._auto_collation)
+        reset(iterator, loader, first_iter)
 
     def _next_index(iterator: Any) -> Any:
         index = next_index(iterator)
         iterator._zeusrun.queued.append(index)
         return index
+
+    base.__init__, base._reset, base._next_index = __init__, _reset, _next_index
+
+
+def _watch_batches(base: Any, observer: Observer) -> None:
+    """Observe each batch: how many samples, and for how long it was waited for."""
+    next_batch, now, depth = base.__next__, time.perf_counter, 0
 
     def __next__(iterator: Any) -> Any:
         nonlocal depth
@@ -194,33 +223,17 @@ def loader(dataloader: ModuleType, hooks: Hooks) -> None:
             part.waited_s += now() - since
         if part is not observer.current:
             observer.begin_feeding(part)
-        part.take(batch)
+        part.pending += 1
+        if part.queued:
+            index = part.queued.popleft()
+            if part.is_formed:
+                size = len(index) if hasattr(index, "__len__") else 0
+                if size != part.feed.usual:
+                    part.feed.see(size, batch)
+                part.samples += size
         return batch
 
-    os.register_at_fork(after_in_child=observer.forget_waits)
-    _time_begin(dataloader.DataLoader)
-    base._zeusrun = Pass(Feed())  # of an iterator that does not call __init__
-    _begin_passes(base, observer)
-    base._next_index, base.__next__ = _next_index, __next__
-
-
-def _begin_passes(base: Any, observer: Observer) -> None:
-    """Let each pass of an iterator begin with what is observed of it."""
-    begin, reset = base.__init__, base._reset
-
-    def __init__(iterator: Any, loader: Any, *args: Any, **options: Any) -> None:
-        # If it has one already, it goes on with other workers.
-        part = vars(iterator).get("_zeusrun") or observer.begin_pass(loader)
-        part.is_formed, iterator._zeusrun = loader._auto_collation, part
-        begin(iterator, loader, *args, **options)
-
-    def _reset(iterator: Any, loader: Any, first_iter: bool = False) -> None:
-        if not first_iter:  # the workers of a loader go on with another pass
-            iterator._zeusrun = observer.begin_pass(loader)
-            iterator._zeusrun.is_formed = iterator._auto_collation
-        reset(iterator, loader, first_iter)
-
-    base.__init__, base._reset = __init__, _reset
+    base.__next__ = __next__
 
 
 def _time_begin(cls: Any) -> None:
