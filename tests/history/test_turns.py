@@ -23,7 +23,7 @@ def test_a_turn_lasts_until_it_was_not_asked_for_in_time():
     assert turns.ask(second) == (second, 1, 2)
     turns = later(turns, TURN_S)
     assert turns.ask(second) == (second, 0, 1)
-    assert not turns.use(first)
+    assert turns.use(first)  # nobody has come before it
     assert turns.use(second)
 
 
@@ -71,8 +71,11 @@ def test_a_dead_process_holds_up_the_others_for_five_seconds_wherever_it_waited(
     assert turns.ask(numbers[-1]).ahead == 50 - 40 - 1 - 4  # nobody else at the front has asked
 
 
-def test_nobody_uses_the_turn_zero():
-    assert not Turns(None, NOW).use(0)
+def test_who_has_others_ahead_may_not_choose():
+    turns = Turns(None, NOW)
+    first, second = turns.ask(0).number, turns.ask(0).number
+    assert not turns.use(second)
+    assert turns.use(first)
 
 
 @pytest.mark.parametrize(

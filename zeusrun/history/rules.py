@@ -194,5 +194,5 @@ def changed(job: str) -> Conflict:
 
 
 def not_its_turn(job: str, turn: int) -> Conflict:
-    """Return the error for a choice whose turn is over, or not there yet."""
-    return Conflict(f"turn {turn} to choose a trial of {job} has expired, or others are ahead")
+    """Return the error for a choice whose turn has not come."""
+    return Conflict(f"others are ahead of turn {turn} to choose a trial of {job}")
