@@ -3,7 +3,7 @@
 A token comes in the header ``Authorization``, in the page's cookie or, as Zeus's clients send no
 header, in the path: ``/zeus/<token>/jobs`` is ``/jobs`` with that token.
 
-Proxies and uvicorn limit the rest: the rate of requests, their number, and slow clients.
+``connections.py`` limits slow clients, and a proxy the rate of requests.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from starlette.requests import HTTPConnection
 from zeusrun.errors import HistoryError
 from zeusrun.history.http.address import is_loopback
 from zeusrun.history.sql.tokens import find_token, list_tokens, mark_used
-from zeusrun.server.refusals import LOG, OF_ZEUS, Refusal, refusal_of
+from zeusrun.server.refusals import LOG, OF_ZEUS, Refusal, overloaded, refusal_of
 
 if TYPE_CHECKING:
     from starlette.datastructures import Headers
@@ -41,6 +41,7 @@ _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]/@:?#\\\s]*)(:\d*)?")  # the head
 _BY_PROXY = re.compile(r"forwarded|via|x-real-ip|x-forwarded-.*")  # headers that proxies add
 _ACCESS = "zeusrun.access"
 _ARRIVED_T = "zeusrun.arrived_t"
+_MOST_AT_ONCE = 500  # requests; they have threads for a few of them
 _FRESH_S = 2.0  # how old the list of tokens may be: a revoked one is valid for so long
 _FOR_ZEUS = (
     "this token is for Zeus's clients only; other requests need a token that was made without "
@@ -138,18 +139,28 @@ class Authentication:
 
     def __init__(self, app: ASGIApp, tokens: KnownTokens, settings: ServerSettings) -> None:
         self._app, self._tokens, self._settings = app, tokens, settings
+        self._present = 0  # requests that are being answered
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        self._present += 1
+        try:
+            await self._answer(scope, receive, send)
+        finally:
+            self._present -= 1
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         prefix = self._settings.path_prefix
         scope = {**scope, "root_path": prefix, _ARRIVED_T: time.monotonic()}
         path = path_of(scope, prefix)
         if _IN_PATH.fullmatch(path) or ZEUS_ROUTES.fullmatch(path):
             scope[OF_ZEUS] = True
         try:
+            if self._present > _MOST_AT_ONCE and path != "/healthz":
+                raise overloaded(f"the server answers {_MOST_AT_ONCE} other requests")
             scope = await self._admit(scope, path)
         except (Refusal, HistoryError) as error:
             refusal = refusal_of(error, f"{scope['method']}: ")
@@ -228,11 +239,15 @@ def path_of(scope: Scope, prefix: str) -> str:
 
 
 def check_origin(headers: Headers) -> None:
-    """Raise ``Refusal`` for what a page of another site had a browser send."""
-    site = headers.get("sec-fetch-site", "none")
-    origin = headers.get("origin")
-    foreign = origin is not None and origin.partition("://")[2] != headers.get("host")
-    if foreign or site not in {"none", "same-origin"}:
+    """Raise ``Refusal`` for what a page of another site had a browser send.
+
+    An own page may have the origin ``null``, too, where a proxy forbids its browser to name it; a
+    page of another site may not call itself ``same-origin``.
+    """
+    site, origin = headers.get("sec-fetch-site"), headers.get("origin")
+    own = {None, "null"} if site == "same-origin" else {None}
+    foreign = origin not in own and str(origin).partition("://")[2] != headers.get("host")
+    if foreign or site not in {None, "none", "same-origin"}:
         raise _forbidden("a page of another site may not send this")
 
 

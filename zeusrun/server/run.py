@@ -22,6 +22,7 @@ from zeusrun.history.sql.store import SqlHistory
 from zeusrun.history.sql.tokens import list_tokens
 from zeusrun.redaction import MASK, hide_password
 from zeusrun.server.app import build_app
+from zeusrun.server.connections import Connection
 
 if TYPE_CHECKING:
     from zeusrun.server.settings import ServerSettings
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 _STOP_S = 10  # for the requests that are being answered
 _KEEP_ALIVE_S = 75  # longer than the heartbeat of launchers, so that their connections stay open
 _BACKLOG = 2048
-_MAX_CONNECTIONS = 900  # a process may usually open 1024 files
 _HEAD_BYTES = 32 << 10  # of the first line and the headers of a request
 # A token, and what stands where a token belongs in the path of Zeus's clients.
 _TOKENS = re.compile(r"zeusrun_[0-9a-f]{8}_[A-Za-z0-9_-]*|(?<=/zeus/)/*[^/\s\"'?]+")
@@ -107,10 +107,9 @@ def build_config(settings: ServerSettings) -> uvicorn.Config:
         forwarded_allow_ips=settings.trusted_proxies,
         server_header=False,
         backlog=_BACKLOG,
-        limit_concurrency=_MAX_CONNECTIONS,
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=_STOP_S,
-        http="h11",
+        http=Connection,
         h11_max_incomplete_event_size=_HEAD_BYTES,
         ssl_certfile=settings.ssl_certfile,
         ssl_keyfile=settings.ssl_keyfile,

@@ -85,6 +85,17 @@ def test_a_page_of_another_site_cancels_nothing(running, guarded, store, sent):
     assert store.renew("job-1-1") is False
 
 
+def test_who_may_cancel_by_the_origin_of_the_page(running, store):
+    own, null = {"Origin": f"http://127.0.0.1:{running}"}, {"Origin": "null"}
+    ours, foreign = {"Sec_Fetch_Site": "same-origin"}, {"Sec_Fetch_Site": "cross-site"}
+    for sent in (null, {**null, **foreign}, {**own, **foreign}, {**null, "Sec_Fetch_Site": "none"}):
+        assert fetch(running, CANCEL, "POST", **sent).status == 403, sent
+    assert store.renew("job-1-1") is False
+    for sent in (own, {}, ours, {**own, **ours}, {**null, **ours}):
+        assert fetch(running, CANCEL, "POST", **sent).status in {303, 409}, sent
+    assert store.renew("job-1-1") is True
+
+
 def test_a_cookie_changes_nothing_else(running, guarded, store):
     cookie = guarded()
     assert fetch(running, "/api/v1/trials/job-1-1/cancel", "POST", Cookie=cookie).status == 401
