@@ -38,25 +38,29 @@ def cost_j(
     return cost if math.isfinite(cost) else None
 
 
-def energy_text(energy_j: float) -> str:
-    """Write joules with three significant digits and a prefix, such as ``2.10 kJ``."""
-    if abs(energy_j) < _NOTHING_J:
+def energy_text(energy_j: float, like_j: float | None = None) -> str:
+    """Write joules with three significant digits and a prefix, such as ``2.10 kJ``.
+
+    ``like_j``: with the prefix and the decimals of this amount.
+    """
+    like_j = energy_j if like_j is None else like_j
+    if abs(like_j) < _NOTHING_J:
         return "0 J"
     for unit in ("J", "kJ", "MJ"):
-        if abs(energy_j) < 999.5:  # 999.5 would round up to 1,000
-            return f"{_three_digits(energy_j)} {unit}"
-        energy_j /= 1000
-    return f"{_three_digits(energy_j)} GJ"
+        if abs(like_j) < 999.5:  # 999.5 would round up to 1,000
+            return f"{_three_digits(energy_j, like_j)} {unit}"
+        energy_j, like_j = energy_j / 1000, like_j / 1000
+    return f"{_three_digits(energy_j, like_j)} GJ"
 
 
 _NOTHING_J = 1e-9  # less is a rounding error of a sum
 
 
-def _three_digits(number: float) -> str:
-    if abs(number) < 0.9995 or abs(number) >= _MOST:
+def _three_digits(number: float, like: float) -> str:
+    if abs(like) >= _MOST or (number == like and abs(like) < 0.9995):
         return f"{number:.3g}"
-    digits = 2 if abs(number) < 9.995 else 1 if abs(number) < 99.95 else 0
-    return f"{number:.{digits}f}"
+    digits = 2 - max(-2, math.floor(math.log10(float(f"{abs(like):.3g}"))))
+    return f"{number + 0.0:.{max(0, digits)}f}"
 
 
 def add(first: float | None, second: float | None) -> float | None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from zeusrun.analysis.estimates import Estimate, NetAmounts
 
-    Amount: TypeAlias = tuple[Estimate, Callable[[float], str], str]
+    Amount: TypeAlias = tuple[Estimate, Callable[..., str], str]
 
 
 def is_good(estimate: Estimate | None, *sums: Estimate | None) -> bool | None:
@@ -69,9 +69,7 @@ def _claim(amounts: Sequence[Amount]) -> str:
     saved = [_sure(each, text, what) for each, text, what in amounts if each.low > 0]
     lost = [_sure(-each, text, what) for each, text, what in amounts if each.high < 0]
     neither = [
-        f"{join_ends(signed(each.low, text), signed(each.high, text))}{what}"
-        for each, text, what in amounts
-        if not each.is_shown
+        f"{range_text(each, text)}{what}" for each, text, what in amounts if not each.is_shown
     ]
     parts = [f"saved {', '.join(saved)}"] if saved else []
     parts += [f"took {', '.join(lost)} more than the default alone"] if lost else []
@@ -79,10 +77,21 @@ def _claim(amounts: Sequence[Amount]) -> str:
     return "; ".join(parts)
 
 
-def _sure(amount: Estimate, text: Callable[[float], str], what: str) -> str:
+def _sure(amount: Estimate, text: Callable[..., str], what: str) -> str:
     """Return an amount and its range, unless that is one number: ``9 J of cost (8 to 12 J)``."""
-    low, high = text(amount.low), text(amount.high)
-    return f"{text(amount.value)}{what}" + ("" if low == high else f" ({join_ends(low, high)})")
+    ends = range_text(amount, text)
+    return f"{text(amount.value)}{what}" + (f" ({ends})" if " to " in ends else "")
+
+
+def range_text(amount: Estimate, text: Callable[..., str]) -> str:
+    """Return the range of an amount in one unit, that of its larger end, or one number."""
+    like = max(abs(amount.low), abs(amount.high))
+    if (largest := text(like)).startswith("<"):
+        return f"less than {largest[1:]}"
+    low, high = (
+        signed(end, functools.partial(text, like=like)) for end in (amount.low, amount.high)
+    )
+    return low if low == high else join_ends(low, high)
 
 
 def join_ends(low: str, high: str) -> str:
@@ -109,12 +118,14 @@ def cell_share(share: Estimate) -> str:
     return short_share(share) if share.is_shown else f"not shown ({_range(share)})"
 
 
-def short_amount(amount: Estimate | None, text: Callable[[float], str]) -> str:
-    """Return an amount with its range for a cell of a table; a dash if none is shown."""
-    if amount is None or not amount.is_shown:
+def short_amount(amount: Estimate | None, text: Callable[..., str]) -> str:
+    """Return an amount with its range for a cell of a table, or ``not shown`` if it may be 0."""
+    if amount is None:
         return units.UNKNOWN
-    value, low, high = (signed(each, text) for each in (amount.value, amount.low, amount.high))
-    return value if low == high else f"{value} ({join_ends(low, high)})"
+    if not amount.is_shown:
+        return f"not shown ({range_text(amount, text)})"
+    value, ends = signed(amount.value, text), range_text(amount, text)
+    return f"{value} ({ends})" if " to " in ends else value
 
 
 def signed(amount: float, text: Callable[[float], str]) -> str:
@@ -122,6 +133,8 @@ def signed(amount: float, text: Callable[[float], str]) -> str:
     if amount >= 0:
         return text(amount)
     size = text(-amount)
+    if not size.partition(" ")[0].strip("0.,"):
+        return size  # it is 0 with these decimals
     return f">{units.MINUS}{size[1:]}" if size.startswith("<") else f"{units.MINUS}{size}"
 
 

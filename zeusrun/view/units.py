@@ -25,7 +25,6 @@ _SOURCE_MARKS = {
     EnergySource.INTEGRATED: "∫",
     EnergySource.ESTIMATED: "~",
 }
-_JOULES = {"J": 1.0, "kJ": 1e3, "MJ": 1e6, "GJ": 1e9}
 _LEAST_MONEY = 0.0001
 _J_PER_WH = 3600.0
 _COUNTS = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (0.0, ""))
@@ -66,11 +65,16 @@ def short_count(value: float) -> str:
     return f"{value / (size or 1.0):.6g}{suffix}"
 
 
-def energy(joules: float | None, source: EnergySource | None = None) -> str:
-    """Return joules with three digits and a prefix, marked by source: ``~1.24 kJ``."""
+def energy(
+    joules: float | None, source: EnergySource | None = None, *, like: float | None = None
+) -> str:
+    """Return joules with three digits and a prefix, marked by source: ``~1.24 kJ``.
+
+    ``like``: in the unit of this amount, here and below.
+    """
     if joules is None:
         return UNKNOWN
-    return (_SOURCE_MARKS[source] if source else "") + energy_text(joules)
+    return (_SOURCE_MARKS[source] if source else "") + energy_text(joules, like)
 
 
 def gain(joules: float) -> str:
@@ -83,10 +87,8 @@ def energy_range(range_j: tuple[float, float] | None) -> str:
     """Return two amounts of joules in the unit of the larger one: ``0.62-1.01 kJ``."""
     if range_j is None:
         return UNKNOWN
-    low_j, high_j = range_j
-    high, unit = energy_text(high_j).split()
-    decimals = len(high.partition(".")[2])
-    return f"{low_j / _JOULES[unit]:.{decimals}f}{UNKNOWN}{high} {unit}"
+    low, high = (energy_text(joules, range_j[1]) for joules in range_j)
+    return f"{low.partition(' ')[0]}{UNKNOWN}{high}"
 
 
 def power(watts: float | None) -> str:
@@ -117,7 +119,7 @@ def size(count_bytes: int) -> str:
     return energy_text(count_bytes).replace("J", "B")  # the prefixes are the same
 
 
-def money(amount: float | None, currency: str | None) -> str:
+def money(amount: float | None, currency: str | None, *, like: float | None = None) -> str:
     """Return an amount of money: ``0.0042 EUR``, ``3.10 EUR``, ``1,240 EUR``.
 
     From 1 on in hundredths, from 1,000 on in whole units; below, two digits that count.
@@ -125,35 +127,38 @@ def money(amount: float | None, currency: str | None) -> str:
     if amount is None:
         return UNKNOWN
     size, sign = abs(amount), MINUS if amount < 0 else ""
-    if not size:
+    like = size if like is None else abs(like)
+    if not like:
         text = "0"
-    elif size < _LEAST_MONEY:
+    elif like < _LEAST_MONEY:
         text = f"{'>' if sign else '<'}{sign}{_LEAST_MONEY}"
-    elif size < 0.995:
-        leading = math.floor(math.log10(float(f"{size:.2g}")))
+    elif like < 0.995:
+        leading = math.floor(math.log10(float(f"{like:.2g}")))
         text = f"{sign}{size:.{1 - leading}f}"
     else:
-        text = f"{sign}{size:.2f}" if size < 999.995 else f"{sign}{size:,.0f}"
+        text = f"{sign}{size:.2f}" if like < 999.995 else f"{sign}{size:,.0f}"
     return f"{text} {currency}" if currency else text
 
 
-def carbon(grams: float | None) -> str:
+def carbon(grams: float | None, *, like: float | None = None) -> str:
     """Return grams with three digits and a unit: ``412 g``, ``1.30 kg``, ``<0.001 g``."""
     if grams is None:
         return UNKNOWN
-    if 0 < grams < _LEAST_CARBON_G:
+    if 0 < (grams if like is None else abs(like)) < _LEAST_CARBON_G:
         return f"<{_LEAST_CARBON_G} g"
-    text = energy_text(grams).replace("J", "g")  # the prefixes are the same
+    text = energy_text(grams, like).replace("J", "g")  # the prefixes are the same
     return text.replace("Mg", "t").replace("Gg", "kt").replace("-", MINUS)
 
 
-def electricity(joules: float | None) -> str:
+def electricity(joules: float | None, *, like: float | None = None) -> str:
     """Return energy as a bill has it: ``12.4 kWh``, ``580 Wh``; less than 1 Wh in joules."""
     if joules is None:
         return UNKNOWN
-    if abs(joules) < _J_PER_WH:
-        return energy_text(joules).replace("-", MINUS)
-    return energy_text(joules / _J_PER_WH).replace("J", "Wh").replace("-", MINUS)
+    like = joules if like is None else like
+    if abs(like) < _J_PER_WH:
+        return energy_text(joules, like).replace("-", MINUS)
+    text = energy_text(joules / _J_PER_WH, like / _J_PER_WH)
+    return text.replace("J", "Wh").replace("-", MINUS)
 
 
 def spent(trial: Trial) -> list[str]:
