@@ -30,6 +30,7 @@ def test_a_recurrence_has_the_sums_of_its_attempts_and_the_rest_of_the_last_one(
         "started_at": "2025-07-01T00:00:00Z",
         "size": "16",
         "is_default": False,
+        "forced": False,
         "attempts": 2,
         "status": "REACHED",
         "reached": True,

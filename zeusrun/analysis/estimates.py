@@ -66,6 +66,9 @@ class Estimate:
         return Estimate(-self.value, -self.high, -self.low)
 
 
+_MOST_RUNS = 200
+
+
 @dataclass(frozen=True)
 class Savings:
     """What the recurrences saved that can be compared with the default: joules of cost.
@@ -96,6 +99,20 @@ class Savings:
         """
         saved = self.shares.get(trial)
         return saved if saved is not None and saved.is_shown else None
+
+    @property
+    def shown_in(self) -> int | None:
+        """Runs of each batch size until the difference shows, if it is as large as it looks.
+
+        By the number of the default's runs: the doubt falls with its square root. ``None``: it
+        shows already, or needs more than ``_MOST_RUNS``.
+        """
+        share = self.share
+        if share is None or share.is_shown or not share.value:
+            return None
+        doubt = share.value - share.low if share.value > 0 else share.high - share.value
+        more = math.ceil(self.default_runs * ((doubt / share.value) ** 2 - 1))
+        return max(1, more) if more <= _MOST_RUNS else None
 
     @property
     def pays_back_in(self) -> int | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from zeusrun.analysis import amounts
 from zeusrun.analysis.curves import amount_in
-from zeusrun.analysis.estimates import find_ended, group_by
+from zeusrun.analysis.estimates import find_ended, group_by, is_forced
 from zeusrun.analysis.usual import has_cost, proves_cost, setting
 from zeusrun.bandit.problem import OUTDONE
 from zeusrun.bandit.proof import Doubt, as_undisturbed, is_resized, prove
@@ -119,6 +119,7 @@ class RecurrenceFacts:
     started_at: str
     size: str  # label of the batch size of its last attempt
     is_default: bool  # whether that is the default, or none is known
+    forced: bool  # whether the user chose a batch size
     attempts: int
     status: str
     reached: bool
@@ -150,6 +151,7 @@ def _facts(attempts: Sequence[Trial], savings: Savings) -> RecurrenceFacts:
         started_at=attempts[0].started_at,
         size=amounts.size_label(last),
         is_default=last.default_batch_size in {None, last.global_batch_size},
+        forced=is_forced(attempts),
         attempts=len(attempts),
         status="forgotten" if last.forgotten else last.status.value,
         reached=last.status is TrialStatus.REACHED,

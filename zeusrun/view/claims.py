@@ -10,7 +10,7 @@ from zeusrun.view import units
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from zeusrun.analysis.estimates import Estimate, NetAmounts
+    from zeusrun.analysis.estimates import Estimate, NetAmounts, Savings
 
     Amount: TypeAlias = tuple[Estimate, Callable[..., str], str]
 
@@ -33,10 +33,20 @@ def claim_style(estimate: Estimate | None, *sums: Estimate | None) -> str:
     return {True: "green", False: "yellow", None: ""}[is_good(estimate, *sums)]
 
 
-def claim_against(share: Estimate, name: str, other: str) -> str:
-    """Return a comparison: ``32 saves 14 % of the cost of a run (9 to 19 %) against 64``."""
+def claim_in_use(savings: Savings) -> str | None:
+    """Compare the batch size in use with the default.
+
+    ``batch size 32 saves 14 % of the cost of a run (9 to 19 %) against 64``; ``None``: unknown.
+    """
+    share, name, other = savings.share, f"batch size {savings.in_use}", savings.default
+    if share is None:
+        return None
     if not share.is_shown:
-        return f"{name} against {other}: no difference in cost can be shown yet ({_range(share)})"
+        claim = f"{name} against {other}: no difference in cost can be shown yet ({_range(share)})"
+        if savings.shown_in is None:
+            return claim
+        more = units.plural(savings.shown_in, "more run")
+        return f"{claim}; if it is as large as it looks, about {more} of each would show it"
     claim = f"costs {_percent(-share.value)} % more a run ({_range(-share)})"
     if share.low > 0:
         claim = f"saves {_percent(share.value)} % of the cost of a run ({_range(share)})"
@@ -79,8 +89,17 @@ def _claim(amounts: Sequence[Amount]) -> str:
 
 def _sure(amount: Estimate, text: Callable[..., str], what: str) -> str:
     """Return an amount and its range, unless that is one number: ``9 J of cost (8 to 12 J)``."""
+    value, ends = _with_range(amount, text)
+    return f"{value}{what}" + (f" ({ends})" if ends else "")
+
+
+def _with_range(amount: Estimate, text: Callable[..., str]) -> tuple[str, str]:
+    """Return an amount and its range, in one unit; without the range if that is one number."""
     ends = range_text(amount, text)
-    return f"{text(amount.value)}{what}" + (f" ({ends})" if " to " in ends else "")
+    if " to " not in ends:
+        return signed(amount.value, text), ""
+    like = max(abs(amount.low), abs(amount.high))
+    return signed(amount.value, functools.partial(text, like=like)), ends
 
 
 def range_text(amount: Estimate, text: Callable[..., str]) -> str:
@@ -124,8 +143,8 @@ def short_amount(amount: Estimate | None, text: Callable[..., str]) -> str:
         return units.UNKNOWN
     if not amount.is_shown:
         return f"not shown ({range_text(amount, text)})"
-    value, ends = signed(amount.value, text), range_text(amount, text)
-    return f"{value} ({ends})" if " to " in ends else value
+    value, ends = _with_range(amount, text)
+    return f"{value} ({ends})" if ends else value
 
 
 def signed(amount: float, text: Callable[[float], str]) -> str:

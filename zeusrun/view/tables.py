@@ -13,7 +13,7 @@ from zeusrun.analysis.estimates import group_by
 from zeusrun.analysis.savings import find_savings
 from zeusrun.trial import EnergySource
 from zeusrun.view import columns, units
-from zeusrun.view.claims import claim_against, claim_cost, claim_style, range_of
+from zeusrun.view.claims import claim_cost, claim_in_use, claim_style, range_of
 from zeusrun.view.columns import Column, column_table
 from zeusrun.view.console import STATUS_STYLES, Labelled, trial_head, warning_lines
 
@@ -48,8 +48,8 @@ def net_lines(savings: Savings) -> list[Text]:
         return [Text(f"savings: {savings.note}", style="dim")]
     in_use, default = savings.in_use, savings.default
     head = f"batch size {default}, the default, is in use"
-    if savings.share is not None and in_use != default:
-        head = claim_against(savings.share, f"batch size {in_use}", str(default))
+    if in_use != default:
+        head = claim_in_use(savings) or head
     count = len(savings.by_trial)
     of = units.plural(count, "recurrence")
     of = f"{count} of {savings.ended} recurrences" if count < savings.ended else of

@@ -113,7 +113,7 @@ def test_every_heading_sorts(port):
 
 
 def test_the_form_keeps_the_order_and_the_pages_keep_both(port, monkeypatch):
-    monkeypatch.setattr(runs, "RUNS_SHOWN", 1)
+    monkeypatch.setattr(jobs, "_RUNS_SHOWN", 1)
     text = fetch(port, "/job/job?q=node&sort=cost&page=2").text
     assert '<input type="hidden" name="sort" value="cost">' in text
     assert 'name="q" value="node"' in text

@@ -106,10 +106,14 @@ def test_every_saving_on_a_page_has_its_range(store):
             for saved in re.findall("[Ss]ave[sd] [0-9][^<;]*", text):
                 assert re.match(r"[Ss]ave[sd] [^,(]+ \([^)]* to [^)]*\)", saved), saved
             assert "% less" not in text
-        jobs_ = fetch(opened, "/").text.replace("\N{NO-BREAK SPACE}", " ")
-        cells = re.findall(r'<span class="folds">([^<]+)</span>', jobs_)
-        assert len(cells) == 4
-        assert all(re.fullmatch(r"\S+ \S+ \([^)]+ to [^)]+\)", each) for each in cells)
+        for amount, unit in (("energy", "kWh"), ("money", "EUR"), ("CO2e", "kg"), ("x", "kWh")):
+            path = f"/?saved={amount}"
+            jobs_ = fetch(opened, path).text.replace("\N{NO-BREAK SPACE}", " ")
+            cells = re.findall(r'<span class="folds">([^<]+)</span>', jobs_)
+            assert len(cells) == 2
+            assert all(re.fullmatch(r"\S+ \S+ \([^)]+ to [^)]+\)", each) for each in cells)
+            assert f" {unit} (" in cells[1]
+            assert jobs_.count('aria-current="true"') == 1
 
 
 def test_the_first_page_shows_what_runs_what_was_saved_and_every_job(port):
@@ -117,7 +121,7 @@ def test_the_first_page_shows_what_runs_what_was_saved_and_every_job(port):
     assert ">No saving can be shown yet (" in text
     for what in ("energy", "price", "carbon"):
         assert f"<dt>{what} of all runs</dt>" in text
-    assert ": 3 recurrences of 1 job, exploring included" in text
+    assert ": 3 recurrences, exploring included." in text
     assert 'href="run/job-4-1">job-4-1</a>' in text
     assert "2 epochs of at most 5" in text
     assert "321 W" in text
@@ -405,7 +409,7 @@ def test_the_first_page_says_if_exploring_has_cost_more_than_it_saved(store):
         '<span class="bad">Took 3.00 kWh of energy, 0.90 EUR, 1.20 kg CO2e more than the default alone'
         in text
     )
-    assert ": 2 recurrences of 1 job, exploring included." in text
+    assert ": 2 recurrences, exploring included." in text
 
 
 def test_an_empty_history_says_what_to_do(store):
@@ -439,7 +443,7 @@ def test_lists_have_pages_and_jobs_can_be_found(store, monkeypatch):
     store.add([named(f"many-{number:03d}", run(1, 32)) for number in range(13)])
     with serve(store) as port:
         text = fetch(port, "/job/job").text
-        assert "<caption>50 of 120 runs</caption>" in text
+        assert "<caption>15 of 120 runs</caption>" in text
         seen = []
         while True:
             seen += re.findall(r'<tr data-key="(job-\d+-1)"', text)

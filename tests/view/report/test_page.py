@@ -111,7 +111,7 @@ def page_of(reports):
 def test_the_page_is_well_formed_and_whatever_a_name_holds_is_text(report, count):
     text = page_of([report] * count)
     checker = check(text)
-    assert "script" not in checker.tags
+    assert checker.tags.count("script") == 1  # the own one, which the policy names
     assert checker.tags.count("h1") == 1
     assert not re.search("[\x00\x1b\u202e]", text)
     text.encode()
@@ -148,7 +148,7 @@ def test_figures_are_deterministic_and_a_thousand_dots_are_small():
             return inline_svg(draw("cost", report, STAND_INS), "a", "label")
 
     assert svg(40) == svg(40)
-    assert len(svg(1000)) < 80_000
+    assert len(svg(1000)) < 120_000
 
 
 def test_without_anything_to_draw_there_is_no_figure_but_a_page():
@@ -190,6 +190,7 @@ def test_odd_costs_are_drawn_or_left_out(cost):
 def test_nothing_of_a_figure_lies_outside_of_it(report, name):
     trials = [run(n, 2**n, n / 9, noise_curve=noise_curve(2**n)) for n in range(3, 15)]
     trials += [resized(n, 64) for n in (15, 16, 17)]
+    trials += [run(18, 64, None, status=TrialStatus.FAILED)]
     legend = JobReport(build_facts("job", trials), None, report.power)  # of several lines
     with drawing():
         for each in (report, legend if name != "power" else report):
@@ -382,7 +383,7 @@ def test_the_section_of_noise_scales_has_a_table_and_says_what_they_are_not():
     assert "Noise scale</h" in text
     assert ">at least 1,790</td>" in text
     assert ">7,680 (5,380 to 11,500)</td>" in text
-    assert "The noise scale is no batch size to choose." in text
+    assert "Do not use the noise scale as a batch size." in text
     assert "Noise scale</h" not in page_of(
         [JobReport(build_facts("job", [run(1, 32), run(2, 64)]))]
     )

@@ -11,7 +11,7 @@ import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
-from urllib.parse import quote, urlencode
+from urllib.parse import parse_qsl, quote, urlencode
 
 from zeusrun import __version__
 from zeusrun.history.sql.survey import Wanted
@@ -146,8 +146,8 @@ STATIC = {
 @functools.cache
 def static_text(name: str) -> str:
     """Return what lies under ``/static/<name>``."""
-    first = f"{report_page.style_sheet()}\n" if name == "page.css" else ""
-    return first + Path(__file__).with_name(name).read_text(encoding="utf-8")
+    of_report = report_page.style_sheet if name == "page.css" else report_page.figure_script
+    return f"{of_report()}\n" + Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
 @functools.cache
@@ -204,6 +204,8 @@ class Listing:
         sort: The key by which the list is sorted; one of ``sorts``, whose first is the default.
         descending: Whether the largest value comes first.
         page: The number of the page of the list, from 1.
+        choices: A further choice of the page: its name, and its values; the first is the default.
+        chosen: One of these values.
     """
 
     address: str
@@ -213,12 +215,24 @@ class Listing:
     sort: str
     descending: bool
     page: int
+    choices: tuple[str, Sequence[str]] = ("", ())
+    chosen: str = ""
 
-    def link(self, page: int = 1, sort: str | None = None, *, descending: bool = True) -> str:
-        """Return the address of the same search on another page, or in another order."""
+    def link(
+        self,
+        page: int = 1,
+        sort: str | None = None,
+        *,
+        descending: bool = True,
+        chosen: str | None = None,
+    ) -> str:
+        """Return the address of the same search on another page, or in another order or choice."""
         if sort is None:
             sort, descending = self.sort, self.descending
         query = {"q": self.search} if self.search else {}
+        name, values = self.choices
+        if (chosen := chosen or self.chosen) != (values[0] if values else ""):
+            query[name] = chosen
         if (sort, descending) != (self.sorts[0], _begins_high(self.sorts[0])):
             query["sort"] = f"-{sort}" if descending else sort
         if page > 1:
@@ -237,6 +251,20 @@ class Listing:
         descending = not self.descending if is_own else _begins_high(sort)
         now = ("descending" if self.descending else "ascending") if is_own else None
         return self.link(sort=sort, descending=descending), now
+
+    def choose(self, label: str) -> Html:
+        """Return the links to the values of the further choice."""
+        links = [
+            tag(
+                "a",
+                value.replace("-", " "),
+                href=self.link(chosen=value),
+                aria_current="true" if value == self.chosen else None,
+            )
+            for value in self.choices[1]
+        ]
+        spaced = [each for link in links for each in (" ", link)]
+        return tag("nav", tag("p", label, *spaced), aria_label=label, class_="pages choice")
 
     def pages(self, label: str, total: int, shown: int) -> Html:
         """Return the links to the pages before and after; nothing if there is one."""
@@ -262,8 +290,12 @@ class Listing:
 
     def form(self, label: str, hint: str) -> Html:
         """Return the search form, which keeps the order; ``hint`` names what a search finds."""
-        order = self.link().partition("sort=")[2].partition("#")[0]
-        hidden = tag("input", type="hidden", name="sort", value=order) if order else ""
+        kept = parse_qsl(self.link().partition("?")[2].partition("#")[0])
+        hidden = join(
+            tag("input", type="hidden", name=name, value=value)
+            for name, value in kept
+            if name != "q"
+        )
         field = tag("input", id="q", type="search", name="q", value=self.search, autocomplete="off")
         address = f"{self.address}#{self.place}"
         return tag(
@@ -293,9 +325,17 @@ def _begins_high(sort: str) -> bool:
 
 
 def read_listing(
-    query: Mapping[str, str], address: str, place: str, sorts: Sequence[str]
+    query: Mapping[str, str],
+    address: str,
+    place: str,
+    sorts: Sequence[str],
+    choices: tuple[str, Sequence[str]] = ("", ()),
 ) -> Listing:
     """Return the list that an address describes; wrong values are replaced by the defaults."""
+    name, values = choices
+    chosen = query.get(name, "")
+    if chosen not in values:
+        chosen = values[0] if values else ""
     search, order, page = (query.get(name, "").strip() for name in ("q", "sort", "page"))
     search = search[:_LONGEST] if search.isprintable() else ""
     sort, descending = order.removeprefix("-"), order.startswith("-")
@@ -303,4 +343,4 @@ def read_listing(
         sort, descending = sorts[0], _begins_high(sorts[0])
     number = int(page) if page.isdecimal() and len(page) < _LONGEST else 1
     number = number if 1 <= number <= _MOST_PAGES else 1
-    return Listing(address, place, sorts, search, sort, descending, number)
+    return Listing(address, place, sorts, search, sort, descending, number, choices, chosen)

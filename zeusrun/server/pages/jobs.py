@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from zeusrun.trial import Trial
 
 JOBS_SHOWN = 100  # jobs on a page
+_RUNS_SHOWN = 15  # on the page of a job
 _MANY = 12  # jobs; more can be searched
 _WAIT_S = 0.15  # how long the page waits for the savings of jobs; it asks again for the rest
 
@@ -55,18 +56,28 @@ _VALUES: dict[str, Callable[[JobHead, Digest], Any]] = {
     "when": lambda head, _: (head.started_at or 0.0, head.newest),
     "job": lambda head, _: head.job,
     "saved-a-run": lambda _, digest: _shown(digest.savings.share),
-    "energy-saved": lambda _, digest: _shown(digest.net.energy_j),
-    "co2e-saved": lambda _, digest: _shown(digest.net.carbon_g),
+    "saved-so-far": lambda _, digest: _shown(digest.net.energy_j),
     "energy": lambda _, digest: _energy_j(digest),
     "runs": lambda head, _: head.runs,
 }
 JOB_SORTS = tuple(_VALUES)
+_AMOUNTS: dict[str, Callable[[NetAmounts], str]] = {
+    "energy": headline.energy_saved,
+    "money": headline.money_saved,
+    "CO2e": headline.carbon_saved,
+}
+_SAVED = (
+    "Saved a run: what a run with the batch size in use saves of its cost. Saved so far: by all "
+    "recurrences since then, exploring included. Not shown: its range contains 0."
+)
 
 
 def overview_page(visit: Visit) -> document.Page:
     """Return the first page."""
     seen = visit.heads()
-    listing = document.read_listing(visit.request.query_params, "./", "jobs", JOB_SORTS)
+    listing = document.read_listing(
+        visit.request.query_params, "./", "jobs", JOB_SORTS, ("saved", (*_AMOUNTS,))
+    )
     search = listing.search.casefold()
     found = [head for head in seen if search in head.job.casefold()]
     digests = visit.reports.digests(found, _WAIT_S)
@@ -92,11 +103,13 @@ def overview_page(visit: Visit) -> document.Page:
     if seen:
         form = len(seen) > _MANY or search
         shown = listing.page_of(heads, JOBS_SHOWN)
-        columns = _columns(visit, shown, digests, counts)
+        columns = _columns(visit, shown, digests, counts, _AMOUNTS[listing.chosen])
         listed = (
             listing.form("Find a job", "part of a name") if form else "",
             "" if heads else tag("p", "No job name contains this text."),
+            listing.choose("Saved so far:") if heads else "",
             table("Jobs", columns, shown, lambda head: head.job, heading=listing.heading),
+            tag("p", _SAVED, class_="note") if heads else "",
             listing.pages("More jobs", len(heads), JOBS_SHOWN),
         )
         parts.append(section("Jobs", *listed, id="jobs"))
@@ -118,21 +131,26 @@ def _headline(
     compared = list(filter(None, (len(each.savings.by_trial) for each in digests.values())))
     if compared and net_cost is not None:
         text = net_text(net, net_cost)
+        text += f" in {len(compared)} jobs" if len(compared) > 1 else ""
         told = net_cost if net.energy_j is None else net.energy_j
         good = is_good(told, *net.money.values(), net.carbon_g)
         lead = (
             "Against never optimising, which is every run with the default batch size of its job: "
-            f"{plural(sum(compared), 'recurrence')} of {plural(len(compared), 'job')}, exploring "
-            "included."
+            f"{plural(sum(compared), 'recurrence')}, exploring included."
         )
+        alone = [each.net.energy_j for each in digests.values() if each.net.energy_j is not None]
+        if len(alone) > 1 and not all(each.is_shown for each in alone):
+            lead += " The sum also counts jobs for which no saving is shown alone."
     else:
         runs = sum(head.runs for head in heads)
         text, good = f"{plural(len(heads), 'job')}, {plural(runs, 'run')}", None
         lead = "What choosing batch sizes saves is known once a job has run with several of them."
         if empty:
             lead = (
-                "No run has been sent here yet, or none that you may see. Set history in a job "
-                "file to the address of this server, or ZEUSRUN_HISTORY, and submit it."
+                "No run has been sent here yet, or none that you may see. Connect the machine of "
+                "your trainings: run `zeusrun token create --job '*' --write` on this one, and "
+                "there the line that it prints, `zeusrun connect ADDRESS CODE`. From then on, "
+                "`zeusrun submit` records here."
             )
     saved = coloured(units.capitalized(headline.unbroken(text)), good)
     return tag("h1", saved, class_="headline", data_unknown=unknown), tag("p", lead, class_="lead")
@@ -157,6 +175,7 @@ def _columns(
     shown: Sequence[JobHead],
     digests: Mapping[str, Digest],
     running: Mapping[str, int],
+    saved: Callable[[NetAmounts], str],
 ) -> list[Column]:
     newest = survey.read_numbers(visit.engine, [head.newest for head in shown])
 
@@ -180,9 +199,7 @@ def _columns(
         Column("batch size", of_run(size_label)),
         Column("runs", runs),
         Column("energy", of_job(lambda each: units.electricity(_energy_j(each)))),
-        Column("energy saved", of_job(lambda each: headline.energy_saved(each.net))),
-        Column("money saved", of_job(lambda each: headline.money_saved(each.net))),
-        Column("CO2e saved", of_job(lambda each: headline.carbon_saved(each.net))),
+        Column("saved so far", of_job(lambda each: saved(each.net))),
     ]
 
 
@@ -213,7 +230,7 @@ def job_page(visit: Visit, job: str) -> document.Page:
     schedules = [each for host in visit.hosts() for each in host.schedules if each.job == job]
     if schedules:
         parts.append(("schedule", "Schedule", schedules_table(schedules, visit.links)))
-    listed, _ = runs_list(visit, visit.links.job(job), [job], unit)
+    listed, _ = runs_list(visit, visit.links.job(job), [job], unit, most=_RUNS_SHOWN)
     parts.append(("runs", "All runs", listed))
     sections = (section(title, body, id=place, data_key=place) for place, title, body in parts)
     titles = tuple((place, title) for place, title, _ in parts)

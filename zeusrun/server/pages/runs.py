@@ -98,7 +98,9 @@ def runs_list(
     address: str,
     jobs: Sequence[str] | None,
     unit: CurveUnit | None = None,
+    *,
     sorts: Sequence[str] = (*survey.SORTS,),
+    most: int | None = None,
 ) -> tuple[Html, int]:
     """Return a list of the runs of some jobs that can be searched and sorted, and how many it has.
 
@@ -108,12 +110,11 @@ def runs_list(
         jobs: ``None`` for all.
         unit: What says how far a run went; ``None``: epochs.
         sorts: By what the list can be sorted; the first is the default.
+        most: On a page of the list; ``None``: ``RUNS_SHOWN``.
     """
-    listing, way = (
-        document.read_listing(visit.request.query_params, address, "runs", sorts),
-        unit or "epochs",
-    )
-    trials, total = survey.list_runs(visit.engine, jobs, listing.wanted(), RUNS_SHOWN)
+    listing = document.read_listing(visit.request.query_params, address, "runs", sorts)
+    way, most = unit or "epochs", most or RUNS_SHOWN
+    trials, total = survey.list_runs(visit.engine, jobs, listing.wanted(), most)
     columns = [
         Column("run", lambda trial: visit.links.link_run(trial.trial)),
         Column("when", lambda trial: markup.moment(trial.started_at), left=True),
@@ -129,7 +130,7 @@ def runs_list(
         listing.form("Find runs", "status, batch size, host, GPU or part of a name"),
         "" if trials else tag("p", "No run matches the search."),
         table(caption, columns, trials, lambda trial: trial.trial, heading=listing.heading),
-        listing.pages("More runs", total, RUNS_SHOWN),
+        listing.pages("More runs", total, most),
     )
     return join(parts), total
 

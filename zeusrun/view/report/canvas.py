@@ -6,7 +6,9 @@ Sizes are in pixels.
 from __future__ import annotations
 
 import contextlib
+import html
 import io
+import json
 import math
 import re
 import statistics
@@ -19,7 +21,7 @@ from zeusrun.view.report.markup import Html, tag
 from zeusrun.view.units import shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -209,6 +211,29 @@ def scatter(
                 )
 
 
+def annotate(panel: Axes, points: Iterable[tuple[float, float, str]]) -> None:
+    """Name points of a panel, each with its two values, for a page that shows the nearest name."""
+    vars(panel).setdefault(_NAMED, []).extend(points)
+
+
+_NAMED = "zeusrun_points"
+_MOST_POINTS = 1500  # of a figure that are named
+
+
+def _place_points(figure: Figure) -> Html:
+    """Return the named points as JSON: ``[x, y, name]``, in pixels of the SVG element."""
+    scale, height = 72 / figure.dpi, 72 * figure.get_figheight()
+    found: list[tuple[float, float, str]] = []
+    for panel in figure.axes:
+        for x, y, name in vars(panel).get(_NAMED, ()):
+            right, up = panel.transData.transform((x, y))
+            if math.isfinite(right) and math.isfinite(up):
+                found.append((round(right * scale, 1), round(height - up * scale, 1), name))
+    step = -(-len(found) // _MOST_POINTS) or 1
+    text = json.dumps(found[::step], separators=(",", ":"))
+    return tag("metadata", Html(html.escape(text, quote=False))) if found else Html()
+
+
 def label_text(text: str, width: int = 48) -> str:
     """Return a name in one line that a figure can show."""
     return shortened(" ".join(plain_text(storable_text(text)).split()), width)
@@ -253,7 +278,9 @@ def inline_svg(figure: Figure, name: str, label: str) -> Html:
     text = _TAG.sub(_shrink, _LEFT_OUT.sub("", target.getvalue()))
     head, _, inside = text.partition("<svg")[2].rpartition("</svg>")[0].partition(">")
     box = head.partition('viewBox="')[2].partition('"')[0]
-    return tag("svg", Html(inside), viewBox=box, role="img", aria_label=label)
+    return tag(
+        "svg", Html(inside), _place_points(figure), viewBox=box, role="img", aria_label=label
+    )
 
 
 def _attributes(style: re.Match[str]) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from zeusrun.analysis.estimates import MOST
 from zeusrun.view.claims import is_good
 from zeusrun.view.report import canvas
-from zeusrun.view.units import short_count
+from zeusrun.view.units import duration, energy, gain, noise_text, power, short_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -113,6 +113,14 @@ def _draw_costs(figure: Figure, report: JobReport, palette: Palette) -> None:
         panel.plot(ends, levels * 2, **canvas.dashes(palette))
     canvas.scatter(panel, dots, len(names), palette, size=5.6 if len(dots) < _MANY else 3.8)
     canvas.limit(panel, "y", [dot.y for dot in dots] + levels)
+    canvas.annotate(
+        panel,
+        (
+            (dot.x, dot.y, f"recurrence {each.recurrence} · {_of(each)} · {energy(cost_j)} of cost")
+            for dot, (each, cost_j) in zip(dots, known, strict=True)
+        ),
+    )
+    _mark_unknown(panel, [each for each in facts.recurrences if each.recurrence >= first], palette)
     panels = [panel]
     if drawn:
         below = canvas.add_panel(figure, palette, (canvas.LEFT, top + 186, room, 66))
@@ -120,7 +128,8 @@ def _draw_costs(figure: Figure, report: JobReport, palette: Palette) -> None:
         sums = [joules / factor for joules in facts.savings.so_far]
         saved = zip((each.recurrence for each in compared), sums, strict=True)
         steps = list(saved)[-max(1, len(drawn)) :]
-        xs, ys = zip(*steps[: -1 : max(1, len(steps) // _STEPS)], steps[-1], strict=True)
+        points = [*steps[: -1 : max(1, len(steps) // _STEPS)], steps[-1]]
+        xs, ys = zip(*points, strict=True)
         xs, ys = (*xs, xs[-1] + 0.5), (*ys, ys[-1])
         shown = is_good(facts.savings.net) is not None
         good, bad = (palette.good, palette.bad) if shown else (palette.muted, palette.muted)
@@ -130,12 +139,33 @@ def _draw_costs(figure: Figure, report: JobReport, palette: Palette) -> None:
                 below.fill_between(xs, part, step="post", color=colour, alpha=0.3, lw=0)
         below.plot(xs, ys, drawstyle="steps-post", color=palette.ink, lw=1.1)
         below.axhline(0, color=palette.muted, lw=0.8)
+        told = ((x, y, f"to recurrence {x}: {gain(y * factor)} of cost") for x, y in points)
+        canvas.annotate(below, told)
         panels.append(below)
     for each in panels:
         each.set_xlim(first - 0.5, max(first + 1, last) + 0.5)
         each.locator_params(axis="x", integer=True)
     canvas.set_label(panels[-1], "recurrence", palette)
     panel.tick_params(labelbottom=not drawn)
+
+
+def _of(each: RecurrenceFacts) -> str:
+    return f"batch size {each.size}{'' if each.reached else f' · {each.status}'}"
+
+
+def _mark_unknown(panel: Axes, shown: Sequence[RecurrenceFacts], palette: Palette) -> None:
+    """Draw a cross at the bottom for each recurrence whose cost is unknown."""
+    unknown = [each for each in shown if each.cost_j is None]
+    if not unknown:
+        return
+    panel.set_ylim(panel.get_ylim())
+    low = panel.get_ylim()[0]
+    marks: dict[str, Any] = {"color": palette.muted, "ms": 5.6, "mew": 1.2, "clip_on": False}
+    panel.plot([each.recurrence for each in unknown], [low] * len(unknown), "x", **marks)
+    names = (f"recurrence {each.recurrence} · {_of(each)} · unknown cost" for each in unknown)
+    canvas.annotate(
+        panel, ((e.recurrence, low, name) for e, name in zip(unknown, names, strict=True))
+    )
 
 
 def _below_legend(names: Sequence[str]) -> float:
@@ -164,6 +194,10 @@ def _draw_curves(figure: Figure, report: JobReport, palette: Palette) -> None:
             xs = [taken / factor for taken in curve.taken] if at else curve.epochs
             colour = _colour(curve.size, facts, palette)
             panel.plot(xs, curve.values, color=colour, lw=1.1, alpha=0.75)
+            who = f"{curve.trial} · batch size {curve.size}"
+            points = zip(xs, curve.epochs, curve.values, strict=True)
+            name = f"{who} · {steps} {{:g}} · {{:.4g}}"
+            canvas.annotate(panel, ((x, y, name.format(at, y)) for x, at, y in points))
         panel.axhline(target, **canvas.dashes(palette))
         panel.set_ylim(low - margin, high + margin)
         panel.set_xlim(left=0)
@@ -195,6 +229,9 @@ def _draw_noise(figure: Figure, report: JobReport, palette: Palette) -> None:
         panel.plot(each.at, values, **style)
         bounds = [math.nan if sure else low for sure, low in zip(known, lows, strict=True)]
         panel.plot(each.at, bounds, ls=":", **style)
+        points = zip(each.at, each.points, strict=True)
+        name = f"{each.trial} · batch size {each.size} · "
+        canvas.annotate(panel, ((x, y.known, name + noise_text(y)) for x, y in points))
     drawn = [y for each in facts.noise for point in each.points for y in (point.low, point.known)]
     panel.set_yscale("log", subs=[])
     steps = (1, 2, 5) if max(drawn) < 100 * min(drawn) else (1,)
@@ -248,6 +285,8 @@ def _draw_arms(figure: Figure, report: JobReport, palette: Palette) -> None:
             for n, (cost, reached) in enumerate(known)
         ]
         canvas.scatter(panel, dots, len(sizes), palette, size=4.8)
+        told = (f"batch size {size.label} · {energy(dot.x * factor)} of cost" for dot in dots)
+        canvas.annotate(panel, ((d.x, d.y, name) for d, name in zip(dots, told, strict=True)))
         if size.cost_j is not None and size.cost_j < MOST:
             median = size.cost_j / factor
             panel.plot([median] * 2, [at - 0.4, at + 0.4], color=palette.ink, lw=2)
@@ -279,10 +318,12 @@ def _draw_power(figure: Figure, report: JobReport, palette: Palette) -> None:
         panel = canvas.add_panel(figure, palette, (left, top, room, 86))
         canvas.set_title(panel, f"{each.trial} · batch size {each.size}", palette)
         colour = _colour(each.size, report.facts, palette)
-        _draw_trace(panel, each.trace.spans, colour, palette)
+        _draw_trace(panel, each.trial, each.trace.spans, colour, palette)
 
 
-def _draw_trace(panel: Axes, spans: Sequence[PowerSpan], colour: str, palette: Palette) -> None:
+def _draw_trace(
+    panel: Axes, trial: str, spans: Sequence[PowerSpan], colour: str, palette: Palette
+) -> None:
     end_s = spans[-1].time_s
     unit_s, unit = (3600, "h") if end_s > 10_800 else (60, "min") if end_s > 180 else (1, "s")
     xs = [span.time_s / unit_s for span in spans]
@@ -296,6 +337,8 @@ def _draw_trace(panel: Axes, spans: Sequence[PowerSpan], colour: str, palette: P
     top_w = max([*high_w, *known]) * 1.12 or 1.0
     throttled = [span.throttled for span in spans]
     panel.fill_between(xs, 0, 0.04 * top_w, where=throttled, step="mid", color=palette.bad, lw=0)
+    told = (f"{trial} · {duration(e.time_s)} · {power(e.mean_w)}" for e in spans)
+    canvas.annotate(panel, zip(xs, (span.mean_w for span in spans), told, strict=True))
     panel.set_ylim(0, top_w)
     panel.set_xlim(0, max(xs[-1], 1e-9))
     canvas.set_label(panel, unit, palette, canvas.SMALL, 1)

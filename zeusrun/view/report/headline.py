@@ -61,7 +61,7 @@ def headline(facts: JobFacts) -> tuple[str, bool | None]:
         return _without_saving(facts), None
     if savings.in_use == savings.default:
         return f"uses {facts.against}, the default", None
-    text = claims.claim_against(share, f"batch size {savings.in_use}", str(savings.default))
+    text = claims.claim_in_use(savings) or ""
     return unbroken(text), claims.is_good(share, savings.net, facts.net.energy_j)
 
 

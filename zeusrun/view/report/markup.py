@@ -139,4 +139,5 @@ def figure(svg: str | None, caption: str, *tables: Html) -> Html:
     if svg is None:
         return join(tables)
     drawn = _scrolling(Html(svg), caption)
-    return join((tag("figure", drawn, tag("figcaption", caption)), *tables))
+    value = tag("output", data_keep="yes") if "<metadata>" in svg else ""  # see figure.js
+    return join((tag("figure", drawn, value, tag("figcaption", caption)), *tables))

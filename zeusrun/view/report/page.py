@@ -5,7 +5,9 @@ A page is one file that loads nothing, in a light and a dark theme.
 
 from __future__ import annotations
 
+import base64
 import dataclasses
+import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,8 +30,8 @@ _HERE = Path(__file__).parent
 _WORDS = (
     "Cost is eta_knob · energy + (1 − eta_knob) · maximum power · time, in joules, "  # noqa: RUF001
     "from the first optimizer step until the target is reached. A recurrence is one submit with "
-    "all its attempts. A cross did not reach the target: its cost is a lower bound. An unknown "
-    "value is –, never 0."  # noqa: RUF001
+    "all its attempts. A cross marks one that did not reach the target: it cost at least this "
+    "much. An unknown value is –, never 0."  # noqa: RUF001
 )
 
 
@@ -88,13 +90,16 @@ def build_page(title: str, links: Sequence[tuple[str, str]], content: Html, made
         content: The sections.
         made_at: When, for people.
     """
+    script = figure_script()
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = (
-        "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
-        "form-action 'none'"
+        f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; "
+        "img-src data:; base-uri 'none'; form-action 'none'"
     )
     head = (
         Html(f'<meta http-equiv="Content-Security-Policy" content="{policy}">'),
         Html(f"<style>{style_sheet()}</style>"),
+        Html(f"<script>{script}</script>"),
     )
     header = tag("header", tag("span", "zeusrun report"), class_="top")
     made = f"Made by zeusrun {__version__} on {made_at}. This page loads nothing."
@@ -154,6 +159,11 @@ def style_sheet() -> str:
         f":root{{{light}}}\n@media (prefers-color-scheme: dark) {{ :root{{{dark}}} }}\n"
         f"@media print {{ :root:root{{color-scheme:light;{light}}} }}\n{sheet}"
     )
+
+
+def figure_script() -> str:
+    """Return the script that shows the values of figures."""
+    return (_HERE / "figure.js").read_text(encoding="utf-8")
 
 
 def _variables(palette: Palette) -> str:

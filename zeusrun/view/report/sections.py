@@ -16,7 +16,7 @@ from zeusrun.view.report.markup import Html, details, figure, join, table, tag
 from zeusrun.view.units import UNKNOWN, noise_text, plural
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from zeusrun.analysis.recurrences import RecurrenceFacts
     from zeusrun.view.belief import Belief
@@ -29,8 +29,8 @@ _SIZE = Column("batch size", lambda each: each.size)
 _STATUS = Column("status", lambda each: each.status, left=True)
 _NOISE = (
     "In samples, of the newest run of each batch size, with its range of 90 %. Dotted: a lower "
-    "bound, where the gradient cannot be told from its noise. The noise scale is no batch size to "
-    "choose."
+    "bound, where the gradient cannot be told from its noise. Do not use the noise scale as a "
+    "batch size."
 )
 
 
@@ -52,18 +52,22 @@ class Frame:
 def job_sections(report: JobReport, frame: Frame) -> list[tuple[str, str, Html]]:
     """Return the name, the title and the content of each section of a job; none is empty."""
     parts = [
-        ("recurrences", "Recurrences", _recurrences(report, frame)),
-        ("curves", "Learning curves", _curves(report, frame)),
-        ("noise", "Noise scale", _noise(report.facts, frame)),
-        ("ranks", "Ranks", _ranks(report.facts, frame)),
-        ("arms", "Batch sizes", _arms(report, frame)),
-        ("waiting", "Waiting for data", _waiting(report.facts)),
         ("next", "What comes next", _belief(report.belief)),
-        ("power", "Power", power_traces(report, frame)),
+        ("recurrences", "Recurrences", _recurrences(report, frame)),
+        ("arms", "Batch sizes", _arms(report, frame)),
+        ("curves", "Learning curves", _curves(report, frame)),
+        ("waiting", "Waiting for data", _waiting(report.facts)),
         ("failures", "Failures", _failures(report.facts, frame)),
-        ("overhead", "What zeusrun took", _overhead(report.facts)),
+        ("ranks", "Ranks", _ranks(report.facts, frame)),
+        ("noise", "Noise scale", _folded("The noise scale of runs", _noise(report.facts, frame))),
+        ("power", "Power", _folded("The power of runs", power_traces(report, frame))),
+        ("overhead", "What zeusrun took", _folded("Parts of the sums", _overhead(report.facts))),
     ]
     return [part for part in parts if part[2]]
+
+
+def _folded(summary: str, content: Html) -> Html:
+    return details(summary, content) if content else content
 
 
 def _recurrences(report: JobReport, frame: Frame) -> Html:
@@ -88,9 +92,28 @@ def _recurrences(report: JobReport, frame: Frame) -> Html:
         caption += " Dashed: what a run of the default is expected to cost."
     if facts.savings.net is not None:
         caption += f" In all: {unbroken(claim_cost(facts.savings.net))}."
+    caption += "".join(f" {sentence}" for sentence in _left_out(facts.recurrences))
     listed = table(f"Recurrences: {which}", columns, shown[::-1])
     folded = details("Table of the recurrences", listed) if shown else listed
     return figure(frame.picture("cost"), caption, folded)
+
+
+def _left_out(recurrences: Sequence[RecurrenceFacts]) -> Iterator[str]:
+    """Yield what a reader would miss in the figure of the recurrences, and why."""
+    unknown = sum(each.cost_j is None for each in recurrences)
+    if unknown:
+        yield f"A cross at the bottom marks an unknown cost ({plural(unknown, 'recurrence')})."
+    lost = sum(each.saved is not None and not each.reached for each in recurrences)
+    if lost:
+        yield f"{plural(lost, 'recurrence')} ended without a model, and saved nothing."
+    compared = [at for at, each in enumerate(recurrences) if each.saved is not None]
+    last = recurrences[compared[-1] + 1 :] if compared else ()
+    if last:
+        why = "cannot be compared with the default"
+        if all(each.forced for each in last):
+            why = "are not compared, because their batch size was forced"
+        ends = f"The line of the default and the sum end before the last {len(last)}"
+        yield f"{ends}: these {why}."
 
 
 def _saved(each: RecurrenceFacts) -> str:
