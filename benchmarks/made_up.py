@@ -171,6 +171,11 @@ def _make_run(
         TrialStatus.FAILED: _CRASH,
     }[status]
     exploring = recurrence <= len(_FIRST) or size != BEST
+    why = f"{size} is the cheapest batch size so far; trying another is not expected to save enough"
+    if recurrence == 1:
+        why = f"{size} is the default, and nothing has reached the target yet"
+    elif exploring:
+        why = f"{size} may be cheaper than the others, and its cost is known from too few runs"
     trial = Trial(
         trial=f"{job}-{recurrence}-{attempt}",
         job=job,
@@ -185,7 +190,7 @@ def _make_run(
         metric="val_accuracy",
         run_dir=str(home / "runs" / job / f"{job}-{recurrence}-{attempt}"),
         stage=Stage.EXPLORE if exploring else Stage.EXPLOIT,
-        why=f"{size} is made up",
+        why=why,
         mode="max",
         target=TARGET,
         max_epochs=MAX_EPOCHS,

@@ -170,6 +170,28 @@ def test_a_figure_has_the_colours_of_the_theme_of_the_system(visit, site):
     assert page.evaluate(colour) != dark
 
 
+def test_a_figure_shows_its_values_at_the_pointer_and_by_the_keyboard(visit, site):
+    page, seen = visit(site[1], "job/job")
+    value = page.locator("#recurrences output")
+    assert "arrow keys" in value.inner_text()
+    page.locator("#recurrences figure .scroll").focus()
+    for key, shown in (
+        ("ArrowRight", "recurrence 1 "),
+        ("ArrowRight", "recurrence 2 "),
+        ("ArrowLeft", "recurrence 1 "),
+    ):
+        page.keyboard.press(key)
+        assert value.inner_text().startswith(shown)
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowLeft")
+    page.locator("#recurrences .ring").scroll_into_view_if_needed()
+    ring = page.locator("#recurrences .ring").bounding_box()
+    page.keyboard.press("ArrowRight")
+    page.mouse.move(ring["x"] + ring["width"] / 2 + 3, ring["y"] + 8)
+    assert value.inner_text().startswith("recurrence 1 ")
+    assert seen == []
+
+
 def test_the_keyboard_reaches_everything(visit, site):
     page, _ = visit(site[1], "")
     page.keyboard.press("Tab")
@@ -177,7 +199,7 @@ def test_the_keyboard_reaches_everything(visit, site):
     page.keyboard.press("Enter")
     assert page.evaluate("document.activeElement.id") == "content"
     names = []
-    for _ in range(12):
+    for _ in range(16):
         page.keyboard.press("Tab")
         names.append(page.evaluate("document.activeElement.textContent"))
     assert {"job-4-1", "job", "other"} <= set(names)
@@ -303,4 +325,4 @@ def test_a_page_of_a_long_history_is_small(store):
     store.add([run(n, (32, 64, 128)[n % 3], 1.0 + n / 5000) for n in range(1, 1501)])
     with serve(store) as port:
         for path in ("/", "/job/job", "/run/job-9-1"):
-            assert len(fetch(port, path).text.encode()) < 300_000
+            assert len(fetch(port, path).text.encode()) < 330_000

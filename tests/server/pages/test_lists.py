@@ -15,7 +15,7 @@ from tests.server.pages.test_pages import check
 from tests.server.pages.values import named
 from tests.view.report.values import run
 from zeusrun.history.sql.tokens import create_token
-from zeusrun.server.pages import jobs, runs
+from zeusrun.server.pages import jobs
 from zeusrun.trial import EnergySource, TrialStatus
 
 

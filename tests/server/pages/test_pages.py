@@ -412,10 +412,34 @@ def test_the_first_page_says_if_exploring_has_cost_more_than_it_saved(store):
     assert ": 2 recurrences, exploring included." in text
 
 
+def test_the_recurrences_of_a_span_of_time_can_be_chosen(store):
+    store.add(
+        [run(n, 32, 1.0 + n / 100, started_at=f"2026-{n:02}-01T12:00:00Z") for n in (1, 2, 3)]
+    )
+    store.add([run(4, 32, 2.0, started_at="2026-03-25T12:00:00Z")])
+    with serve(store) as port:
+        counts = {}
+        for since in ("", "all-time", "90-days", "30-days", "7-days", "x"):
+            text = fetch(port, f"/job/job?since={since}").text
+            part = text.partition('id="recurrences"')[2].partition("</section>")[0]
+            counts[since] = part.count('<th scope="row">')
+            current = re.findall(r'aria-current="true">([^<]*)', part)
+            assert current == [
+                since.replace("-", " ") if since in {"90-days", "30-days", "7-days"} else "all time"
+            ]
+            figure = part.partition("<metadata>")[2].partition("</metadata>")[0]
+            assert figure.count("of cost") == counts[since]
+        assert counts == {"": 4, "all-time": 4, "90-days": 4, "30-days": 2, "7-days": 1, "x": 4}
+        kept = fetch(port, "/job/job?since=30-days&sort=cost").text
+        assert 'name="since" value="30-days"' in kept
+        assert "?since=30-days&amp;sort=-cost#runs" in kept
+
+
 def test_an_empty_history_says_what_to_do(store):
     with serve(store) as port:
         text = fetch(port, "/").text
         assert "No run has been sent here yet" in text
+        assert "zeusrun connect" in text
         assert "No machine has reported yet" in fetch(port, "/machines").text
 
 

@@ -140,12 +140,14 @@ def test_the_keyboard_reaches_the_content_and_opens_a_table(visit, address):
     assert page.locator("details").first.get_attribute("open") is not None
 
 
-def test_it_has_the_theme_of_the_system_no_script_and_can_be_printed(visit, address):
+def test_it_has_the_theme_of_the_system_shows_values_and_can_be_printed(visit, address):
     page, _ = visit(address, theme="dark")
     colour = "getComputedStyle(document.body).backgroundColor"
     dark = page.evaluate(colour)
     page.emulate_media(color_scheme="light")
     assert page.evaluate(colour) != dark
-    assert page.locator("script").count() == 0
+    page.locator("figure .scroll").first.focus()
+    page.keyboard.press("ArrowRight")
+    assert "recurrence 1 " in page.locator("figure output").first.inner_text()
     page.emulate_media(media="print")
     assert page.locator("figure svg").first.is_visible()

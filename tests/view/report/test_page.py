@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import operator
 import re
@@ -15,7 +16,7 @@ from tests.view.report.values import noise_curve, resized, run, run_by_samples
 from zeusrun.bandit.problem import ArmBelief
 from zeusrun.energy.power_trace import PowerSpan, PowerTrace
 from zeusrun.reasons import Stall
-from zeusrun.trial import EnergySource, TrialStatus
+from zeusrun.trial import EnergySource, Stage, TrialStatus
 from zeusrun.view.belief import Belief
 from zeusrun.view.columns import Column
 from zeusrun.view.report.canvas import (
@@ -34,9 +35,11 @@ from zeusrun.view.report.figures import (
 )
 from zeusrun.view.report.markup import Html, escape, moment, table, tag
 from zeusrun.view.report.page import (
+    draw_picture,
     job_page,
     reports_json,
 )
+from zeusrun.view.report.sections import Frame, job_sections
 from zeusrun.view.units import UNKNOWN
 
 EVIL = "</script><script>alert('$x$ & \x00\x1b[31m \u202e')</script>\ud800"
@@ -199,6 +202,38 @@ def test_nothing_of_a_figure_lies_outside_of_it(report, name):
             size = figure.get_size_inches()
             assert -0.03 <= box.x0 < box.x1 <= size[0] + 0.03, name
             assert -0.03 <= box.y0 < box.y1 <= size[1] + 0.03, name
+
+
+def recurrences(report):
+    """Return the section of the recurrences."""
+    frame = Frame(lambda _: Html("<svg></svg>"))
+    return next(body for name, _, body in job_sections(report, frame) if name == "recurrences")
+
+
+def test_a_figure_names_its_values_and_recurrences_of_unknown_cost():
+    trials = [run(1, 32), run(2, 64, 0.5), run(3, 64, 0.5)]
+    trials += [run(4, 128, None, status=TrialStatus.FAILED, cost_j=None)]
+    trials += [run(n, 32, 2.0, stage=Stage.FORCED) for n in (5, 6)]
+    report = JobReport(build_facts("job", trials))
+    svg = draw_picture(report, "cost")
+    box = [float(each) for each in re.search('viewBox="([^"]*)"', svg)[1].split()]
+    points = json.loads(html.unescape(svg.partition("<metadata>")[2].partition("</metadata>")[0]))
+    names = [name for *_, name in points]
+    assert "recurrence 2 · batch size 64 · 1.80 MJ of cost" in names
+    assert "recurrence 4 · batch size 128 · FAILED · unknown cost" in names
+    assert all(0 <= x <= box[2] and 0 <= y <= box[3] for x, y, _ in points)
+    section = recurrences(report)
+    assert "A cross at the bottom marks an unknown cost (1 recurrence)." in section
+    assert "end before the last 3: these cannot be compared with the default." in section
+    forced = JobReport(build_facts("job", [*trials[:3], *trials[4:]]))
+    section = recurrences(forced)
+    assert "the last 2: these are not compared, because their batch size was forced." in section
+
+
+def test_a_recurrence_that_ended_without_a_model_has_saved_nothing():
+    trials = [run(1, 32), run(2, 64, 0.5), run(3, 64, 0.1, status=TrialStatus.FAILED)]
+    report = JobReport(build_facts("job", [*trials, run(4, 64, 0.5)]))
+    assert "1 recurrence ended without a model: saved nothing, took 360 kJ." in recurrences(report)
 
 
 def test_elements_escape_texts_and_keep_html():

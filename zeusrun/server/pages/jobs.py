@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 JOBS_SHOWN = 100  # jobs on a page
 _RUNS_SHOWN = 15  # on the page of a job
+_DAYS = {"all-time": None, "90-days": 90, "30-days": 30, "7-days": 7}
+_SPANS = ("since", (*_DAYS,))
 _MANY = 12  # jobs; more can be searched
 _WAIT_S = 0.15  # how long the page waits for the savings of jobs; it asks again for the rest
 
@@ -217,6 +219,7 @@ def job_page(visit: Visit, job: str) -> document.Page:
     if view is None:
         raise document.NotFoundError(f"There is no job called {job}.")
     running, counts = visit.running([job])
+    address = visit.links.job(job)
     parts = [("now", "Runs now", running_table(running, visit.links, counts[job]))]
     if view.report is None:
         unit, head = None, join((tag("p", job, class_="job"), tag("h1", "No run has ended yet")))
@@ -224,13 +227,21 @@ def job_page(visit: Visit, job: str) -> document.Page:
         facts, first = view.report.facts, survey.read_first(visit.engine, job)
         facts = facts if first is None else replace(facts, first_at=first.started_at)
         head = join((headline.job_head(facts, "top", alone=True, moment=moment), _job_notes(view)))
-        picture = document.pictures_of(view.report, view.pictures)
-        unit, frame = facts.unit, Frame(picture, visit.links.link_run, moment=moment)
-        parts += job_sections(view.report, frame)
+        query = visit.request.query_params
+        spans = document.read_listing(query, address, "recurrences", (*survey.SORTS,), _SPANS)
+        report = replace(view.report, days=_DAYS[spans.chosen])
+        kept = view.pictures
+        if report.days is not None:
+            kept = {name: drawn for name, drawn in kept.items() if name != "cost"}
+        picture = document.pictures_of(report, kept)
+        chosen = spans.choose("Recurrences of") if len(facts.recurrences) > 1 else Html()
+        frame = Frame(picture, visit.links.link_run, moment=moment, spans=chosen)
+        unit = facts.unit
+        parts += job_sections(report, frame)
     schedules = [each for host in visit.hosts() for each in host.schedules if each.job == job]
     if schedules:
         parts.append(("schedule", "Schedule", schedules_table(schedules, visit.links)))
-    listed, _ = runs_list(visit, visit.links.job(job), [job], unit, most=_RUNS_SHOWN)
+    listed, _ = runs_list(visit, address, [job], unit, most=_RUNS_SHOWN, choices=_SPANS)
     parts.append(("runs", "All runs", listed))
     sections = (section(title, body, id=place, data_key=place) for place, title, body in parts)
     titles = tuple((place, title) for place, title, _ in parts)

@@ -101,6 +101,7 @@ def runs_list(
     *,
     sorts: Sequence[str] = (*survey.SORTS,),
     most: int | None = None,
+    choices: tuple[str, Sequence[str]] = ("", ()),
 ) -> tuple[Html, int]:
     """Return a list of the runs of some jobs that can be searched and sorted, and how many it has.
 
@@ -111,8 +112,9 @@ def runs_list(
         unit: What says how far a run went; ``None``: epochs.
         sorts: By what the list can be sorted; the first is the default.
         most: On a page of the list; ``None``: ``RUNS_SHOWN``.
+        choices: Of the rest of the page; see ``document.Listing``.
     """
-    listing = document.read_listing(visit.request.query_params, address, "runs", sorts)
+    listing = document.read_listing(visit.request.query_params, address, "runs", sorts, choices)
     way, most = unit or "epochs", most or RUNS_SHOWN
     trials, total = survey.list_runs(visit.engine, jobs, listing.wanted(), most)
     columns = [

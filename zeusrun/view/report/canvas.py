@@ -217,7 +217,7 @@ def annotate(panel: Axes, points: Iterable[tuple[float, float, str]]) -> None:
 
 
 _NAMED = "zeusrun_points"
-_MOST_POINTS = 1500  # of a figure that are named
+_MOST_POINTS = 800  # of a figure that are named
 
 
 def _place_points(figure: Figure) -> Html:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from zeusrun.analysis import curves
@@ -14,6 +15,7 @@ from zeusrun.bandit.problem import OUTDONE
 from zeusrun.bandit.registry import create_policy
 from zeusrun.bandit.reinterpret import read_history
 from zeusrun.choice.problem import Chooser, Machine, build_problem, next_recurrence
+from zeusrun.clock import local_time
 from zeusrun.errors import ZeusrunError
 from zeusrun.trial import BY_RANKS, EnergySource, Stage, TrialStatus
 from zeusrun.trial.values import split_variant
@@ -138,6 +140,18 @@ class JobReport:
     facts: JobFacts
     belief: Belief = field(default_factory=Belief)
     power: tuple[PowerFacts, ...] = ()
+    days: int | None = None  # so many, up to the newest one, are ``recent``
+
+    @property
+    def recent(self) -> list[RecurrenceFacts]:
+        """The recurrences that their figure and their table show."""
+        found = list(self.facts.recurrences)
+        end = local_time(found[-1].started_at) if found else None
+        if self.days is None or end is None:
+            return found
+        since = end - timedelta(days=self.days)
+        times = [(each, local_time(each.started_at)) for each in found]
+        return [each for each, at in times if at is None or at >= since]
 
 
 def build_facts(job: str, trials: Sequence[Trial], unit: CurveUnit | None = None) -> JobFacts:

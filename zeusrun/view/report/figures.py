@@ -41,7 +41,7 @@ def _find_height(name: str, report: JobReport) -> float | None:
     facts, traces = report.facts, len(_drawn_traces(report.power))
     top = _below_legend(_labels(facts))
     heights = {
-        "cost": _known_costs(facts) and top + (286.0 if facts.savings.by_trial else 196.0),
+        "cost": _known_costs(report.recent) and top + (286.0 if facts.savings.by_trial else 196.0),
         "curves": facts.curves and top + _CURVES,
         "noise": facts.noise and top + _CURVES,
         "ranks": facts.ranks and 4.0 + _RESIZES * ((len(facts.ranks) + 1) // 2),
@@ -81,10 +81,10 @@ def scale(values: Iterable[float], kind: str) -> tuple[float, str]:
     return next((each for each in units if largest >= each[0]), units[-1])
 
 
-def _known_costs(facts: JobFacts) -> list[tuple[RecurrenceFacts, float]]:
+def _known_costs(recurrences: Sequence[RecurrenceFacts]) -> list[tuple[RecurrenceFacts, float]]:
     return [
         (each, each.cost_j)
-        for each in facts.recurrences
+        for each in recurrences
         if each.cost_j is not None and each.cost_j < MOST
     ]
 
@@ -92,7 +92,7 @@ def _known_costs(facts: JobFacts) -> list[tuple[RecurrenceFacts, float]]:
 def _draw_costs(figure: Figure, report: JobReport, palette: Palette) -> None:
     """Draw the cost of each recurrence, above what choosing has saved so far."""
     facts = report.facts
-    known = _known_costs(facts)[-DRAWN_RUNS:]
+    known = _known_costs(report.recent)[-DRAWN_RUNS:]
     factor, unit = scale([cost_j for _, cost_j in known], "energy")
     names = _labels(facts)
     dots = [

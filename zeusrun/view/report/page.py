@@ -177,5 +177,6 @@ def reports_json(reports: Sequence[JobReport]) -> str:
         text, good = headline.headline(report.facts)
         first = {"headline": text, "basis": headline.basis(report.facts), "saves": good}
         more = dataclasses.asdict(report)
+        del more["days"]  # of a page
         jobs.append({**first, **more.pop("facts"), **more})
     return storable_text(json_line({"zeusrun": __version__, "jobs": jobs}))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from zeusrun.analysis.amounts import sum_known
 from zeusrun.reasons import short_text
 from zeusrun.view import units
 from zeusrun.view.claims import claim_cost, short_share
@@ -42,11 +43,13 @@ class Frame:
         picture: Returns the figure of a name for a page; ``None`` if there is nothing to draw.
         link: Returns the id of a run, as a link if the run has a page.
         moment: Returns a recorded time.
+        spans: Links to a choice of the span of time of the recurrences.
     """
 
     picture: Callable[[str], Html | None]
     link: Callable[[str], str] = str
     moment: Callable[[str], str] = units.minute
+    spans: Html = Html()  # noqa: RUF009 - it never changes
 
 
 def job_sections(report: JobReport, frame: Frame) -> list[tuple[str, str, Html]]:
@@ -71,7 +74,8 @@ def _folded(summary: str, content: Html) -> Html:
 
 
 def _recurrences(report: JobReport, frame: Frame) -> Html:
-    facts, shown = report.facts, report.facts.recurrences[-_ROWS:]
+    facts, recent = report.facts, report.recent
+    shown = recent[-_ROWS:]
     columns = [
         Column("recurrence", lambda each: str(each.recurrence)),
         *(_when(frame), _SIZE),
@@ -80,7 +84,7 @@ def _recurrences(report: JobReport, frame: Frame) -> Html:
         Column("saved", _saved),
         *(PRICE, CARBON),
     ]
-    count = len(facts.recurrences)
+    count = len(recent)
     which = f"{count}, the newest first"
     if len(shown) < count:
         which = f"the newest {len(shown)} of {count}"
@@ -92,10 +96,10 @@ def _recurrences(report: JobReport, frame: Frame) -> Html:
         caption += " Dashed: what a run of the default is expected to cost."
     if facts.savings.net is not None:
         caption += f" In all: {unbroken(claim_cost(facts.savings.net))}."
-    caption += "".join(f" {sentence}" for sentence in _left_out(facts.recurrences))
+    caption += "".join(f" {sentence}" for sentence in _left_out(recent))
     listed = table(f"Recurrences: {which}", columns, shown[::-1])
     folded = details("Table of the recurrences", listed) if shown else listed
-    return figure(frame.picture("cost"), caption, folded)
+    return join((frame.spans, figure(frame.picture("cost"), caption, folded)))
 
 
 def _left_out(recurrences: Sequence[RecurrenceFacts]) -> Iterator[str]:
@@ -103,9 +107,11 @@ def _left_out(recurrences: Sequence[RecurrenceFacts]) -> Iterator[str]:
     unknown = sum(each.cost_j is None for each in recurrences)
     if unknown:
         yield f"A cross at the bottom marks an unknown cost ({plural(unknown, 'recurrence')})."
-    lost = sum(each.saved is not None and not each.reached for each in recurrences)
+    lost = [each for each in recurrences if each.saved is not None and not each.reached]
     if lost:
-        yield f"{plural(lost, 'recurrence')} ended without a model, and saved nothing."
+        took = sum_known(each.cost_j for each in lost)
+        what = "saved nothing" + ("" if took is None else f", took {units.energy(took)}")
+        yield f"{plural(len(lost), 'recurrence')} ended without a model: {what}."
     compared = [at for at, each in enumerate(recurrences) if each.saved is not None]
     last = recurrences[compared[-1] + 1 :] if compared else ()
     if last:
