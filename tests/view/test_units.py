@@ -45,17 +45,17 @@ def test_joules_have_three_digits_and_a_prefix(joules, text):
     ],
 )
 def test_joules_are_marked_by_their_source(source, text):
-    assert units.energy(40.0, source) == text
+    assert units.electricity(40.0, source) == text
 
 
 def test_unknown_energy_has_no_mark():
-    assert units.energy(None, EnergySource.ESTIMATED) == DASH
+    assert units.electricity(None, EnergySource.ESTIMATED) == DASH
 
 
 @given(st.floats(1, 9e11))
 def test_joules_fit_eight_columns_with_their_mark(joules):
-    text = units.energy(joules, EnergySource.ESTIMATED)
-    assert re.fullmatch(r"~(\d\.\d\d|\d\d\.\d|\d{3}) [kMG]?J", text)
+    text = units.electricity(joules, EnergySource.ESTIMATED)
+    assert re.fullmatch(r"~(\d\.\d\d|\d\d\.\d|\d{3}) [kMG]?(J|Wh)", text)
 
 
 @pytest.mark.parametrize(

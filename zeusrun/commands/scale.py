@@ -28,7 +28,7 @@ from zeusrun.plugins import check_extra
 from zeusrun.reasons import ReasonCode
 from zeusrun.view.columns import column_table, tuple_columns
 from zeusrun.view.report import canvas
-from zeusrun.view.units import energy, plural
+from zeusrun.view.units import electricity, percent, plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -88,8 +88,8 @@ def scale(
     rows, cells = compare(runs), []
     for count, rate, least, largest, ideal, share, *joules in (row.values() for row in rows):
         spread = "" if least == largest else f" ({least:,.0f} to {largest:,.0f})"
-        rates = f"{rate:,.0f}{spread}", f"{ideal:,.0f}", f"{share:.0%}"
-        cells.append((str(count), *rates, energy(*joules)))
+        rates = f"{rate:,.0f}{spread}", f"{ideal:,.0f}", percent(share)
+        cells.append((str(count), *rates, electricity(*joules)))
     if rows or as_json:
         options.answer(rows, partial(column_table, tuple_columns(_HEAD), cells), as_json=as_json)
     if csv is not None and rows:

@@ -42,7 +42,7 @@ class Column:
 
 
 def _energy(each: Any) -> str:  # noqa: ANN401 - a trial, a recurrence or a sum
-    return units.energy(each.energy_j, getattr(each, "energy_source", None))
+    return units.electricity(each.energy_j, getattr(each, "energy_source", None))
 
 
 TIME = Column("time", lambda each: units.duration(each.time_s), leaves=4)

@@ -137,7 +137,9 @@ def epoch_line(trial: Trial, progress: Progress, bound_j: float | None) -> Text:
         f"{trial.metric} {units.number(progress.last_value, '.4g')} (target {trial.target:g})",
         units.duration(_with_earlier(trial.time_s, progress.time_s, trial, progress)),
         # 0: too little to measure yet
-        units.energy(_with_earlier(trial.energy_j, progress.energy_j, trial, progress) or None),
+        units.electricity(
+            _with_earlier(trial.energy_j, progress.energy_j, trial, progress) or None
+        ),
     ]
     if progress.reached and progress.curve[-1].time_s > progress.reached.time_s:
         parts.append("both to the target")
@@ -181,7 +183,7 @@ def live_panel(run: events.TrialStarts, progress: Progress, width: int) -> Rende
     power = units.power(progress.power_w)
     price = "" if progress.price is None else f"{units.money(progress.price, progress.currency)} · "
     energy_j = _with_earlier(trial.energy_j, progress.energy_j, trial, progress)
-    energy = f"{units.energy(energy_j)} · {price}{_cost(trial, progress, bound_j)}"
+    energy = f"{units.electricity(energy_j)} · {price}{_cost(trial, progress, bound_j)}"
     if trial.gpu_count:
         grid.add_row("power", power + _limit(trial, progress))
         grid.add_row("energy", energy)
@@ -223,7 +225,7 @@ def summary(trial: Trial, *, replaced: bool = False, saved: bool | None = True) 
         source = f" {trial.energy_source.value}" if trial.energy_source else ""
         spent = units.spent(trial)
         between = "\n  " if spent else " · "  # there is no room for everything in 80 columns
-        parts = " · ".join([f"  {units.energy(trial.energy_j)}{source}", *spent]) + between
+        parts = " · ".join([f"  {units.electricity(trial.energy_j)}{source}", *spent]) + between
         limit = f" · limit {limit_text(trial)}" if trial.power_limit_w else ""
         cost = f"cost {units.energy(trial.cost_j)} (eta_knob {trial.eta_knob:g}){limit}"
         lines.append(Text(parts + cost))

@@ -76,7 +76,7 @@ def _host_rows(trial: Trial) -> list[tuple[str, str | None]]:
         (
             "" if number else "hosts",
             f"{share.name}: {units.plural(share.ranks, 'rank')}"
-            + ("" if share.energy_j is None else f", {units.energy(share.energy_j)}"),
+            + ("" if share.energy_j is None else f", {units.electricity(share.energy_j)}"),
         )
         for number, share in enumerate(trial.hosts)
     ]
@@ -118,7 +118,7 @@ def trial_rows(trial: Trial, sight: TrainingSummary | None = None) -> list[tuple
         ("time", units.duration(trial.time_s)),
         ("waiting", units.waiting_text(trial)),
         ("workers", units.workers_text(trial)),
-        ("energy", units.energy(trial.energy_j) + source),
+        ("energy", units.electricity(trial.energy_j) + source),
         *_spent_rows(trial),
         ("cost", cost),
         ("", undisturbed_text(trial)),

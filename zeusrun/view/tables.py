@@ -318,7 +318,7 @@ def totals_table(
 
 
 def _total_energy(total: Total) -> str:
-    return ("~" if total.estimated_j else "") + units.energy(total.energy_j)
+    return ("~" if total.estimated_j else "") + units.electricity(total.energy_j)
 
 
 def _prices(total: Total) -> str:

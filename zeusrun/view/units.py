@@ -65,16 +65,12 @@ def short_count(value: float) -> str:
     return f"{value / (size or 1.0):.6g}{suffix}"
 
 
-def energy(
-    joules: float | None, source: EnergySource | None = None, *, like: float | None = None
-) -> str:
-    """Return joules with three digits and a prefix, marked by source: ``~1.24 kJ``.
+def energy(joules: float | None, *, like: float | None = None) -> str:
+    """Return joules of cost with three digits and a prefix: ``1.24 kJ``.
 
     ``like``: in the unit of this amount, here and below.
     """
-    if joules is None:
-        return UNKNOWN
-    return (_SOURCE_MARKS[source] if source else "") + energy_text(joules, like)
+    return UNKNOWN if joules is None else energy_text(joules, like)
 
 
 def gain(joules: float) -> str:
@@ -150,15 +146,20 @@ def carbon(grams: float | None, *, like: float | None = None) -> str:
     return text.replace("Mg", "t").replace("Gg", "kt").replace("-", MINUS)
 
 
-def electricity(joules: float | None, *, like: float | None = None) -> str:
-    """Return energy as a bill has it: ``12.4 kWh``, ``580 Wh``; less than 1 Wh in joules."""
+def electricity(
+    joules: float | None, source: EnergySource | None = None, *, like: float | None = None
+) -> str:
+    """Return energy as a bill has it, marked by source: ``12.4 kWh``, ``~580 Wh``.
+
+    Less than 1 Wh is in joules.
+    """
     if joules is None:
         return UNKNOWN
-    like = joules if like is None else like
+    like, mark = joules if like is None else like, _SOURCE_MARKS[source] if source else ""
     if abs(like) < _J_PER_WH:
-        return energy_text(joules, like).replace("-", MINUS)
+        return mark + energy_text(joules, like).replace("-", MINUS)
     text = energy_text(joules / _J_PER_WH, like / _J_PER_WH)
-    return text.replace("J", "Wh").replace("-", MINUS)
+    return mark + text.replace("J", "Wh").replace("-", MINUS)
 
 
 def spent(trial: Trial) -> list[str]:

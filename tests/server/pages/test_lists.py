@@ -184,4 +184,4 @@ def test_what_is_typed_is_text(port):
 def test_estimated_energy_is_marked_in_a_sorted_list(store):
     store.add([run(1, 32), run(2, 32, energy_source=EnergySource.ESTIMATED)])
     with serve(store) as port:
-        assert ">~3.60 MJ</td>" in fetch(port, "/job/job?sort=-energy").text
+        assert ">~1.00 kWh</td>" in fetch(port, "/job/job?sort=-energy").text

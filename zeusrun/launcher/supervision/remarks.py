@@ -163,7 +163,7 @@ def describe_waits(progress: Progress, cores: int) -> str | None:
     also = "" if seen.workers else ", from_zero: true"
     workers = f"{seen.workers or 'no'} loader worker{'s' * (seen.workers != 1)}"
     return (
-        f"{share:.0%} of the training waited for data, with {workers} on {cores} "
+        f"{100 * share:.0f} % of the training waited for data, with {workers} on {cores} "
         f"core{'s' * (cores != 1)}; `loader: {{workers: tune{also}}}` tries other numbers"
     )
 

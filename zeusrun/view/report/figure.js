@@ -48,6 +48,7 @@
   });
 
   document.addEventListener("DOMContentLoaded", function () {
-    for (const value of document.querySelectorAll("figure output")) value.textContent = HINT;
+    const first = document.querySelector("figure output");
+    if (first) first.textContent = HINT;
   });
 })();

@@ -31,7 +31,8 @@ _LEGEND_LINE = 15.0
 _CURVES, _TRACE = 232.0, 142.0  # height of panels with what stands below them
 _RESIZES = 230.0  # of two panels
 _UNITS = {
-    "energy": ((1e9, "GJ"), (1e6, "MJ"), (1e3, "kJ"), (1.0, "J")),
+    "energy": ((3.6e9, "MWh"), (3.6e6, "kWh"), (3600.0, "Wh"), (1.0, "J")),
+    "cost": ((1e9, "GJ"), (1e6, "MJ"), (1e3, "kJ"), (1.0, "J")),
     "time": ((3600.0, "h"), (60.0, "min"), (1.0, "s")),
 }
 
@@ -93,7 +94,7 @@ def _draw_costs(figure: Figure, report: JobReport, palette: Palette) -> None:
     """Draw the cost of each recurrence, above what choosing has saved so far."""
     facts = report.facts
     known = _known_costs(report.recent)[-DRAWN_RUNS:]
-    factor, unit = scale([cost_j for _, cost_j in known], "energy")
+    factor, unit = scale([cost_j for _, cost_j in known], "cost")
     names = _labels(facts)
     dots = [
         canvas.Dot(each.recurrence, cost_j / factor, names.index(each.size), each.reached)
@@ -271,7 +272,7 @@ def _draw_arms(figure: Figure, report: JobReport, palette: Palette) -> None:
     """Draw the costs of each batch size, with their median."""
     sizes = report.facts.sizes
     costs = _arm_costs(sizes)
-    factor, unit = scale(costs, "energy")
+    factor, unit = scale(costs, "cost")
     height = 30.0 * len(sizes)
     room = canvas.WIDTH - 110 - canvas.RIGHT
     panel = canvas.add_panel(figure, palette, (110, 28, room, height), grid="x")

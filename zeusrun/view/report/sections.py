@@ -144,7 +144,7 @@ def _curves(report: JobReport, frame: Frame) -> Html:
     facts = report.facts
     if not facts.curves:
         return Html()
-    kind, taken = ("energy", units.energy) if facts.by_energy else ("time", units.duration)
+    kind, taken = ("energy", units.electricity) if facts.by_energy else ("time", units.duration)
     columns = [
         *(_runs(frame), _SIZE, _STATUS),
         Column(facts.unit, lambda each: units.count(each.epochs[-1])),
