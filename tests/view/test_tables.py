@@ -311,7 +311,8 @@ def test_where_the_default_is_in_use_exploring_may_have_cost_something():
     text = render(history_table("job", trials, None), 120)
     assert "  batch size 32, the default, is in use\n" in text
     assert (
-        "8 recurrences, exploring included: took 300 J of cost more than the default alone" in text
+        "8 recurrences, exploring included: spent 300 J of cost more than always using the default"
+        in text
     )
 
 

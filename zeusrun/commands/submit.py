@@ -61,6 +61,9 @@ def submit(
         bool, Option("--detach", help="With a scheduler, return once the run is queued.")
     ] = False,
     dry_run: options.DryRun = False,
+    verbose: Annotated[
+        bool, Option("--verbose", help="With --dry-run, the whole command and its environment.")
+    ] = False,
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -94,7 +97,7 @@ def submit(
         return
     if dry_run:
         with contextlib.closing(compose(spec, request.forced)) as submission:
-            _show_plan(submission, as_json=as_json)
+            _show_plan(submission, as_json=as_json, verbose=verbose)
         return
     raise typer.Exit(run_job(spec, request, detach=detach, as_json=as_json))
 
@@ -143,7 +146,7 @@ def _repeat(name: str, request: Request) -> tuple[JobSpec, Request]:
     )
 
 
-def _show_plan(submission: Submission, *, as_json: bool) -> None:
+def _show_plan(submission: Submission, *, as_json: bool, verbose: bool) -> None:
     trial, command, remarks = plan(replace(submission, spec=submission.spec.masked()))
     env = {k: v for k, v in sorted(command.env.items()) if os.environ.get(k) != v}
     if as_json:
@@ -151,5 +154,8 @@ def _show_plan(submission: Submission, *, as_json: bool) -> None:
     else:
         from zeusrun.view.tables import plan_sheet  # noqa: PLC0415 - a run prints no sheet
 
-        sheet = plan_sheet(trial, shlex.join(command.argv), env, remarks)
+        argv = command.argv
+        if not verbose and "--" in argv:  # what follows is the program that runs the script
+            argv = ("torchrun", f"--nproc-per-node={command.ranks}", *argv[argv.index("--") + 2 :])
+        sheet = plan_sheet(trial, shlex.join(argv), env if verbose else {}, remarks)
         options.console().print(sheet, soft_wrap=True)

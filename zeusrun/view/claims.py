@@ -82,7 +82,7 @@ def _claim(amounts: Sequence[Amount]) -> str:
         f"{range_text(each, text)}{what}" for each, text, what in amounts if not each.is_shown
     ]
     parts = [f"saved {', '.join(saved)}"] if saved else []
-    parts += [f"took {', '.join(lost)} more than the default alone"] if lost else []
+    parts += [f"spent {', '.join(lost)} more than always using the default"] if lost else []
     parts += [f"no saving can be shown yet ({', '.join(neither)})"] if neither else []
     return "; ".join(parts)
 

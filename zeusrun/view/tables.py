@@ -71,6 +71,7 @@ def plan_sheet(
 ) -> RenderableType:
     """Return what a submit would choose and start; ``kept`` as for ``explain_table``."""
     variables = [Text(f"  {name}={value}", style="dim") for name, value in env.items()]
+    variables = variables or [Text("--verbose shows the whole command.", style="dim")]
     return Group(remarks(kept), trial_head(trial), Text(""), Text(command), Text(""), *variables)
 
 

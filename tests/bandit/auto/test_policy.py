@@ -151,6 +151,17 @@ def test_after_a_failure_comes_what_is_proven():
     assert decision.why == "256 failed in this recurrence; 64 has reached the target before"
 
 
+def test_what_did_not_run_has_not_failed():
+    crash = run(128, 9, status=OOM, recurrence=1000)
+    stopped = run(256, 9, status=STOPPED, recurrence=1000)
+    assert choose(*settled(), crash).why == (
+        "128 ran out of memory; larger ones would, too; 64 has reached the target before"
+    )
+    assert choose(*settled(), stopped, crash).why == (
+        "128 ran out of memory; 256 failed in this recurrence; 64 has reached the target before"
+    )
+
+
 def test_if_even_the_best_fails_the_next_best_follows():
     runs = [run(64, 10)] * 5 + [run(128, 12)] * 5 + [run(16, 30)] * 5
     runs.append(run(64, 9, status=STOPPED, recurrence=1000))

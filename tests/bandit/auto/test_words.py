@@ -20,7 +20,8 @@ def assess(times=(1.0, 1.0, 1.0), values=(0.5, 0.0, 2.0), *, incumbent=1, cost_j
     """What is known if 32 is the cheapest, and each arm costs so many times as much."""
     known = {
         "results": {}, "reached": {32: [1]}, "crashed": {}, "outdated": (), "fitting": ARMS,
-        "in_flight": (), "failed_since": dict.fromkeys(ARMS, 0), "failed_now": {16},
+        "in_flight": (), "failed_since": dict.fromkeys(ARMS, 0), "failed_now": {16}, "ran_now": {16},
+        "out_of_memory_now": set(),
         "crashed_now": {64, 16}, "last_reached": 32, "out_of_memory": {}, "speeds": {32: [1]},
         "timed": {}, "freedom": 4.0, "run_sd": 0.1, "speed_sd": 0.05, "speed_freedom": 4.0, "luck": Luck(Spread(0.1), {}, 0.0),
     }  # fmt: skip
@@ -84,7 +85,7 @@ def test_why_the_cheapest_is_run_is_told():
     alone.beliefs.arms = (32,)
     assert why_incumbent(alone, 0) == "32 is the only candidate, 100 J a run"
     told = why_after_crash(assess(), 1)
-    assert told.startswith("the script crashed with 16, 64; 32 has reached the target before")
+    assert told.startswith("the script crashed with 16 and 64; 32 has reached the target before")
 
 
 def test_what_is_believed_of_a_batch_size_is_known_as_far_as_something_was_seen():

@@ -406,7 +406,7 @@ def test_the_first_page_says_if_exploring_has_cost_more_than_it_saved(store):
     with serve(store) as port:
         text = fetch_whole(port).replace("\N{NO-BREAK SPACE}", " ")
     assert (
-        '<span class="bad">Took 3.00 kWh of energy, 0.90 EUR, 1.20 kg CO2e more than the default alone'
+        '<span class="bad">Spent 3.00 kWh of energy, 0.90 EUR, 1.20 kg CO2e more than always using the default'
         in text
     )
     assert ": 2 recurrences, exploring included." in text

@@ -50,7 +50,7 @@ def test_the_headline_is_what_a_run_saves_with_the_net_of_everything():
     amount = r"[\d.]+ {} \([\d.]+ to [\d.]+ \w+\)"
     amounts = [amount.format(what) for what in ("kWh of energy", "EUR", "kg CO2e")]
     assert re.search(f"saved {', '.join(amounts)}", said)
-    assert said.endswith("What the default costs is known from 6 runs of it.")
+    assert said.endswith("The cost of the default is known from 6 runs.")
 
 
 def test_a_difference_in_doubt_is_no_claim_and_has_no_colour():
@@ -70,7 +70,7 @@ def test_a_loss_is_called_a_loss():
     assert text.startswith("batch size 64 costs 100\u00a0% more a run (")
     assert good is False
     assert " of energy (" in basis(facts)
-    assert " more than the default alone." in basis(facts)
+    assert " more than always using the default." in basis(facts)
     assert "Exploring has cost more than it has saved so far" in basis(facts)
 
 
@@ -101,7 +101,7 @@ def test_a_lower_cost_with_more_energy_is_explained():
     text, good = headline(facts)
     assert "of the cost of a run" in text
     assert good is None  # the line below is of a loss
-    assert " more than the default alone" in basis(facts)
+    assert " more than always using the default" in basis(facts)
     assert "By the cost, which also counts time (eta_knob 0.1), they saved " in basis(facts)
 
 

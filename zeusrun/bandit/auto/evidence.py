@@ -120,6 +120,8 @@ class Evidence:
     crashed: Mapping[int, str]  # arms that crashes of the script rule out, and why
     crashed_now: frozenset[int]  # in the recurrence being decided, as the next five
     failed_now: frozenset[int]
+    out_of_memory_now: frozenset[int]  # of those that ran in the recurrence
+    ran_now: frozenset[int]
     missed_now: frozenset[int]  # failed, and not only stopped at a bound
     proven_failed_now: bool  # whether an arm failed that was run as the best known
     lost_now_j: float  # known cost of these failures
@@ -170,6 +172,8 @@ def gather(problem: Problem, runs: Runs) -> Evidence:
         out_of_memory=out_of_memory,
         in_flight=frozenset(run.arm for run in runs if run.status is TrialStatus.DISPATCHED),
         failed_now=failed_now(problem, lost, OUTDONE),
+        out_of_memory_now=frozenset(r.arm for r in lost if r.status is TrialStatus.OOM),
+        ran_now=frozenset(run.arm for run in lost),
         missed_now=failed_now(problem, lost, OUTDONE - {TrialStatus.STOPPED}),
         proven_failed_now=any(run.status in FAILED and run.stage in PROVEN for run in lost),
         checked_now=any(run.stage is Stage.SPEED_CHECK for run in now),

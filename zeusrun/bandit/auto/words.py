@@ -64,7 +64,17 @@ def why_retry(now: Assessment, index: int) -> str:
     if arm in now.evidence.reached:
         why = f"{arm} has reached the target before"
     last = "; this is the last attempt allowed" if now.problem.last_attempt else ""
-    return f"{_listed(now.evidence.failed_now)} failed in this recurrence; {why}{last}"
+    return f"{_failures(now.evidence)}; {why}{last}"
+
+
+def _failures(evidence: Evidence) -> str:
+    """Say which arms have failed in the recurrence; above one with an OOM, none may run."""
+    too_large, parts = evidence.out_of_memory_now, []
+    if too_large:
+        parts = [f"{_listed(too_large)} ran out of memory"]
+        parts += ["larger ones would, too"] if evidence.failed_now - evidence.ran_now else []
+    others = evidence.failed_now & evidence.ran_now - too_large
+    return "; ".join(parts + ([f"{_listed(others)} failed in this recurrence"] if others else []))
 
 
 def why_after_crash(now: Assessment, index: int) -> str:
@@ -76,7 +86,8 @@ def why_after_crash(now: Assessment, index: int) -> str:
 
 
 def _listed(arms: Iterable[int]) -> str:
-    return ", ".join(map(str, sorted(arms)))
+    *most, last = map(str, sorted(arms))
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 def why_incumbent(now: Assessment, index: int) -> str:

@@ -94,7 +94,7 @@ def basis(facts: JobFacts) -> str:
     shown = plural(savings.default_runs, "run")
     sentences = [
         f"{runs}{since}, exploring included: {claims.net_text(facts.net, savings.net)}.",
-        f"What the default costs is known from {shown} of it.",
+        f"The cost of the default is known from {shown}.",
     ]
     energy, cost = claims.is_good(facts.net.energy_j), claims.is_good(savings.net)
     differ = facts.net.energy_j is not None and cost is not None and energy is not cost
