@@ -109,8 +109,8 @@ def test_from_a_command_over_a_try_to_a_run(zeusrun, script):
     assert "epoch 1 16 0.2" in done.stdout  # the try: as in the command, for one epoch
     assert "epoch 2" not in done.stdout
     rows = [line.split() for line in done.stdout.splitlines()]
-    assert ["val_accuracy", "report", "1", "0.3", "0.3", "0.3", "0.3"] in rows
-    assert ["val_loss", "report", "1", "1", "1", "1", "1"] in rows
+    assert ["val_accuracy", "report", "1", "0.3", "0.3", "0.3", "to", "0.3"] in rows
+    assert ["val_loss", "report", "1", "1", "1", "1", "to", "1"] in rows
     assert "train.yaml is updated with what the run has shown." in done.stdout
     assert "Proposed: val_accuracy at least 0.33." in done.stdout
     job = yaml.safe_load((zeusrun.folder / "train.yaml").read_text())

@@ -133,6 +133,16 @@ def test_a_dry_run_tells_command_and_environment_and_writes_nothing(cli, zeusrun
     assert not zeusrun.home.exists()
 
 
+def test_a_dry_run_shows_the_command_in_the_words_of_a_user(cli, zeusrun):
+    job = zeusrun.job(args=["--lr", "0.1"])
+    shown = cli("submit", job, "--dry-run")[1]
+    assert f"torchrun --nproc-per-node=1 {CHILDREN / 'well.py'} --lr 0.1\n" in shown
+    assert "rdzv" not in shown
+    whole = cli("submit", job, "--dry-run", "--verbose")[1]
+    assert "--rdzv-id=job-1-1" in whole
+    assert "  ZEUSRUN_BATCH_SIZE=32\n" in whole
+
+
 def test_validate_names_job_and_batch_sizes(cli, zeusrun):
     code, out, _ = cli("validate", zeusrun.job())
     assert code == 0

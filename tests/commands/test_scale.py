@@ -60,7 +60,7 @@ def test_the_job_is_run_with_each_number_of_ranks_and_nothing_is_recorded(cli, z
     assert head.split()[:3] == ["ranks", "samples/s", "ideal"]
     assert one.split()[0] == "1"
     assert " to " in one  # the spread of two runs
-    assert "100%" in one
+    assert "100\N{NO-BREAK SPACE}%" in one
     assert two.split()[0] == "2"
     with table.open() as file:
         rows = list(csv.DictReader(file))
@@ -109,7 +109,7 @@ def test_ctrl_c_ends_the_run_and_shows_what_was_measured(zeusrun, job):
     child.send_signal(signal.SIGINT)
     out, _ = child.communicate()
     assert child.returncode == 130
-    assert [line for line in out.splitlines() if line.split()[0] == "1" and "100%" in line]
+    assert [line for line in out.splitlines() if line.split()[0] == "1" and "100\N{NO-BREAK SPACE}%" in line]
 
 
 def test_warns_of_more_ranks_than_cores(cli, job, monkeypatch):

@@ -234,8 +234,7 @@ _METRIC_COLUMNS = (
     Column("records", lambda each: f"{each[2].times:,}", leaves=5),
     _value_column("first", "first", 4),
     _value_column("last", "last", 0),
-    _value_column("from", "low", 2),
-    _value_column("to", "high", 3),
+    Column("range", lambda each: f"{each[2].low:.5g} to {each[2].high:.5g}", leaves=3),
     Column("how", lambda each: each[2].how or units.UNKNOWN, left=True, optional=True, leaves=1),
 )
 
