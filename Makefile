@@ -12,7 +12,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal --m
 # Where this is set, every command of every test compiles zeusrun again; empty means unset.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: demo test test-long check format docs clean
+.PHONY: demo test test-long check format docs pictures clean
 
 demo: $(DEMO)
 	$(BIN)/zeusrun submit jobs/digits.yaml
@@ -40,6 +40,11 @@ format: $(READY)
 docs: $(READY)
 	@test -x $(BIN)/mkdocs || $(INSTALL) --editable '.[docs]'
 	$(BIN)/mkdocs build --strict --quiet
+
+# Makes docs/images again; it needs Chromium, for example from: apt-get install chromium
+pictures: $(READY)
+	$(INSTALL) --editable '.[browser]'
+	$(BIN)/python benchmarks/pictures.py
 
 # The demo needs few packages; the tests also need the libraries that zeusrun has hooks for.
 $(READY): $(DEMO)
