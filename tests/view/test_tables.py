@@ -539,7 +539,7 @@ def test_the_head_of_the_beliefs_says_what_the_numbers_are():
     text = render(explained("job", [belief(32)]))
     lines = text.splitlines()
     assert any(line.split() == ["cost/"] for line in lines)
-    (head,) = [line.split() for line in lines if line.split()[:2] == ["batch", "reached"]]
+    (head,) = [line.split() for line in lines if line.split()[:2] == ["batch", "evidence"]]
     assert head[2:5] == ["epochs", "epoch", "cost"]
     assert "risk" in head
     assert "  risk: the probability that the next run costs too much, or misses the target" in lines

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from zeusrun.view.belief import Belief
 
 _LEGEND = {
+    "evidence": "runs that reached the target, of those that count for the next choice",
     "epochs, cost": "expected of a run with this batch size, until it reaches the target",
     "90 % range": "of the cost of the next run, which is stopped at its bound",
     "risk": "the probability that the next run costs too much, or misses the target",
@@ -93,7 +94,7 @@ def belief_columns(unit: CurveUnit) -> list[Column]:
 _BELIEF = [
     Column("batch", lambda each: str(each.global_batch_size)),
     Column(
-        "reached",
+        "evidence",
         lambda each: f"{each.reached}/{each.trials}" if each.trials else units.UNKNOWN,
         leaves=2,
     ),
