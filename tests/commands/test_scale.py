@@ -109,7 +109,11 @@ def test_ctrl_c_ends_the_run_and_shows_what_was_measured(zeusrun, job):
     child.send_signal(signal.SIGINT)
     out, _ = child.communicate()
     assert child.returncode == 130
-    assert [line for line in out.splitlines() if line.split()[0] == "1" and "100\N{NO-BREAK SPACE}%" in line]
+    assert [
+        line
+        for line in out.splitlines()
+        if line.split()[0] == "1" and "100\N{NO-BREAK SPACE}%" in line
+    ]
 
 
 def test_warns_of_more_ranks_than_cores(cli, job, monkeypatch):

@@ -112,7 +112,9 @@ def test_of_a_run_that_trained_on_after_its_target_it_is_said_which_amount_ends_
     assert "samples     200,000 (4 epochs) to the target, 250,000 in all\n" in text
 
 
-@pytest.mark.parametrize(("width", "last"), [(104, "how"), (80, "range"), (60, "last"), (30, "last")])
+@pytest.mark.parametrize(
+    ("width", "last"), [(104, "how"), (80, "range"), (60, "last"), (30, "last")]
+)
 def test_metrics_leave_out_columns_before_they_cut_a_name(width, last):
     seen = Seen(0.70393, 0.0073301, 30, low=0.0073301, high=0.70393, each_step=True)
     sight = TrainingSummary(None, (("val/accuracy", "tensorboard", seen),), (), None, None, (), ())

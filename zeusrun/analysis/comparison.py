@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from zeusrun.bandit.problem import Array, Runs
     from zeusrun.trial import Trial
 
+_NO_COST = (
+    "no cost is known yet; it is once a run has reached the target and its energy was measured or "
+    "estimated"
+)
 LOOKS = 3  # a difference counts once it was there at so many looks in a row
 _QUANTILES = (0.05, 0.5, 0.95)
 _ODD = frozenset({Doubt.FORGOTTEN, Doubt.OTHER_SIZE})
@@ -229,7 +233,7 @@ def compare(trials: Sequence[Trial], ended: Sequence[Sequence[Trial]]) -> Saving
     """Return the savings of a job that has explored; see ``find_savings``."""
     found = build_comparison(trials, ended)
     if found is None:
-        return Savings(len(ended), explored=True, note="no run shows its cost yet")
+        return Savings(len(ended), explored=True, note=_NO_COST)
     default, now, compared = found.problem.default, found.looks[0], found.compared
     if not now:
         note = _why_nothing(found)
