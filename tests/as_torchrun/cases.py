@@ -390,22 +390,19 @@ ALLOWED = (
         shown_by="test_a_script_that_opens_its_output_empties_the_log",
     ),
     Allowed(
-        "What a rank prints while that file cannot grow, on a full disk or beyond `RLIMIT_FSIZE`, "
-        "is dropped; a line says so once there is space.",
+        "What a rank prints while that file cannot grow (a full disk, `RLIMIT_FSIZE`) is dropped; "
+        "a line says so once there is space.",
         "A training that only prints should go on.",
         {"streams-broken": _WORKER + r"| +if \(written|[ ^~]+$"},  # a frame more in a traceback
         shown_by="test_what_does_not_fit_into_the_log_is_dropped",
     ),
     Allowed(
         "Standard input is empty, unless zeusrun starts a single rank and was itself started "
-        "in a terminal. Then it is that terminal: `stty size`, `input()` and `breakpoint()` "
-        "work, and `os.get_terminal_size()` and `shutil.get_terminal_size()` return its size, "
-        "although the output goes to a log, less the 8 columns of `[rank0] `, as does an inherited "
-        "`COLUMNS`. `input()` ends the line of its question, because zeusrun shows whole lines. "
-        "In the background (`zeusrun submit JOB &`) the terminal has its size, but cannot be read.",
-        "A submit may run unattended; a script that waits for input would hang for ever. A "
-        "rank has a session of its own, so in the background it would take what is typed for "
-        "the shell.",
+        "in a terminal. Then it is that terminal: `input()` and `breakpoint()` work, and the "
+        "terminal's size, as scripts see it, lacks the 8 columns of `[rank0] `. `input()` ends the "
+        "line of its question. In the background (`zeusrun submit JOB &`) the terminal has its "
+        "size, but cannot be read.",
+        "A submit may run unattended; a script that waits for input would hang for ever.",
         shown_by="test_a_rank_reads_no_input",
     ),
     Allowed(
@@ -434,8 +431,7 @@ ALLOWED = (
     Allowed(
         "Signal 57 writes the stacks of all threads to `logs/rank<k>.stack`. Signal 58 raises "
         "`SystemExit` in the script.",
-        "zeusrun shows where a rank hangs, and ends a script whose files are then closed. Under "
-        "torchrun the signals would kill the rank.",
+        "zeusrun shows where a rank hangs, and ends a script so that its files are closed.",
         {"signals_default": "SigCgt|58 "},
     ),
     Allowed(
@@ -455,10 +451,9 @@ ALLOWED = (
         {_EXTRAS: "command line"},
     ),
     Allowed(
-        "The stack of a script begins with frames of the worker, which `traceback.print_stack()`, "
-        "`faulthandler`, profilers and a warning with too large a `stacklevel` show. Tracebacks of "
-        "exceptions begin with the script; one that comes from a data loader, "
-        "`init_process_group` or `add_param_group` passes through a frame of a hook.",
+        "The stack of a script begins with frames of the worker (`traceback.print_stack()`, "
+        "`faulthandler`, profilers, a large `stacklevel`). Tracebacks of exceptions begin with the "
+        "script; some pass through a frame of a hook.",
         "The worker calls the script: it must see how the script ends.",
         {
             "stacks": rf"{_WORKER}|\d+|\[|.*(: UserWarning: | above$)",

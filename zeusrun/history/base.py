@@ -20,7 +20,7 @@ NEWEST = 1000
 
 
 class Conflict(HistoryError):  # noqa: N818 - the name is part of the contract
-    """A choice is stale: the history has changed since its snapshot, or its turn has expired."""
+    """A choice is stale: the history has changed since its snapshot, or others are ahead."""
 
 
 class UnknownTrialError(HistoryError):
@@ -156,8 +156,8 @@ class History(Protocol):
 
         Raises:
             Conflict: If the choice is stale (``rules.makes_stale``), the history was restored, or
-                the turn has expired or others are ahead. Nothing is stored; ask for the turn, take
-                another snapshot and choose again.
+                others are ahead. Nothing is stored; ask for the turn, take another snapshot and
+                choose again.
             ValueError: If the trial is finished, its id does not match its numbers, another trial
                 has this id and is not the one that it resumes, or it could not be read back.
                 Nothing is stored.
