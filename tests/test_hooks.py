@@ -225,7 +225,7 @@ def test_a_loader_that_does_not_shuffle_is_changed_and_data_for_less_than_a_batc
     beliefs = json.loads(zeusrun("explain", job, "--json").stdout)
     assert {each["global_batch_size"] for each in beliefs} == {16, 32}
     explained = " ".join(zeusrun("explain", job).stdout.split())
-    assert "trained with batch size 100, not with 512: an epoch has no more samples" in explained
+    assert "trained with batch size 100, not with 512: an epoch has too few samples" in explained
 
 
 @pytest.mark.long  # judged in tests/worker/hooks/test_backward.py and tests/metrics

@@ -178,8 +178,8 @@ def test_no_batch_size_above_the_samples_of_an_epoch_runs_again(asked):
     assert not above.teaches
     assert asked.problem([above]).candidates == (16, 32)
     assert asked.choose([above]).about_history[0] == (
-        "job-1-1 trained with batch size 48, not with 64: an epoch has no more samples, so no "
-        "larger one runs. Once it has: zeusrun history --forget job-1-1"
+        "job-1-1 trained with batch size 48, not with 64: an epoch has too few samples for a "
+        "larger one. When the data have grown, run zeusrun history --forget job-1-1"
     )
     assert asked.problem([replace(above, forgotten=True)]).candidates == (16, 32, 64)
     own = replace(above, observed_batch_size=8)  # that of the script

@@ -83,7 +83,7 @@ def test_uvicorn_serves_https_by_itself(start, certificate):
     assert (status, json.loads(body)["api"]) == (200, 1)
     with pytest.raises((ConnectionError, http.client.HTTPException)):
         server.get("/api/v1")  # in the clear
-    with pytest.raises(UnavailableError, match="if it speaks https, correct its address"):
+    with pytest.raises(UnavailableError, match="if it is an https address, correct its address"):
         HttpHistory(f"http://127.0.0.1:{server.port}").jobs()
     with pytest.raises(ssl.SSLError), socket.create_connection(("127.0.0.1", server.port)) as line:
         ssl.create_default_context().wrap_socket(line, server_hostname="127.0.0.1")
@@ -178,7 +178,7 @@ def test_a_launcher_works_over_https_behind_nginx(behind_nginx, certificate, mon
     with pytest.raises(HistoryError, match=r"certificate of .* is not valid: .*SSL_CERT_FILE"):
         stranger.jobs()
     stranger.close()
-    with pytest.raises(HistoryError, match="speaks https, not http: correct"):
+    with pytest.raises(HistoryError, match="answers https, not http: correct"):
         HttpHistory(url.replace("https", "http"), token).jobs()
     monkeypatch.setenv("SSL_CERT_FILE", certificate[0])
     with closing(HttpHistory(url, token)) as history:

@@ -89,8 +89,8 @@ def describe_kept(problem: Problem, trials: Sequence[Trial]) -> list[str]:
     if (largest := find_largest(trials)) is not None:
         clauses.append(
             f"{largest.trial} trained with batch size {largest.observed_batch_size}, not with "
-            f"{largest.global_batch_size}: an epoch has no more samples, so no larger one runs. "
-            f"Once it has: zeusrun history --forget {largest.trial}"
+            f"{largest.global_batch_size}: an epoch has too few samples for a larger one. When the "
+            f"data have grown, run zeusrun history --forget {largest.trial}"
         )
     for (what, kept), count in counts.items():
         some, own = ("runs", "their") if count > 1 else ("run", "its")

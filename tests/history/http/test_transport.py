@@ -124,7 +124,7 @@ def refusal(code, message="no"):
         (http(413, refusal("size", "larger than")), ValueError, "larger than"),
         (http(413, "too much"), RefusedError, r"413; a proxy .* allow 32 MiB"),
         (http(401, refusal("token", "bad token")), RefusedError, "bad token; `zeusrun token"),
-        (http(400, "<h1>plain HTTP request"), RefusedError, "speaks https, not http: correct"),
+        (http(400, "<h1>plain HTTP request"), RefusedError, "answers https, not http: correct"),
         (http(403, refusal("forbidden")), RefusedError, "token create"),
         (http(400, refusal("version", "update yours")), RefusedError, "update yours"),
         (http(500, refusal("bug", "a bug")), HistoryError, "a bug"),
@@ -140,7 +140,7 @@ def refusal(code, message="no"):
         (http(301, "", "Location: https://other/"), RefusedError, "redirects to https://other/"),
         (b"220 smtp.example.org ESMTP\r\n", UnavailableError, "does not respond"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n{", UnavailableError, "does not respond"),
-        (b"", UnavailableError, "without response; if it speaks https, correct its address"),
+        (b"", UnavailableError, "without response; if it is an https address, correct its address"),
     ],
     ids=lambda value: value[:30] if isinstance(value, bytes) else "",
 )
@@ -247,7 +247,7 @@ def test_a_server_that_reads_too_slowly_is_left(monkeypatch, rate):
 
 def test_a_server_that_speaks_http_is_not_tried_again_by_https(serve):
     server = serve(http(400, "Invalid HTTP request"))
-    with pytest.raises(HistoryError, match="speaks http, not https: correct its address") as error:
+    with pytest.raises(HistoryError, match="answers http, not https: correct its address") as error:
         ask(server.url.replace("http", "https"))
     assert type(error.value) is HistoryError
 

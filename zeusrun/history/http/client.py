@@ -296,7 +296,7 @@ def _advice(answer: Answer, code: str) -> str:
     if code not in {"", "route", "method"}:  # else perhaps the right server, with a wrong path
         return ""
     if _TO_TLS.search(answer.body):
-        return "; it speaks https, not http: correct its address"
+        return "; it answers https, not http: correct its address"
     return f"; {_IS_IT_A_SERVER}"
 
 

@@ -136,7 +136,7 @@ class Transport:
         code = None if tls is None else tls.reason  # of OpenSSL
         if code in _NO_TLS:  # no retry would repair that
             return HistoryError(
-                f"the server {self.url} speaks http, not https: correct its address"
+                f"the server {self.url} answers http, not https: correct its address"
             )
         why = next((text for each in causes if (text := getattr(each, "strerror", None))), "")
         why = why or str(causes[-1]) or type(error).__name__
@@ -146,7 +146,7 @@ class Transport:
         if timed_out or any(isinstance(each, TimeoutError) for each in causes):
             why = "it took too long"
         elif isinstance(error, exceptions.ProtocolError) and self._server.scheme == "http":
-            why += "; if it speaks https, correct its address"
+            why += "; if it is an https address, correct its address"
         by = f" (by the proxy {hide_login(self._proxy)})" if self._proxy else ""
         return UnavailableError(f"the server {self.url} does not respond{by}: {why}")
 

@@ -257,7 +257,7 @@ def lose(connection: Connection, job: str, number: int) -> Trial | None:
         return None
     known = decode_trial(row[0])
     seen = _read_live(row[2], known) or known
-    code, why = ReasonCode.LEASE_EXPIRED, "its lease expired: nobody renewed it in time"
+    code, why = ReasonCode.LEASE_EXPIRED, "its lease expired: its launcher did not renew it in time"
     lost = known.finish(seen.ended_as(TrialStatus.LOST, code, why, timestamp(row[1])))
     locked.store(lost, StoredTrial(number, known, row[0]))
     return lost
