@@ -18,7 +18,7 @@ from tests.factories import DONE
 from tests.server.pages.conftest import fetch, serve
 from zeusrun.analysis.estimates import SAVED
 from zeusrun.analysis.savings import find_net_amounts, find_savings
-from zeusrun.view.claims import claim_against, claim_cost, net_text, short_share
+from zeusrun.view.claims import claim_cost, claim_in_use, net_text, short_share
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def trials(record):
 
 def test_every_place_tells_the_same_saving(trials, cli, zeusrun, sql_history):
     savings = find_savings(trials)
-    claim = claim_against(savings.share, "batch size 16", "32")
+    claim = claim_in_use(savings)
     share = claim.removeprefix("batch size 16 ").removesuffix(" against 32")
     assert savings.share.is_shown
     net = net_text(find_net_amounts(trials, savings), savings.net)

@@ -6,12 +6,31 @@ import functools
 
 import pytest
 
-from zeusrun.analysis.estimates import Estimate, NetAmounts
+from zeusrun.analysis.estimates import Estimate, NetAmounts, Savings
 from zeusrun.view import units
-from zeusrun.view.claims import cell_share, range_text, short_amount
+from zeusrun.view.claims import cell_share, claim_in_use, range_text, short_amount
 from zeusrun.view.report.headline import money_saved
 
 EUROS = functools.partial(units.money, currency="EUR")
+
+
+@pytest.mark.parametrize(
+    ("share", "more"),
+    [
+        (Estimate(0.2, -0.1, 0.5), 5),  # the doubt is 1.5 times too large: 2.25 times the runs
+        (Estimate(-0.2, -0.5, 0.1), 5),
+        (Estimate(0.2, -0.001, 0.5), 1),
+        (Estimate(0.001, -0.3, 0.3), None),
+        (Estimate(0.0, -0.3, 0.3), None),
+        (Estimate(0.2, 0.1, 0.3), None),
+    ],
+)
+def test_how_many_runs_would_show_a_difference(share, more):
+    savings = Savings(9, explored=True, share=share, default=32, default_runs=4, in_use=64)
+    assert savings.shown_in == more
+    claim = claim_in_use(savings)
+    assert ("would show it" in claim) is (more is not None)
+    assert more is None or f"about {units.plural(more, 'more run')} of each would" in claim
 
 
 def test_a_share_that_may_be_0_is_not_shown():
