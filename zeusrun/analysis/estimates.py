@@ -111,7 +111,7 @@ class Savings:
         if share is None or share.is_shown or not share.value:
             return None
         doubt = share.value - share.low if share.value > 0 else share.high - share.value
-        more = math.ceil(self.default_runs * ((doubt / share.value) ** 2 - 1))
+        more = math.ceil(self.default_runs * ((doubt / share.value) ** 2 - 1) - 1e-9)
         return max(1, more) if more <= _MOST_RUNS else None
 
     @property
