@@ -45,8 +45,8 @@ def test_a_batch_size_that_does_not_arrive_is_said_and_the_target_ends_the_scrip
     assert "from tensorboard 2." in shown
     table = zeusrun("show", "job", "--metrics").stdout
     assert [line.split() for line in table.splitlines() if "val/" in line][1:3] == [
-        ["val/accuracy", "tensorboard", "2", "0.25", "0.5", "0.25", "0.5"],
-        ["val/loss", "tensorboard", "2", "1", "0.5", "0.5", "1"],
+        ["val/accuracy", "tensorboard", "2", "0.25", "0.5", "0.25", "to", "0.5"],
+        ["val/loss", "tensorboard", "2", "1", "0.5", "0.5", "to", "1"],
     ]
     assert "val/accuracy is taken from tensorboard" in table
     seen = json.loads(zeusrun("show", "job-1-1", "--metrics", "--json").stdout)

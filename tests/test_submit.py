@@ -295,7 +295,7 @@ def test_a_dry_run_writes_and_starts_nothing(zeusrun):
     done = zeusrun("submit", zeusrun.job(), "--dry-run")
     assert done.returncode == 0
     assert "batch size 32" in done.stdout
-    assert "zeusrun.launcher.processes.agent" in done.stdout
+    assert "torchrun --nproc-per-node=1 " in done.stdout
     assert not zeusrun.home.exists()
 
 

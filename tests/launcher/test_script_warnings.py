@@ -151,10 +151,15 @@ def test_what_only_a_question_to_zeusrun_gives_is_known(tmp_path):
 @pytest.mark.parametrize(
     ("wait_s", "time_s", "workers", "told"),
     [
-        (41.0, 100.0, 2, "41% of the training waited for data, with 2 loader workers on 16 cores;"),
+        (
+            41.0,
+            100.0,
+            2,
+            "41 % of the training waited for data, with 2 loader workers on 16 cores;",
+        ),
         (41.0, 100.0, 1, "with 1 loader worker on 16 cores; `loader: {workers: tune}` tries"),
         (41.0, 100.0, 0, "with no loader workers on 16 cores; `loader: {workers: tune, from_zero"),
-        (200.0, 3600.0, 2, "6% of the training waited"),
+        (200.0, 3600.0, 2, "6 % of the training waited"),
         (14.0, 100.0, 2, None),
         (20.0, 50.0, 2, None),
         (29.0, 100.0, 2, None),

@@ -141,17 +141,18 @@ def test_the_turn_is_renewed_while_a_trial_is_chosen(monkeypatch):
     assert "zeusrun-turn" not in [thread.name for thread in threading.enumerate()]
 
 
-def test_who_has_lost_the_turn_begins_nothing_and_waits_for_another_one(monkeypatch):
+def test_who_was_overtaken_begins_nothing_and_waits_for_another_turn(monkeypatch):
     monkeypatch.setattr(module, "_RENEW_S", 30.0)  # as if the process had been stopped
     history = Watched()
     with held(history) as turn:
         turn.wait()
         history.leave_turn("job", 1)  # its time is over
         version = history.snapshot("job").version
-        with pytest.raises(Conflict, match="expired"):
-            turn.begin(build_trial(1), version)
+        history.begin(build_trial(1), after=version)
+        with pytest.raises(Conflict, match="has changed"):
+            turn.begin(build_trial(2), version)
         turn.wait()
-        turn.begin(build_trial(1), version)
+        turn.begin(build_trial(2), history.snapshot("job").version)
     assert history.asked == [0, 1]
 
 

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from zeusrun.launcher.context import Submission
 
 
+# Options of torchrun that zeusrun sets.
+_OWN_FLAGS = ("--rdzv-", "--max-restarts=0", "--shutdown-", "--monitor-", "--nnodes=1", "--local-a")
+
 OverlapRule = Annotated[
     Overlap,
     Option(
@@ -156,6 +159,8 @@ def _show_plan(submission: Submission, *, as_json: bool, verbose: bool) -> None:
 
         argv = command.argv
         if not verbose and "--" in argv:  # what follows is the program that runs the script
-            argv = ("torchrun", f"--nproc-per-node={command.ranks}", *argv[argv.index("--") + 2 :])
+            at = argv.index("--")
+            flags = (flag for flag in argv[3:at] if not flag.startswith(_OWN_FLAGS))
+            argv = ("torchrun", *flags, *argv[at + 2 :])
         sheet = plan_sheet(trial, shlex.join(argv), env if verbose else {}, remarks)
         options.console().print(sheet, soft_wrap=True)
