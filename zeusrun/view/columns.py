@@ -45,6 +45,13 @@ def _energy(each: Any) -> str:  # noqa: ANN401 - a trial, a recurrence or a sum
     return units.electricity(each.energy_j, getattr(each, "energy_source", None))
 
 
+def _throttled(reasons: Sequence[str] | None) -> str:
+    """Return why clocks are low, in NVML's words: ``sw power cap``, or ``no``."""
+    if reasons is None:
+        return units.UNKNOWN
+    return ", ".join(reasons).replace("_", " ") or "no"
+
+
 TIME = Column("time", lambda each: units.duration(each.time_s), leaves=4)
 ENERGY = Column("energy", _energy, leaves=7)
 PRICE = Column(
@@ -54,6 +61,18 @@ CARBON = Column("carbon", lambda each: units.carbon(each.carbon_g), optional=Tru
 COST = Column("cost", lambda each: units.energy(each.cost_j))
 """What runs have taken: in ``history`` and ``status``, in reports and on the pages of a server."""
 LIMIT = Column("limit", lambda each: units.power(each.power_limit_w), optional=True, leaves=5)
+GPU = (
+    Column("GPU", lambda gpu: units.number(gpu.nvml_index)),
+    Column(
+        "model", lambda gpu: (gpu.model or units.UNKNOWN).removeprefix("NVIDIA "), True, leaves=2
+    ),
+    Column("power", lambda gpu: units.power(gpu.power_w)),
+    LIMIT,
+    Column("load", lambda gpu: units.percent(gpu.utilization)),
+    Column("temperature", lambda gpu: units.celsius(gpu.temperature_c)),
+    Column("throttled", lambda gpu: _throttled(gpu.throttle_reasons), left=True, folds=14),
+)
+"""What a GPU does now: in ``status --watch`` and on the pages of a server."""
 HOST = Column("host", lambda each: each.host or units.UNKNOWN, left=True, folds=99)
 
 
