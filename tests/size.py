@@ -71,7 +71,7 @@ BUDGETS: Mapping[str, int] = {
     "adapt": 617,
     "analysis": 918,
     "backends": 436,
-    "commands": 2_879,
+    "commands": 2_956,
     "elastic": 2_403,
     "export": 299,
     "gpu and energy": 2_162,
@@ -81,12 +81,12 @@ BUDGETS: Mapping[str, int] = {
     "jobfile": 3_021,
     "kubernetes": 859,
     "launcher": 5_933,
-    "maintenance": 863,
+    "maintenance": 975,
     "metrics": 2_006,
     "other files": 353,
     "policies": 3_180,
     "report": 1_381,
-    "schedule": 988,
+    "schedule": 996,
     "server": 3_358,
     "shared histories": 1_802,
     "simulate": 635,
@@ -94,7 +94,7 @@ BUDGETS: Mapping[str, int] = {
     "sync": 912,
     "loader": 596,
     "values": 1_689,
-    "view": 2_066,
+    "view": 2_091,
     "watch": 704,
     "worker": 1_590,
 }
@@ -132,7 +132,7 @@ class Loaded(NamedTuple):
 
 
 WALK_BUDGET = Walk(files=89, stops=321, returns=232)
-LOADED_BUDGET = Loaded(modules=151, lines=17_847)
+LOADED_BUDGET = Loaded(modules=151, lines=17_845)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
-import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.factories import shebang
+from tests.schedule import fake_crontab
 from tests.schedule.model import AT
 from tests.schedule.ticks import tick
 from zeusrun.errors import LaunchError, UsageError
@@ -30,6 +30,7 @@ from zeusrun.schedule.crontab import (
     write_crontab,
 )
 
+crontab = fake_crontab.crontab
 HOME = Path("/home/me/zeusrun")
 COMMAND = build_command("/venv/bin/python", HOME)
 LINES = st.one_of(
@@ -131,26 +132,6 @@ def test_a_path_of_any_bytes_is_written_as_it_is():
     home = Path(os.fsdecode(b"/home/\xff"))
     command = build_command("/python", home)
     assert b"'ZEUSRUN_HOME=/home/\xff'" in install(b"", home, command)
-
-
-@pytest.fixture
-def crontab(tmp_path, monkeypatch):
-    """Put a crontab(1) of our own on the path, which keeps a file."""
-    spool, script = tmp_path / "spool", tmp_path / "bin" / "crontab"
-    script.parent.mkdir()
-    script.write_text(
-        "#!/bin/sh\n"
-        f"spool='{spool}'\n"
-        'case "$1" in\n'
-        '-l) [ -e "$spool" ] || { echo "no crontab for me" >&2; exit 1; }; cat "$spool";;\n'
-        '-r) rm "$spool";;\n'
-        '-) cat > "$spool";;\n'
-        "esac\n"
-    )
-    script.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{script.parent}:/usr/bin:/bin")
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # its lock is the user's
-    return spool
 
 
 def test_where_there_was_no_crontab_there_is_none_again(crontab):
