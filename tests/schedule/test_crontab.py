@@ -21,6 +21,7 @@ from zeusrun.schedule import crontab as crontabs
 from zeusrun.schedule.crontab import (
     add_entry,
     build_command,
+    find_entry,
     find_neglect,
     install,
     marker,
@@ -140,6 +141,18 @@ def test_where_there_was_no_crontab_there_is_none_again(crontab):
     assert crontab.read_bytes() == install(b"", HOME, COMMAND)
     write_crontab(uninstall(read_crontab(), HOME))
     assert not crontab.exists()
+
+
+def test_only_the_own_entry_is_found(crontab):
+    other = Path("/home/me/zeusrun2")
+    assert find_entry(HOME) == []
+    crontab.write_text("0 3 * * * true\n")
+    add_entry(other, COMMAND)
+    assert find_entry(HOME) == []
+    add_entry(HOME, COMMAND)
+    assert find_entry(HOME) == [marker(HOME).decode(), COMMAND]
+    remove_entry(HOME)
+    assert find_entry(HOME) == []
 
 
 def test_in_the_second_in_which_cron_reads_nothing_is_changed(crontab, monkeypatch):

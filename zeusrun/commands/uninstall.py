@@ -26,6 +26,8 @@ from zeusrun.view.upkeep import uninstall_sheet
 if TYPE_CHECKING:
     from pathlib import Path
 
+_SO_FAR = "only schedules are removed, run `zeusrun uninstall` again later"
+
 
 def uninstall(
     *,
@@ -83,17 +85,14 @@ def _remove_all(home: Path) -> None:
         if changed := recorded_gpus(limits_directory(home)):
             why = "is held by a process, or is that of another machine: run this command there"
             problems = problems or [f"the power limit of {', '.join(changed)} {why}"]
-            raise DeviceError(f"only schedules are removed: {'; '.join(problems)}")
+            raise DeviceError(f"{_SO_FAR}: {'; '.join(problems)}")
         left = [each.problem for each in end_orphans(home) if each.problem is not None]
         if left:
-            raise LaunchError(f"only schedules are removed: {'; '.join(left)}")
+            raise LaunchError(f"{_SO_FAR}: {'; '.join(left)}")
         remove_parts(home, find_parts(home)[0])
 
 
 def _check_idle(home: Path) -> None:
     """Raise ``BusyError`` if something began meanwhile."""
     if busy := find_busy(home):
-        raise BusyError(
-            f"only the crontab entry or schedules are removed, because {'; '.join(busy)}; run "
-            "`zeusrun uninstall` again then"
-        )
+        raise BusyError(f"{_SO_FAR}: {'; '.join(busy)}")

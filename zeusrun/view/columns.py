@@ -31,6 +31,7 @@ class Column:
             fit; ``None``: it is whole.
         leaves: Columns are left out of a table that is too wide, the smallest number first; 0: it
             always stays.
+        least: The least width, so that a table which is drawn again and again stays as it is.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Column:
     optional: bool = False
     folds: int | None = None
     leaves: int = 0
+    least: int = 0
 
 
 def _energy(each: Any) -> str:  # noqa: ANN401 - a trial, a recurrence or a sum
@@ -104,7 +106,8 @@ def column_table(
 
     def room(column: Column) -> int:
         cells = [str(text)[: column.folds] for text in texts[column.name]]
-        return max(map(cell_len, "\n".join([column.name, *cells]).split("\n"))) + 2
+        lines = "\n".join([column.name, *cells]).split("\n")
+        return max(column.least, *map(cell_len, lines)) + 2
 
     for column in sorted(shown, key=lambda each: each.leaves):
         # Two spaces follow each column, and one the last.
@@ -116,6 +119,7 @@ def column_table(
         table.add_column(
             column.name,
             justify="left" if column.left else "right",
+            min_width=column.least,
             no_wrap=column.folds is None,
             overflow="fold" if column.left and column.folds is not None else "ellipsis",
             vertical="bottom" if bottom else "top",

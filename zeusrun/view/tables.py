@@ -229,7 +229,8 @@ def status_table(
     ]
     here = host is None or {running.host for running in found} <= {None, host}
     left_out = {"host" if here else None, "cost" if brief else None}
-    shown = [column for column in shown if column.name not in left_out]
+    steady = {"metric": 13, "power": 6} if brief else {}
+    shown = [replace(c, least=steady.get(c.name, 0)) for c in shown if c.name not in left_out]
     dim = {number: "dim" for number, each in enumerate(found) if not each.alive}
     table = column_table(shown, found, width - 1, dim)
     notes = [dead_note(running.trial) for running in found if not running.alive]
