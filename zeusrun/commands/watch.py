@@ -48,7 +48,7 @@ def watch_status(job: str | None, every_s: float) -> None:
         UsageError: If there is no terminal, or the job is unknown.
     """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise UsageError("--watch needs a terminal; without --watch, status prints the same once")
+        raise UsageError("--watch needs a terminal; without --watch, status prints what runs, once")
     received: list[int] = []
 
     def end(number: int, _frame: object) -> None:

@@ -56,8 +56,10 @@ def old_runs_sheet(found: Sequence[OldRun], *, dry_run: bool) -> RenderableType:
 
 def uninstall_sheet(found: Found, warnings: Sequence[str]) -> RenderableType:
     """Return what ``uninstall`` removes, and what stays."""
-    lines = [Text("The crontab: these lines", style="bold")] if found.entry else []
-    lines += [Text(f"  {line}") for line in found.entry]
+    lines: list[RenderableType] = []
+    if found.entry:
+        lines.append(Text("The crontab: these lines", style="bold"))
+        lines.append(Labelled([(Text(" "), Text(line)) for line in found.entry], gap=1))
     if found.limits:
         lines.append(Text("Power limits: the original ones are restored", style="bold"))
         lines += [Text(f"  {uuid}") for uuid in found.limits]
