@@ -71,7 +71,7 @@ BUDGETS: Mapping[str, int] = {
     "adapt": 617,
     "analysis": 922,
     "backends": 436,
-    "commands": 2_708,
+    "commands": 2_963,
     "elastic": 2_403,
     "export": 299,
     "gpu and energy": 2_162,
@@ -81,20 +81,20 @@ BUDGETS: Mapping[str, int] = {
     "jobfile": 3_021,
     "kubernetes": 859,
     "launcher": 5_933,
-    "maintenance": 863,
+    "maintenance": 975,
     "metrics": 2_006,
     "other files": 353,
     "policies": 3_192,
     "report": 1_381,
-    "schedule": 988,
-    "server": 3_368,
+    "schedule": 996,
+    "server": 3_358,
     "shared histories": 1_802,
     "simulate": 635,
     "slurm": 692,
     "sync": 912,
     "loader": 596,
     "values": 1_689,
-    "view": 1_983,
+    "view": 2_098,
     "watch": 704,
     "worker": 1_590,
 }
@@ -132,7 +132,7 @@ class Loaded(NamedTuple):
 
 
 WALK_BUDGET = Walk(files=89, stops=321, returns=232)
-LOADED_BUDGET = Loaded(modules=151, lines=17_865)
+LOADED_BUDGET = Loaded(modules=151, lines=17_866)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

@@ -244,6 +244,36 @@ def test_the_page_on_the_python_api_names_every_group_of_plugins():
     assert named == set(get_args(Group))
 
 
+def test_a_history_moves_to_another_machine_as_the_page_on_upkeep_says(zeusrun):
+    """Each machine is a home directory of its own."""
+    assert len(DOCS["upkeep.md"].split()) <= 600
+    pack, unpack = blocks(DOCS["upkeep.md"], "sh")[:2]
+    old, new = zeusrun.folder / "old", zeusrun.folder / "new"
+    kept = {name: text for name, text in zeusrun.environment.items() if not name.startswith("XDG_")}
+    folder = ".local/state/zeusrun"
+
+    def run(user, command):
+        argv = [
+            "bash",
+            "-c",
+            command.replace("zeusrun history", f"{sys.executable} -m zeusrun history"),
+        ]
+        env = {**kept, "HOME": str(user), "ZEUSRUN_HOME": str(user / folder)}
+        return subprocess.run(argv, env=env, capture_output=True, text=True, check=True).stdout
+
+    job = zeusrun.job(name="digits")
+    zeusrun.submit(job, "--quiet")
+    (old / ".local" / "state").mkdir(parents=True)
+    new.mkdir()
+    zeusrun.home.rename(old / folder)
+    run(old, pack)
+    (old / "digits.tgz").rename(new / "digits.tgz")
+    assert "REACHED" in run(new, unpack)
+    done = zeusrun("submit", job, "--json", "--quiet", ZEUSRUN_HOME=str(new / folder))
+    (trial,) = json.loads(done.stdout.splitlines()[-1])["trials"]
+    assert (trial["trial"], done.returncode) == ("digits-2-1", 0)
+
+
 @pytest.mark.parametrize("text", blocks(DOCS["metrics.md"], "yaml"))
 def test_the_sections_of_the_page_on_metrics_are_well_formed(tmp_path, text):
     section = yaml.safe_load(text)["metrics"]

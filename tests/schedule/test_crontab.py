@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
-import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.factories import shebang
+from tests.schedule import fake_crontab
 from tests.schedule.model import AT
 from tests.schedule.ticks import tick
 from zeusrun.errors import LaunchError, UsageError
@@ -21,6 +21,7 @@ from zeusrun.schedule import crontab as crontabs
 from zeusrun.schedule.crontab import (
     add_entry,
     build_command,
+    find_entry,
     find_neglect,
     install,
     marker,
@@ -30,6 +31,7 @@ from zeusrun.schedule.crontab import (
     write_crontab,
 )
 
+crontab = fake_crontab.crontab
 HOME = Path("/home/me/zeusrun")
 COMMAND = build_command("/venv/bin/python", HOME)
 LINES = st.one_of(
@@ -133,32 +135,24 @@ def test_a_path_of_any_bytes_is_written_as_it_is():
     assert b"'ZEUSRUN_HOME=/home/\xff'" in install(b"", home, command)
 
 
-@pytest.fixture
-def crontab(tmp_path, monkeypatch):
-    """Put a crontab(1) of our own on the path, which keeps a file."""
-    spool, script = tmp_path / "spool", tmp_path / "bin" / "crontab"
-    script.parent.mkdir()
-    script.write_text(
-        "#!/bin/sh\n"
-        f"spool='{spool}'\n"
-        'case "$1" in\n'
-        '-l) [ -e "$spool" ] || { echo "no crontab for me" >&2; exit 1; }; cat "$spool";;\n'
-        '-r) rm "$spool";;\n'
-        '-) cat > "$spool";;\n'
-        "esac\n"
-    )
-    script.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{script.parent}:/usr/bin:/bin")
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # its lock is the user's
-    return spool
-
-
 def test_where_there_was_no_crontab_there_is_none_again(crontab):
     assert read_crontab() == b""
     write_crontab(install(b"", HOME, COMMAND))
     assert crontab.read_bytes() == install(b"", HOME, COMMAND)
     write_crontab(uninstall(read_crontab(), HOME))
     assert not crontab.exists()
+
+
+def test_only_the_own_entry_is_found(crontab):
+    other = Path("/home/me/zeusrun2")
+    assert find_entry(HOME) == []
+    crontab.write_text("0 3 * * * true\n")
+    add_entry(other, COMMAND)
+    assert find_entry(HOME) == []
+    add_entry(HOME, COMMAND)
+    assert find_entry(HOME) == [marker(HOME).decode(), COMMAND]
+    remove_entry(HOME)
+    assert find_entry(HOME) == []
 
 
 def test_in_the_second_in_which_cron_reads_nothing_is_changed(crontab, monkeypatch):

@@ -402,6 +402,22 @@ def test_what_runs_fits_the_screen_with_names_and_numbers_of_any_length(width):
     assert render(status_table([], [ticket]), 200).startswith("  1. ")
 
 
+@pytest.mark.parametrize("width", [80, 120])
+def test_on_a_screen_that_is_drawn_again_columns_keep_their_widths(width):
+    name, drawn = "resnet50-imagenet-nightly", []
+    for power_w, value in ((0.0, 0.07), (0.25, 0.1234), (350.0, 0.1234)):
+        curve = (CurvePoint(1, 9.0, None, value),)
+        shown = trial(trial=f"{name}-1-1", curve=curve, warnings=("it waits. " * 30,), time_s=14.1)
+        found = [Live(shown, None, None, None, power_w=power_w)]
+        drawn.append(render(status_table(found, width=width, brief=True), width).splitlines())
+    assert len({lines[1] for lines in drawn}) == 1  # the rule below the headings
+    assert len({len(lines) for lines in drawn}) == 1
+    assert widest("\n".join(drawn[0])) <= width
+    assert "cost" not in drawn[0][0]
+    (warning,) = [line for line in drawn[0] if line.startswith("!")]
+    assert warning.startswith(f"! {name}-1-1: it waits.")
+
+
 def explained(title, arms, *arguments, **options):
     believed = Belief(tuple(arms), ("the next run uses 32", "It is the cheapest."))
     return explain_table(title, believed, *arguments, **options)

@@ -15,21 +15,19 @@ from typer import Option
 
 from zeusrun.clock import timestamp
 from zeusrun.commands import options
+from zeusrun.commands.now import read_now
 from zeusrun.errors import HistoryError, UsageError, ZeusrunError
 from zeusrun.history.base import HEARTBEAT_S, UnavailableError
 from zeusrun.history.rules import has_expired
 from zeusrun.launcher.queue.tickets import find_waiting, read_waiting
 from zeusrun.launcher.rundir.layout import ask_to_cancel
 from zeusrun.launcher.rundir.ownership import files_of, find_own, lease_of
-from zeusrun.maintenance.running import read_running
 from zeusrun.plain_text import plain_text
 from zeusrun.run_on.registry import (
-    describe_job,
     end_job,
     find_ended,
     interrupt_job,
     is_remote,
-    read_jobs,
 )
 from zeusrun.trial import TrialStatus
 from zeusrun.view.export import print_json
@@ -39,7 +37,6 @@ if TYPE_CHECKING:
 
     from zeusrun.history.base import History
     from zeusrun.launcher.rundir.layout import RunPaths
-    from zeusrun.schedule.store import Schedule
     from zeusrun.trial import Trial
 
 _POLL_S = 0.2
@@ -47,55 +44,48 @@ _REMOTE_POLL_S = 2.0
 _STUCK_S = 60.0  # beyond the grace period; after that the launcher is suspended or stalled
 
 
-def status(job: options.AnyJob = None, *, as_json: options.AsJson = False) -> None:
-    """Show what runs, what waits, and what starts later."""
+def status(
+    job: options.AnyJob = None,
+    *,
+    watch: Annotated[
+        bool, Option("--watch", help="Show it on the whole screen, with GPUs and schedules.")
+    ] = False,
+    every: Annotated[
+        float, Option(metavar="SECONDS", min=0.1, help="With --watch: how often it is read.")
+    ] = 1.0,
+    as_json: options.AsJson = False,
+) -> None:
+    """Show what runs, what waits, and what starts later.
+
+    --watch reads it again every second; q or Ctrl-C ends it.
+    """
+    if watch:
+        if as_json:
+            raise UsageError("--watch and --json exclude each other; leave out one of them")
+        from zeusrun.commands.watch import watch_status  # noqa: PLC0415 - see the top
+
+        watch_status(job, every)
+        return
     home, store = options.open_home(job)
-    job = None if job is None else options.known_job(store, options.job_name(job))
-    names = store.jobs() if job is None else [job]
-    by_job, damage = options.read_each(names, lambda name: read_running(store, home, [name]))
-    found = [running for of_job in by_job.values() for running in of_job]
-    waiting = read_waiting(home, job, (running.trial for running in found))
-    deferred = _deferred(home, job)
+    now = read_now(home, store, job)
     if as_json:
-        queue = [{"trial": None, **ticket.to_json()} for ticket in waiting]
+        queue = [{"trial": None, **ticket.to_json()} for ticket in now.waiting]
         queue += [
             {"trial": None, "job": each.job, "state": "deferred", **each.planned_json()}
-            for each in deferred
+            for each in now.schedules
+            if each.job in now.deferred
         ]
-        print_json([*(running.to_json() for running in found), *queue])
-    elif found or waiting or deferred:
+        print_json([*(running.to_json() for running in now.found), *queue])
+    elif now.found or now.waiting or now.deferred:
         from zeusrun.view.tables import status_table  # noqa: PLC0415 - see the top
 
-        starts = {each.job: each.describe_start() or "" for each in deferred}
-        asked = [ticket.allocation for ticket in waiting if ticket.allocation]
-        jobs = read_jobs(asked)
-        queued = {name: describe_job(name, jobs.get(name)) for name in asked}
-        shown = options.console()
-        host = platform.node()
-        table = status_table(found, waiting, starts, queued, host=host, width=shown.width)
-        shown.print(table)
-    elif damage is None:
+        shown, host, queued = options.console(), platform.node(), now.describe_queue()
+        rows = now.found, now.waiting, now.deferred, queued
+        shown.print(status_table(*rows, host=host, width=shown.width))
+    elif now.problem is None:
         typer.echo("nothing runs now; 'zeusrun history' shows what ran")
-    if damage is not None:
-        if job is not None:
-            raise damage
-        missing, advice = ", ".join(name for name in names if name not in by_job), ""
-        if isinstance(damage, UnavailableError):
-            advice = ". Start that server, or give the job another 'history' and submit it"
-        raise HistoryError(f"{damage}; what runs of {missing} is not shown{advice}") from damage
-
-
-def _deferred(home: Path, job: str | None) -> list[Schedule]:
-    """Return the schedules that have deferred a start, of one job or of all."""
-    if not (home / "schedules").is_dir():
-        return []
-    from zeusrun.schedule.store import Schedules  # noqa: PLC0415 - few have a schedule
-
-    schedules, found = Schedules(home), []
-    for name in schedules.jobs() if job is None else {job}.intersection(schedules.jobs()):
-        with contextlib.suppress(ZeusrunError):  # `schedule list` says what is wrong with it
-            found.append(schedules.read(name))
-    return [schedule for schedule in found if schedule.describe_start() is not None]
+    if now.problem is not None:
+        raise now.problem
 
 
 def cancel(

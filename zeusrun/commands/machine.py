@@ -48,12 +48,17 @@ def read_gpus(held_by: Callable[[str], str | None]) -> list[dict[str, Any]]:
     and ``Health`` for the sensors. Raises ``DeviceError`` if NVML cannot list the GPUs.
     """
     with contextlib.ExitStack() as stack:
-        found = gpus_of_machine()
-        for each in found:
-            if not isinstance(each, DeviceError):
-                stack.callback(each.close)
-        read = [read_gpu(each, held_by) for each in found]
+        read = [read_gpu(each, held_by) for each in open_gpus(stack)]
     return [{name: value for name, value in each.items() if value is not None} for each in read]
+
+
+def open_gpus(stack: contextlib.ExitStack) -> list[NvmlGpu | DeviceError]:
+    """Open all GPUs of this machine until ``stack`` closes them; see ``gpus_of_machine``."""
+    found = gpus_of_machine()
+    for each in found:
+        if not isinstance(each, DeviceError):
+            stack.callback(each.close)
+    return found
 
 
 def read_gpu(device: NvmlGpu | DeviceError, held_by: Callable[[str], str | None]) -> dict[str, Any]:

@@ -49,15 +49,21 @@ Overrides = Annotated[
 ]
 
 
-def open_home(*given: str | None) -> tuple[Path, History]:
+def tell(text: str) -> None:
+    """Show a sentence on standard error."""
+    typer.echo(plain_text(f"zeusrun: {text}"), err=True)
+
+
+def open_home(*given: str | None, show: Callable[[str], None] = tell) -> tuple[Path, History]:
     """Return zeusrun's home directory, if only its owner can write to it, and its history.
 
     ``given`` is what the user named: the history of a job file is that which the file names.
+    ``show`` shows a sentence, such as that a server does not respond.
     """
     home = trusted_home(os.environ)
     specs = [load_job(Path(each)) for each in given if each is not None and is_job_file(each)]
     chosen = {spec.name: spec.history.url for spec in specs if spec.history.url is not None}
-    return home, open_history(home, os.environ, own=chosen, show=tell)
+    return home, open_history(home, os.environ, own=chosen, show=show)
 
 
 def open_own(
@@ -75,11 +81,6 @@ def open_own(
         return home, named()
     remember_choice(home, spec.name, section.url)
     return home, named(wait_s=section.wait_s, offline=section.offline, pause=pause)
-
-
-def tell(text: str) -> None:
-    """Show a sentence on standard error."""
-    typer.echo(plain_text(f"zeusrun: {text}"), err=True)
 
 
 def known_job(store: History, name: str) -> str:

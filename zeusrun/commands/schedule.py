@@ -154,7 +154,7 @@ def remove(job: Job) -> None:
 
 
 def run_now(job: Job) -> None:
-    """Submit a scheduled job now, with the variables of its schedule."""
+    """Submit a scheduled job now, as its schedule would."""
     schedules = _schedules()
     schedule = schedules.read(job)
     argv = [schedule.python, "-m", "zeusrun", "submit", schedule.job_file, "--wait"]

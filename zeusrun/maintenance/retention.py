@@ -85,7 +85,7 @@ def _ended_runs(home: Path, trials: Sequence[Trial], now: float) -> list[OldRun]
             continue
         # A clock that was ahead must not make a run look newer than the runs after it.
         order = (min(ended, now), trial.recurrence, trial.attempt)
-        found.append((order, OldRun(trial.trial, path, _size_bytes(path))))
+        found.append((order, OldRun(trial.trial, path, measure_folder(path))))
     return [run for _, run in sorted(found, key=lambda each: each[0])]
 
 
@@ -97,7 +97,7 @@ def _has_files(run_dir: Path) -> bool:
     return False
 
 
-def _size_bytes(folder: Path) -> int:
+def measure_folder(folder: Path) -> int:
     """Return the size of a folder on disk, as far as its files can be read."""
     total = 0
     for directory, _, names in os.walk(folder):

@@ -102,6 +102,17 @@ def remove_entry(home: Path) -> None:
     _edit(lambda text: uninstall(text, home))
 
 
+def find_entry(home: Path) -> list[str]:
+    """Return the lines of zeusrun's entry in the user's crontab; without cron there are none."""
+    try:
+        text = read_crontab()
+    except LaunchError:
+        return []
+    before, after = _around(text, home)
+    entry = text[len(before) : len(text) - len(after)]
+    return entry.decode(errors="replace").splitlines()
+
+
 def _edit(change: Callable[[bytes], bytes]) -> None:
     """Change the crontab, if that changes anything.
 

@@ -31,6 +31,7 @@ class Column:
             fit; ``None``: it is whole.
         leaves: Columns are left out of a table that is too wide, the smallest number first; 0: it
             always stays.
+        least: The least width, so that a table which is drawn again and again stays as it is.
     """
 
     name: str
@@ -39,10 +40,18 @@ class Column:
     optional: bool = False
     folds: int | None = None
     leaves: int = 0
+    least: int = 0
 
 
 def _energy(each: Any) -> str:  # noqa: ANN401 - a trial, a recurrence or a sum
     return units.electricity(each.energy_j, getattr(each, "energy_source", None))
+
+
+def _throttled(reasons: Sequence[str] | None) -> str:
+    """Return why clocks are low, in NVML's words: ``sw power cap``, or ``no``."""
+    if reasons is None:
+        return units.UNKNOWN
+    return ", ".join(reasons).replace("_", " ") or "no"
 
 
 TIME = Column("time", lambda each: units.duration(each.time_s), leaves=4)
@@ -54,6 +63,18 @@ CARBON = Column("carbon", lambda each: units.carbon(each.carbon_g), optional=Tru
 COST = Column("cost", lambda each: units.energy(each.cost_j))
 """What runs have taken: in ``history`` and ``status``, in reports and on the pages of a server."""
 LIMIT = Column("limit", lambda each: units.power(each.power_limit_w), optional=True, leaves=5)
+GPU = (
+    Column("GPU", lambda gpu: units.number(gpu.nvml_index)),
+    Column(
+        "model", lambda gpu: (gpu.model or units.UNKNOWN).removeprefix("NVIDIA "), True, leaves=2
+    ),
+    Column("power", lambda gpu: units.power(gpu.power_w)),
+    LIMIT,
+    Column("load", lambda gpu: units.percent(gpu.utilization)),
+    Column("temperature", lambda gpu: units.celsius(gpu.temperature_c)),
+    Column("throttled", lambda gpu: _throttled(gpu.throttle_reasons), left=True, folds=14),
+)
+"""What a GPU does now: in ``status --watch`` and on the pages of a server."""
 HOST = Column("host", lambda each: each.host or units.UNKNOWN, left=True, folds=99)
 
 
@@ -85,7 +106,8 @@ def column_table(
 
     def room(column: Column) -> int:
         cells = [str(text)[: column.folds] for text in texts[column.name]]
-        return max(map(cell_len, "\n".join([column.name, *cells]).split("\n"))) + 2
+        lines = "\n".join([column.name, *cells]).split("\n")
+        return max(column.least, *map(cell_len, lines)) + 2
 
     for column in sorted(shown, key=lambda each: each.leaves):
         # Two spaces follow each column, and one the last.
@@ -97,6 +119,7 @@ def column_table(
         table.add_column(
             column.name,
             justify="left" if column.left else "right",
+            min_width=column.least,
             no_wrap=column.folds is None,
             overflow="fold" if column.left and column.folds is not None else "ellipsis",
             vertical="bottom" if bottom else "top",

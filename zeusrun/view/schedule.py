@@ -10,6 +10,7 @@ from rich.text import Text
 
 from zeusrun.jobfile.validators import duration_text
 from zeusrun.schedule.store import UNDERWAY
+from zeusrun.view.columns import Column, column_table
 from zeusrun.view.console import Labelled
 
 if TYPE_CHECKING:
@@ -39,6 +40,22 @@ def schedules_sheet(found: Sequence[Schedule], now: float) -> RenderableType:
         labelled = [(Text(f"  {label:5}", style="dim"), text) for label, text in rows]
         parts += [*([Text("")] if parts else []), name, Labelled(labelled)]
     return Group(*parts)
+
+
+def next_table(found: Sequence[Schedule], now: float, width: int) -> RenderableType:
+    """Return when each job that is not paused runs next, the first one first."""
+    rows = []
+    for schedule in found:
+        timetable = schedule.rules.timetable
+        moments = [] if schedule.paused else itertools.islice(timetable.following(now), 1)
+        rows += [(moment, schedule) for moment in moments]
+    rows.sort(key=lambda row: (row[0], row[1].job))
+    columns = [
+        Column("next run", lambda row: _when(row[1], row[0], now), left=True),
+        Column("job", lambda row: row[1].job, left=True, folds=24),
+        Column("schedule", lambda row: row[1].rules.timetable.describe(), left=True, leaves=1),
+    ]
+    return column_table(columns, rows, width - 1) if rows else Group()
 
 
 def describe_rules(schedule: Schedule) -> str:

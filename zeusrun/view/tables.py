@@ -206,13 +206,15 @@ def status_table(
     *,
     host: str | None = None,
     width: int = 80,
+    brief: bool = False,
 ) -> RenderableType:
     """Return the running trials, oldest first, and the submits that wait, in their order.
 
     ``deferred`` are jobs whose start a schedule has deferred, each with the start and the reason;
     ``queued`` says of each allocation where it is.
     If a trial runs on another machine than ``host``, a column names the machines. If the names
-    leave no room in ``width`` columns, energy, cost and power are not shown.
+    leave no room in ``width`` columns, energy, cost and power are not shown. ``brief``: without the
+    cost, and each warning is cut to one line.
     """
     shown = [
         Column("run", _running_name, left=True, folds=_NAME),
@@ -221,12 +223,15 @@ def status_table(
         Column("epoch", lambda each: _epoch(each.trial)),
         Column("metric", _metric),
         Column("time", _running_time),
-        Column("energy", lambda each: columns.ENERGY.value(each.trial), leaves=1),
-        Column("cost", lambda each: columns.COST.value(each.trial), leaves=3),
-        Column("power", lambda each: units.power(each.power_w if each.alive else None), leaves=2),
+        Column("energy", lambda each: columns.ENERGY.value(each.trial), leaves=2),
+        Column("cost", lambda each: columns.COST.value(each.trial), leaves=4),
+        Column("power", lambda each: units.power(each.power_w if each.alive else None), leaves=3),
+        Column("data wait", lambda each: _data_wait(each.trial), optional=True, leaves=1),
     ]
-    if host is None or {running.host for running in found} <= {None, host}:
-        del shown[1]
+    here = host is None or {running.host for running in found} <= {None, host}
+    left_out = {"host" if here else None, "cost" if brief else None}
+    steady = {"metric": 13, "power": 6} if brief else {}
+    shown = [replace(c, least=steady.get(c.name, 0)) for c in shown if c.name not in left_out]
     dim = {number: "dim" for number, each in enumerate(found) if not each.alive}
     table = column_table(shown, found, width - 1, dim)
     notes = [dead_note(running.trial) for running in found if not running.alive]
@@ -244,10 +249,16 @@ def status_table(
             text = f"{ticket.job} since {since}: {queued.get(ticket.allocation, ticket.allocation)}"
         queue.append((Text(f"  {place}."), Text(text)))
     parts: list[RenderableType] = [table] if found else []
-    parts += [*notes, warning_lines(warnings)]
+    parts += [*notes, *(map(warning_line, warnings) if brief else [warning_lines(warnings)])]
     queue += [(Text(" "), Text(f"{job} starts {start}")) for job, start in deferred.items()]
     parts += [Text("")] if found and queue else []
     return Group(*parts, Labelled(queue, gap=1))
+
+
+def warning_line(text: str) -> Text:
+    """Return a warning on one line, which is cut where there is no room."""
+    one = " ".join(text.split())
+    return Text.assemble(("! ", "yellow"), one, no_wrap=True, overflow="ellipsis")
 
 
 def _running_name(running: Live) -> Text:
@@ -257,6 +268,12 @@ def _running_name(running: Live) -> Text:
 def _metric(running: Live) -> str:
     value, target = running.last_metric, running.trial.target
     return units.UNKNOWN if value is None else f"{value:.4g} → {target:g}"
+
+
+def _data_wait(trial: Trial) -> str:
+    """Return the share of the training time that waited for data."""
+    wait_s, time_s = trial.data_wait_s, trial.time_s
+    return units.percent(wait_s / time_s if wait_s is not None and time_s else None)
 
 
 def _running_time(running: Live) -> Text:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from zeusrun.maintenance.doctor import Check
     from zeusrun.maintenance.repair import Finding
     from zeusrun.maintenance.retention import OldRun
+    from zeusrun.maintenance.uninstall import Found
 
 _FINDING_MARKS = {"repaired": ("✓", "green"), "found": ("·", "yellow")}
 _TOKEN_STYLES = {"valid": "green", "expired": "yellow", "revoked": "dim"}
@@ -51,6 +52,35 @@ def old_runs_sheet(found: Sequence[OldRun], *, dry_run: bool) -> RenderableType:
     if dry_run:
         return Group(*lines, Text(f"{files} would go: this was a dry run", style="yellow"))
     return Group(*lines, Text.assemble(("✓", "green"), f" {files} are removed"))
+
+
+def uninstall_sheet(found: Found, warnings: Sequence[str]) -> RenderableType:
+    """Return what ``uninstall`` removes, and what stays."""
+    lines: list[RenderableType] = []
+    if found.entry:
+        lines.append(Text("The crontab: these lines", style="bold"))
+        lines.append(Labelled([(Text(" "), Text(line)) for line in found.entry], gap=1))
+    if found.limits:
+        lines.append(Text("Power limits: the original ones are restored", style="bold"))
+        lines += [Text(f"  {uuid}") for uuid in found.limits]
+    if found.parts:
+        total = units.size(sum(part.size_bytes for part in found.parts))
+        lines.append(Text(f"{found.home}: {total}", style="bold"))
+    width = max((len(part.path.name) for part in found.parts), default=0)
+    lines += [
+        Text(f"  {part.path.name:{width}}  {units.size(part.size_bytes):>7}  {part.what}")
+        for part in found.parts
+    ]
+    notes = {"server": " (the database of `zeusrun serve`)"}
+    others = ", ".join(each + notes.get(each, "") for each in found.others)
+    stays = ["job files, scripts, and other homes"]
+    stays += [f"in {found.home}: {others}"] if others else []
+    if found.server:
+        stays.append(f"the records on {found.server}; there, `zeusrun token revoke` ends the token")
+    stays.append("the package: pip uninstall zeusrun")
+    rows = [(Text("  ·", style="dim"), Text(text)) for text in stays]
+    head = Text("What stays", style="bold")
+    return Group(*lines, head, Labelled(rows, gap=1), warning_lines(warnings))
 
 
 def restore_sheet(job: str, done: Restoration) -> RenderableType:

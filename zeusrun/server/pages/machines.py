@@ -12,7 +12,7 @@ from zeusrun.history.rules import job_of
 from zeusrun.server.pages.document import Page
 from zeusrun.server.pages.runs import running_table
 from zeusrun.view import units
-from zeusrun.view.columns import HOST, LIMIT, Column
+from zeusrun.view.columns import GPU, HOST, Column
 from zeusrun.view.report.markup import Html, join, moment, page_head, section, table, tag
 from zeusrun.view.units import UNKNOWN, plural
 
@@ -58,7 +58,11 @@ def _host(host: HostFacts, runs: Sequence[Live], visit: Visit) -> Html:
         for gpu in host.gpus
         if gpu.error
     ]
-    columns = [*_GPU_COLUMNS, Column("limit held by", lambda gpu: _holder(gpu, visit))]
+    columns = [
+        *GPU,
+        Column("energy by", lambda gpu: gpu.energy_source or UNKNOWN),
+        Column("limit held by", lambda gpu: _holder(gpu, visit)),
+    ]
     gpus = table(f"GPUs of {host.host}", columns, host.gpus) or tag("p", "It reports no GPU.")
     key = f"host-{host.host}"
     return section(
@@ -77,25 +81,6 @@ def _holder(gpu: GpuFacts, visit: Visit) -> str:
     run = gpu.held_by or ""
     job = job_of(run)
     return visit.links.link_run(run) if job and visit.access.covers(job) else UNKNOWN
-
-
-def _throttled(reasons: Sequence[str] | None) -> str:
-    """Return why clocks are low, in NVML's words: ``sw power cap``, or ``no``."""
-    if reasons is None:
-        return UNKNOWN
-    return ", ".join(reasons).replace("_", " ") or "no"
-
-
-_GPU_COLUMNS = (
-    Column("GPU", lambda gpu: units.number(gpu.nvml_index)),
-    Column("model", lambda gpu: (gpu.model or UNKNOWN).removeprefix("NVIDIA "), left=True),
-    Column("power", lambda gpu: units.power(gpu.power_w)),
-    LIMIT,
-    Column("load", lambda gpu: units.percent(gpu.utilization)),
-    Column("temperature", lambda gpu: units.celsius(gpu.temperature_c)),
-    Column("throttled", lambda gpu: _throttled(gpu.throttle_reasons), left=True),
-    Column("energy by", lambda gpu: gpu.energy_source or UNKNOWN),
-)
 
 
 def schedules_table(schedules: Sequence[ScheduleFacts], links: Links) -> Html:
