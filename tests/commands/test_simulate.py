@@ -54,13 +54,20 @@ def test_a_job_is_forecast_from_its_own_history(cli, learned):
     assert max(map(len, out.splitlines())) <= 80
     assert out.startswith("job: the next 5 recurrences, as it is and with objective.eta_knob=1\n\n")
     assert "The forecast uses 6 runs that reached the target." in out
-    left_out = "! left out, because they crash or have no usable runs on these devices: 64"
+    left_out = "! left out, because they crash or have no runs on these devices and settings: 64"
     assert left_out in " ".join(out.split())
     assert "Costs of different eta_knob cannot be compared" in " ".join(out.split())
     assert "! only 6 runs" in out
     alone = cli("simulate", learned, *OWN_FEW)[1]
     assert "changed" not in alone
     assert alone.startswith("job: the next 5 recurrences\n\n")
+
+
+def test_a_forecast_says_which_loader_workers_it_leaves_out(cli, learned, record):
+    text = "Left out: the speed of runs with another setting of loader workers"
+    assert "workers" not in cli("simulate", learned, *OWN_FEW)[1]
+    record(7, LEARNED[0][1], world_size=1, max_epochs=5, speed_variant="tune")
+    assert text in " ".join(cli("simulate", learned, *OWN_FEW)[1].split())
 
 
 def test_a_forecast_by_name_says_whose_settings_it_has(cli, learned, zeusrun):

@@ -78,9 +78,13 @@ def simulate(
                 on_seed=lambda: on_progress(next(done) / len(specs) / seeds),
             )
             found.append((spec.policy.name, model, result))
-    if find_speed_variant(submission.spec) is not None:
-        kept = "Loader workers are not simulated: each batch size keeps those of its runs."
-        settings = kept if settings is None else f"{settings}. {kept}"
+    variant, kept = find_speed_variant(submission.spec), ""
+    if any(each.speed_variant != variant for each in trials):
+        kept = "Left out: the speed of runs with another setting of loader workers"
+    elif variant is not None:
+        kept = "Loader workers are not simulated: each batch size keeps those of its runs"
+    if kept:
+        settings = kept if settings is None else f"{settings.rstrip('.')}. {kept}"
     given = found, overrides or [], recurrences, seeds
     answer(
         forecast_json(*given),

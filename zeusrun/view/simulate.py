@@ -206,7 +206,7 @@ def _warnings(model: JobModel) -> Iterator[str]:
         yield f"only {model.reached} runs: the true spread may be much wider"
     if model.left_out:
         sizes = ", ".join(map(str, model.left_out))
-        yield f"left out, because they crash or have no usable runs on these devices: {sizes}"
+        yield f"left out, because they crash or have no runs on these devices and settings: {sizes}"
 
 
 def forecast_json(
