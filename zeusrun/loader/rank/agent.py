@@ -10,18 +10,17 @@ import contextlib
 import json
 import math
 import os
-import threading
 import time
 import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from torch import distributed
+import torch
 
 from zeusrun.files.private import read_file, replace_file
 from zeusrun.loader.rank.limits import count_cores, count_that_fit
 from zeusrun.loader.rank.rescue import Rescue
-from zeusrun.loader.rank.safe import State, is_shuffled, why_left_alone
+from zeusrun.loader.rank.safe import BY_A_THREAD, State, is_shuffled, why_left_alone
 from zeusrun.loader.rank.tuner import Arm, Measured, Measurement, Tuner
 from zeusrun.sidecar.events import LoaderWorkers
 from zeusrun.worker.agent import RankAgent
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
     from zeusrun.worker.passes import Pass
 
 _WARM = 3  # steps of a longer pass that are no part of a measurement
-_BY_A_THREAD = "a thread of the script reads the loader"
 
 
 def join(hooks: Hooks, given: Mapping[str, Any]) -> LoaderAgent:
@@ -119,12 +117,12 @@ class LoaderAgent(RankAgent):
 
         ``None``: the script has started this process, and not as one of a group.
         """
-        if self._environment.is_grown:
-            return distributed.get_rank(), distributed.get_world_size()
-        if os.getpid() != self._launched_pid:
+        if torch.utils.data.get_worker_info() is not None:
             return None
+        if self._environment.is_grown:
+            return torch.distributed.get_rank(), torch.distributed.get_world_size()
         rank, ranks = (os.environ.get(f"LOCAL_{name}") for name in ("RANK", "WORLD_SIZE"))
-        return int(rank or 0), int(ranks or 1)
+        return (int(rank or 0), int(ranks or 1)) if os.getpid() == self._launched_pid else None
 
     def _begin(self, loader: Any) -> State | None:
         """Decide on the arm of the pass that is about to begin."""
@@ -140,8 +138,6 @@ class LoaderAgent(RankAgent):
             return None
         if state is None:
             why = why_left_alone(loader, from_zero=self._given["from_zero"])
-            if threading.current_thread() is not threading.main_thread():
-                why = _BY_A_THREAD
             if why is not None:
                 self._tell(f"the number of workers stays as it is: {why}")
                 return None
@@ -237,7 +233,7 @@ class LoaderAgent(RankAgent):
         self._measurement.add_pass(part.steps, self._first_s, part.all_waited_s)
         result = self._measurement.result
         if math.isinf(part.all_waited_s):
-            self._tell(f"the number of workers stays as it is: {_BY_A_THREAD}")
+            self._tell(f"the number of workers stays as it is: {BY_A_THREAD}")
         if tuner.arm.stays and self._is_first:  # in it, those that stay from now on have started
             self._measurement, result = Measurement(tuner.arm.workers), None
         self._is_first = result is not None
@@ -280,16 +276,10 @@ class LoaderAgent(RankAgent):
             self._stop.touch()
 
     def _say(self, arm: Arm, *, died: bool = False) -> None:
-        found, tuner = self._found.get(arm), self._tuner
-        ends = tuner is not None and tuner.is_settled and arm == tuner.arm
-        event = LoaderWorkers(
-            self._since_t,
-            *arm,
-            step_s=None if found is None else found.step_s,
-            wait=None if found is None else found.wait,
-            died=died,
-            settled=self._limits if ends else None,
-        )
+        step_s, _, wait, _ = self._found.get(arm, (None,) * 4)
+        ends = self._tuner is not None and self._tuner.is_settled and arm == self._tuner.arm
+        settled = self._limits if ends else None
+        event = LoaderWorkers(self._since_t, *arm, step_s, wait, died, settled)
         if died or self._environment.rank == 0:
             self._environment.record(event)
 

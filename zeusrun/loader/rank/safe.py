@@ -6,6 +6,7 @@ import contextlib
 import functools
 import inspect
 import sys
+import threading
 import types
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from zeusrun.loader.rank.tuner import Arm
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+BY_A_THREAD = "a thread of the script reads the loader"
 _OF_TORCH = {"torch", "builtins"}
 _ASKS = {"get_worker_info", "num_workers"}
 _ONLY_SEED = {"transformers", "lightning", "lightning_fabric", "pytorch_lightning", "accelerate"}
@@ -37,13 +39,14 @@ def why_left_alone(loader: Any, *, from_zero: bool) -> str | None:
         )
     if (loader.num_workers == 0 or loader.persistent_workers) and _is_eager(loader._index_sampler):
         return "its sampler may draw random numbers twice if workers start, and once if none does"
+    if threading.current_thread() is not threading.main_thread():
+        return BY_A_THREAD
     if getattr(loader, "in_order", True) is not True:
         return "the loader has in_order=False, so the number decides on the order"
     own = {name: [getattr(loader, name)] for name in ("worker_init_fn", "collate_fn")}
-    for name, functions in {**own, "data set": _list_readers(loader.dataset)}.items():
-        if any(map(_asks, functions)):
-            return f"its {name} asks for its worker, so it may depend on their number"
-    return None
+    called = {**own, "data set": _list_readers(loader.dataset)}
+    asking = next((name for name in called if any(map(_asks, called[name]))), None)
+    return asking and f"its {asking} asks for its worker, so it may depend on their number"
 
 
 def _is_eager(sampler: Any) -> bool:
