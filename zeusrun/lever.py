@@ -1,19 +1,14 @@
-"""What a job is set to, to trade speed for power, or for processes."""
+"""What a job is set to, to trade speed for power."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 POWER = "power"
-LOADER_WORKERS = "loader_workers"
 
 
 class Lever(NamedTuple):
-    """A setting that changes speed and not learning.
-
-    ``POWER``: the limit of every GPU in watts. ``LOADER_WORKERS``: processes of the data loader of
-    a rank.
-    """
+    """A setting that changes speed and not learning: ``POWER``, the limit of every GPU in watts."""
 
     kind: str
     value: float

@@ -308,6 +308,24 @@ def test_the_speed_of_a_run_that_tried_loader_workers_is_that_of_epochs_with_the
     assert took(back)[0] == pytest.approx(4 * 4.0 / 3)  # all but the second epoch
 
 
+def test_the_speed_of_a_run_that_has_settled_is_that_of_the_number_at_which_it_has():
+    one, two, four = workers((0.0, 1), (2.0, 2), (4.0, 4))
+    slow = one._replace(time_s=5.0, settled="1 of 4", step_s=0.26)
+    tuned = dataclasses.replace(GROWN, world_sizes=(), workers=(one, two, four, slow))
+    assert took(tuned)[0] == pytest.approx(4 * 3.0 / 2)  # of the first epoch and of the last one
+
+
+def test_loader_workers_may_change_a_moment_after_an_epoch():
+    late = dataclasses.replace(GROWN, world_sizes=(), workers=workers((0.0, 2), (4.04, 4)))
+    assert took(late)[0] == pytest.approx(4.0)
+
+
+def test_the_speed_of_a_run_after_a_worker_has_died_is_unknown():
+    died, own = workers((0.0, 8), (0.5, 1))
+    changes = died._replace(step_s=None, died=True), own._replace(step_s=None)
+    assert prove(dataclasses.replace(GROWN, world_sizes=(), workers=changes)).speed is Doubt.TUNED
+
+
 def test_speeds_with_loader_workers_from_elsewhere_are_not_compared():
     tuned = dataclasses.replace(ORDINARY, speed_variant="tune")
     run = read_trial(NOW, tuned)

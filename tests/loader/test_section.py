@@ -13,7 +13,7 @@ from zeusrun.choice.problem import find_speed_variant
 from zeusrun.errors import JobFileError
 from zeusrun.jobfile.plugged import Chosen
 from zeusrun.jobfile.spec import load_spec
-from zeusrun.lever import LOADER_WORKERS, Lever
+from zeusrun.trial import Trial
 from zeusrun.trial.values import WorkersChange
 
 
@@ -76,31 +76,51 @@ def test_a_wrong_value_is_told_in_a_sentence(spec, loader, more, problem):
 
 FAST = WorkersChange(3.0, 4, True, 0.01, 0.2)
 CHANGES = (WorkersChange(0.0, 2, False, 0.03, 0.8), FAST, WorkersChange(9.0, 8, False))
+MEASURED = [[2, False, 0.03, 0.8], [4, True, 0.01, 0.2]]
 
 
-def told(spec, *earlier, **changes):
-    trial = build_trial(host="a", **changes)
-    section = spec("{workers: tune}").loader
-    return section.tell(Chosen(None, trial, None, earlier))["loader"]
+def tuned(*workers, **changes):
+    return build_trial(host="a", speed_variant="tune", workers=workers, **changes)
 
 
-def test_the_next_run_begins_with_the_fastest_of_the_newest_run_on_this_machine(spec):
-    known = build_trial(host="a", workers=CHANGES)
-    assert known.lever == Lever(LOADER_WORKERS, 4)
-    assert told(spec, known)["start"] == [4, True, 0.2]
-    slow = replace(known, workers=(WorkersChange(0.0, 1, False, 0.5, 0.9),))
-    assert told(spec, known, slow)["start"] == [1, False, 0.9]
-    assert told(spec, known, build_trial(host="a"))["start"] == [4, True, 0.2]
-    for other in (replace(known, host="b"), replace(known, gpu_count=1)):
-        assert told(spec, other)["start"] is None
+def told(spec, *earlier, section="{workers: tune}"):
+    chosen = Chosen(None, build_trial(host="a"), None, earlier)
+    return spec(section).loader.tell(chosen)["loader"]
+
+
+def test_the_next_run_begins_with_the_best_of_the_newest_run_on_this_machine(spec):
+    known = tuned(*CHANGES)
+    assert told(spec, known)["start"] == [4, True, 0.2, None]
+    assert told(spec, known)["measured"] == MEASURED
+    slow = tuned(WorkersChange(0.0, 1, False, 0.5, 0.9))
+    assert told(spec, known, slow)["start"] == [1, False, 0.9, None]
+    assert told(spec, known, build_trial(host="a"))["start"] == [4, True, 0.2, None]
+    for other in ({"host": "b"}, {"gpu_count": 1}, {"speed_variant": "2"}):
+        assert told(spec, replace(known, **other))["start"] is None
     assert told(spec)["start"] is None
-    assert build_trial().lever is None
 
 
-def test_numbers_of_which_a_worker_died_are_never_tried_again_on_this_machine(spec):
-    died = build_trial(host="a", workers=(*CHANGES, WorkersChange(5.0, 8, False, died=True)))
-    assert told(spec, died, build_trial(host="a"))["never"] == [8]
+def test_the_best_is_that_at_which_the_search_has_ended(spec):
+    ended = FAST._replace(time_s=12.0, workers=2, stays=False, step_s=0.0101, settled="1 of 8")
+    assert told(spec, tuned(*CHANGES, ended))["start"] == [2, False, 0.2, "1 of 8"]
+    assert tuned(*CHANGES, ended).best_workers == ended
+
+
+def test_a_run_of_an_earlier_version_is_one_whose_search_has_not_ended():
+    record = tuned(*CHANGES).to_json()
+    record["workers"] = [each[:6] for each in record["workers"]]
+    assert Trial.from_json(record).workers == CHANGES
+
+
+def test_numbers_of_which_a_worker_died_and_larger_ones_are_never_tried_again(spec):
+    died = tuned(*CHANGES, WorkersChange(5.0, 3, False, died=True))
+    found = told(spec, tuned(*CHANGES), died, build_trial(host="a"))
+    assert found["never"] == [3]
+    assert found["start"] == [2, False, 0.8, None]
+    assert found["measured"] == MEASURED[:1]
+    assert told(spec, died, section="{workers: 3}")["never"] == [3]
     assert told(spec, replace(died, host="b"))["never"] == []
+    assert "with 2 loader workers" in spec("{workers: tune}").loader.explain([died], died.hardware)
 
 
 def test_the_ranks_are_told_nothing_if_the_script_decides(spec):
@@ -109,11 +129,11 @@ def test_the_ranks_are_told_nothing_if_the_script_decides(spec):
 
 def test_the_next_run_is_explained_in_a_sentence(spec):
     hardware = build_trial().hardware
-    tuned = spec("{workers: tune}").loader
-    text = tuned.explain([build_trial(workers=CHANGES)], hardware)
+    section = spec("{workers: tune}").loader
+    text = section.explain([tuned(*CHANGES)], hardware)
     assert text == (
-        "the next run begins with 4 loader workers that stay, the fastest of an earlier run: "
+        "the next run begins with 4 loader workers that stay, the best of an earlier run: "
         "20% of the time waited for data"
     )
-    assert "of the script, and tries others" in tuned.explain([], hardware)
+    assert "of the script, and tries others" in section.explain([], hardware)
     assert spec("{workers: 4}").loader.explain([], hardware) is None

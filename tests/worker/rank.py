@@ -29,7 +29,7 @@ class Rank:
 
     def __post_init__(self):
         for name in ("logs", "clock", "checkpoints"):
-            (self.run_dir / name).mkdir(parents=True)
+            (self.run_dir / name).mkdir(parents=True, exist_ok=True)
 
     def environment(self, **changes):
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("ZEUSRUN_", "PYTHON"))}

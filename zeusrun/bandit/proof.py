@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 CRASHED = frozenset({TrialStatus.OOM, TrialStatus.FAILED})
 THEN = "+"  # between the first and last hash of a part that changed within a trial
 _SHORT_S = 6.0  # of training, in which the load of other programs may not have been measured
+_SWITCH = 0.05  # share of an epoch in which its loader may still get other workers
 _SAME_S = 1e-3  # times of one moment differ in their last digits
 
 
@@ -178,20 +179,22 @@ def _is_disturbed(trial: Trial) -> bool:
 
 def tries_workers(trial: Trial) -> bool:
     """Whether a run had other numbers of loader workers than the fastest, in its span."""
-    best, end_s = trial.best_workers, _end_s(trial)
-    return best is not None and any(
-        (each.workers, each.stays) != (best.workers, best.stays)
-        for each in trial.workers
-        if each.time_s < end_s
-    )
+    return not _has_best_workers(trial, -math.inf, _end_s(trial))
 
 
 def _has_best_workers(trial: Trial, since_s: float, until_s: float) -> bool:
-    """Whether a run had its fastest number of loader workers all the time between two moments."""
+    """Whether a run had its best number of loader workers all the time between two moments.
+
+    If one has died and nothing was measured, no number was that which the job would have.
+    """
     best = trial.best_workers
+    if best is None:
+        return not any(each.died for each in trial.workers)
+    if math.isfinite(since_s):  # workers change a moment after an epoch was reported
+        since_s += _SWITCH * (until_s - since_s)
     begun = [each for each in trial.workers if each.time_s <= since_s][-1:]
     had = [*begun, *(each for each in trial.workers if since_s < each.time_s < until_s)]
-    return best is None or {each[1:3] for each in had} <= {best[1:3]}
+    return {each[1:3] for each in had} <= {best[1:3]}
 
 
 def _ranks_at(trial: Trial, time_s: float) -> int:

@@ -16,6 +16,7 @@ from zeusrun.energy.device import LimitableDevice
 from zeusrun.errors import DeviceError
 from zeusrun.files.home import runs_directory
 from zeusrun.jobfile.fingerprint import take_fingerprint
+from zeusrun.jobfile.plugged import Chosen
 from zeusrun.launcher.events import Noted, Warned
 from zeusrun.launcher.processes.command import Place, build_command
 from zeusrun.launcher.queue.tickets import find_waiting
@@ -200,8 +201,7 @@ class Submission:
                 paths,
                 self.torchrun,
                 of_node if place.number else self.environment,
-                fitting=fitting,
-                earlier=earlier,
+                chosen=Chosen(self.spec.batch_size, trial, fitting, earlier),
                 place=place,
             )
             for place in places

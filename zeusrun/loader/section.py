@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence  # noqa: TC003 - pydantic needs it
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field
@@ -59,32 +60,39 @@ class Loader(PartSection):
         if self.workers == "script":
             return {}
         here = [each for each in chosen.earlier if each.host == chosen.trial.host]
-        best, never = _find_known(here, chosen.trial.hardware)
-        start = None if best is None else [best.workers, best.stays, best.wait]
-        return {self.key: {**self.model_dump(), "start": start, "never": never}}
+        best, measured, never = self._find_known(here, chosen.trial.hardware)
+        start = None if best is None else [best.workers, best.stays, best.wait, best.settled]
+        found = {"start": start, "measured": measured, "never": never}
+        return {self.key: {**self.model_dump(), **found}}
 
     def explain(self, earlier: Sequence[Trial], hardware: Hardware) -> str | None:
         """Return with how many workers the next run starts."""
         if self.workers != "tune":
             return None
-        best, _ = _find_known(earlier, hardware)
+        best, *_ = self._find_known(earlier, hardware)
         if best is None:
             return "the next run begins with the loader workers of the script, and tries others"
         stay = " that stay" if best.stays else ""
         return (
-            f"the next run begins with {best.workers} loader workers{stay}, the fastest of an "
+            f"the next run begins with {best.workers} loader workers{stay}, the best of an "
             f"earlier run: {best.wait or 0.0:.0%} of the time waited for data"
         )
 
+    def _find_known(
+        self, earlier: Sequence[Trial], hardware: Hardware
+    ) -> tuple[WorkersChange | None, list[list[Any]], list[int]]:
+        """Return what the newest run found that has measured, and numbers of which a worker died.
 
-def _find_known(
-    earlier: Sequence[Trial], hardware: Hardware
-) -> tuple[WorkersChange | None, list[int]]:
-    """Return the fastest of the newest run on the hardware, and numbers of which a worker died."""
-    trials = [each for each in earlier if each.hardware == hardware]
-    best = next(filter(None, (each.best_workers for each in reversed(trials))), None)
-    died = {change.workers for trial in trials for change in trial.workers if change.died}
-    return best, sorted(died)
+        That is its best, and of each: workers, whether they stay, seconds a step, share that waits.
+        """
+        trials = [each for each in earlier if each.hardware == hardware]
+        died = {each.workers for trial in trials for each in trial.workers if each.died}
+        for trial in reversed(trials):
+            fit = [each for each in trial.workers if each.workers < min(died, default=_MOST + 1)]
+            best = replace(trial, workers=tuple(fit)).best_workers
+            if trial.speed_variant == self.speed_variant and best is not None:
+                return best, [[*each[1:5]] for each in fit if each.step_s], sorted(died)
+        return None, [], sorted(died)
 
 
 SECTION = Loader

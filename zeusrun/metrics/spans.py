@@ -42,8 +42,8 @@ def list_workers(progress: Progress) -> tuple[WorkersChange, ...]:
     if begun_t is None:
         return ()
     return tuple(
-        WorkersChange(max(0.0, t - begun_t), workers, stays, step_s, wait, died)
-        for t, workers, stays, step_s, wait, died, _ in map(astuple, progress.loader_workers)
+        WorkersChange(max(0.0, t - begun_t), *had)
+        for t, *had, _problem in map(astuple, progress.loader_workers)
     )
 
 

@@ -262,6 +262,7 @@ class LoaderWorkers:
         step_s: Seconds that a step took with them, evaluations not included; ``None``: not yet.
         wait: The share of that time that waited for batches.
         died: Whether one of them died.
+        settled: The limits of the search that has ended with them; ``None``: it has not.
         problem: Why the number stays, or is that of the script again; else ``None``.
     """
 
@@ -271,6 +272,7 @@ class LoaderWorkers:
     step_s: float | None = None
     wait: float | None = None
     died: bool = False
+    settled: str | None = None
     problem: str | None = None
 
 

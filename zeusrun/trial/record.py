@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import zeusrun.trial.joiners as join
 from zeusrun.cost import cost_j
-from zeusrun.lever import LOADER_WORKERS, Lever
 from zeusrun.reasons import ReasonCode, Stall  # noqa: TC001 - read_fields needs it
 from zeusrun.record_json import read_fields, write_fields
 from zeusrun.trial.values import (
@@ -222,15 +222,14 @@ class Trial(_Taken, _Dispatched):
 
     @property
     def best_workers(self) -> WorkersChange | None:
-        """The number of loader workers with the fastest steps; ``None``: none was measured."""
-        measured = [each for each in self.workers if each.step_s is not None and not each.died]
-        return min(measured, key=lambda each: each.step_s or 0.0, default=None)
+        """The loader workers at which the search has ended, else the fastest; ``None``: unknown.
 
-    @property
-    def lever(self) -> Lever | None:
-        """That of the loader workers which the next run starts with; ``None`` without any."""
-        best = self.best_workers
-        return None if best is None else Lever(LOADER_WORKERS, best.workers)
+        Numbers of which one died, and larger ones, are left out.
+        """
+        died = min((each.workers for each in self.workers if each.died), default=math.inf)
+        fit = [each for each in self.workers if each.step_s is not None and each.workers < died]
+        fastest = min(fit, key=lambda each: each.step_s or 0.0, default=None)
+        return next((each for each in reversed(fit) if each.settled), fastest)
 
     @property
     def teaches(self) -> bool:

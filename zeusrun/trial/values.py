@@ -230,6 +230,7 @@ class WorkersChange(NamedTuple):
     step_s: float | None = None  # without evaluations; ``None``: not measured
     wait: float | None = None  # share of that time
     died: bool = False  # one of them did
+    settled: str | None = None  # limits of the search that has ended here, as ``1 of 16``
 
 
 class SyncChange(NamedTuple):

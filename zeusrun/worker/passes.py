@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -66,7 +67,6 @@ class Pass:
     whole: Taken = NOTHING  # taken by the first step, if the pass has no other step
     ended: bool = False  # all batches have been yielded
     # The indices of the batches that are not there yet.
-    # The indices of the batches that are not there yet.
     queued: deque[Any] = field(default_factory=lambda: deque(maxlen=_MAX_QUEUED))
     # Whether the loader forms batches; else an index is one sample's, of any type and size.
     is_formed: bool = False
@@ -75,6 +75,7 @@ class Pass:
     backwards: int = 0  # backward passes of synchronized models before this pass began
     waited_s: float = 0.0  # until batches were there, since that was added up; infinite: unknown
     all_waited_s: float = 0.0
+    thread: int = field(default_factory=get_ident)  # that reads it
 
     def check_limit(self) -> None:
         """Raise ``StopIteration`` if no batch is left; call it if there is a limit."""

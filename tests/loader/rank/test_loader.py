@@ -8,74 +8,9 @@ import textwrap
 
 import pytest
 
+from tests.loader.rank.running import DIES, FOUR, FOUR_THAT_STAY, PREAMBLE, TUNE
 from tests.worker.rank import Rank
 from zeusrun.sidecar.events import LoaderWorkers
-
-PREAMBLE = """
-import functools, os, signal, sys, time, torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
-
-class Data(Dataset):
-    '''Numbers; reading takes some time, and ``read`` may do more.'''
-    def __init__(self, samples=160, seconds=0.002, read=lambda n: None):
-        self.samples, self.seconds, self.read, self.epoch = samples, seconds, read, 0
-    def __len__(self): return self.samples
-    def __getitem__(self, n):
-        time.sleep(self.seconds)
-        self.read(n)
-        return n + 10_000 * self.epoch
-
-layer = torch.nn.Linear(1, 1)
-optimizer = torch.optim.SGD(layer.parameters(), 0.25)
-torch.manual_seed(3)
-
-def train(loader, passes=8, before=lambda n: None):
-    '''Train, and print the workers and the samples of each pass, and a number drawn after it.'''
-    for epoch in range(passes):
-        before(epoch)
-        seen = []
-        for batch in loader() if callable(loader) else loader:
-            optimizer.zero_grad()
-            layer(torch.ones(1, 1)).sum().backward()
-            optimizer.step()
-            seen += batch.tolist()
-        now = loader if not callable(loader) else None
-        if now is not None: print("pass", now.num_workers, now.persistent_workers, flush=True)
-        print("seen", *seen, "then", torch.rand(()).item(), flush=True)
-
-"""
-TUNE = {"workers": "tune", "max_workers": 4, "from_zero": False, "start": None, "never": []}
-
-
-class Run:
-    """What a script has printed and recorded."""
-
-    def __init__(self, rank, log):
-        self.log = log
-        self.passes = [int(n) for n in re.findall(r"^pass (\d+)", log, re.MULTILINE)]
-        self.stays = re.findall(r"^pass \d+ (\w+)", log, re.MULTILINE)
-        self.seen = re.findall(r"^seen (.*)$", log, re.MULTILINE)
-        self.events = [each for each in rank.events if isinstance(each, LoaderWorkers)]
-        self.problems = [each.problem for each in self.events if each.problem]
-        self.measured = {each.workers for each in self.events if each.step_s is not None}
-        self.waits_s = rank.steps.waits_s
-
-
-@pytest.fixture
-def run(tmp_path):
-    def start(script, part=TUNE, **changes):
-        path = tmp_path / "script.py"
-        path.write_text(PREAMBLE + textwrap.dedent(script))
-        rank = Rank(tmp_path / f"run{len([*tmp_path.iterdir()])}")
-        parts = (
-            {} if part is None else {"ZEUSRUN_PARTS": json.dumps({"loader": {**part, **changes}})}
-        )
-        code, log = rank.run_forked(path, **parts)
-        assert code == 0, log
-        return Run(rank, log)
-
-    return start
-
 
 LOADERS = {
     "shuffled": "DataLoader(Data(), 4, shuffle=True, num_workers=1)",
@@ -112,9 +47,8 @@ def test_it_finds_the_number_that_is_fast_enough(run):
 
 def test_the_first_pass_has_the_number_of_an_earlier_run(run):
     script = "train(DataLoader(Data(120, 0.0), 4, shuffle=True, num_workers=1), passes=3)"
-    assert run(script, start=[3, False, 0.9]).passes == [3, 3, 3]
-    assert run(script, start=[3, True, 0.9]).stays == ["True"] * 3
-    assert run(script, start=[3, False, 0.9], never=[3]).passes[0] == 1
+    assert run(script, start=FOUR).passes == [4, 4, 4]
+    assert run(script, start=FOUR_THAT_STAY).stays == ["True"] * 3
     assert run(script, workers=2).passes == [2, 2, 2]
 
 
@@ -236,17 +170,6 @@ def test_workers_that_stay_see_what_the_script_changes_between_passes(run):
     assert found.seen == run(script, None).seen
 
 
-DIES = """
-data = Data(200, 0.002)
-def read(n):
-    info = get_worker_info()
-    if n == 150 and info and info.num_workers > {more}:
-        os.kill(os.getpid(), signal.{signal})
-data.read = read
-train(DataLoader(data, 4, shuffle=True, num_workers={own}{also}), passes=4)
-"""
-
-
 @pytest.mark.parametrize(
     ("own", "also", "by"),
     [
@@ -295,9 +218,20 @@ def test_ranks_of_a_host_have_the_same_number_in_each_pass(tmp_path):
     assert (tmp_path / "run" / "loader.json").exists()
     events = [each for each in rank.events if isinstance(each, LoaderWorkers)]
     assert {each.workers for each in events if each.step_s is not None} >= {1, 2, 4}
-    begun = [f"{each.workers} {each.stays}" for each in events if each.step_s is None]
+    begun = [f"{each.workers} {each.stays}" for each in {e.t: e for e in events}.values()]
     arms = re.findall(r"^pass (.*)$", logs[0], re.MULTILINE)
     assert begun == [arm for arm, before in zip(arms, ["", *arms], strict=False) if arm != before]
+
+
+def test_data_of_which_other_processes_get_no_copy_are_read_as_in_the_script(run):
+    script = """
+    torch.multiprocessing.set_start_method("spawn", force=True)
+    train(DataLoader(Data(), 4, shuffle=True), passes=2)
+    """
+    found = run(script, from_zero=True)
+    assert found.passes == [0, 0]
+    assert found.seen == run(script, None).seen
+    assert "workers could not start" in found.problems[0]
 
 
 def test_workers_that_cannot_start_cost_nothing_of_the_order(run):

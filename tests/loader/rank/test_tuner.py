@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -56,7 +58,7 @@ def test_of_equal_ones_the_fewest_stay():
     assert path(lambda _: (10.0, 0.5, 0.0), first=4)[1] == 1
 
 
-@pytest.mark.parametrize("limit", [{"most": 3}, {"memory": 3}, {"never": [4, 9]}])
+@pytest.mark.parametrize("limit", [{"most": 3}, {"memory": 3}])
 def test_a_limit_is_never_passed(limit):
     seen, arm = tune(reads(1000.0), **limit)
     assert max(seen) == arm.workers == 3
@@ -85,6 +87,12 @@ def test_where_passes_are_short_workers_may_stay():
 def test_what_an_earlier_run_found_stays_until_waiting_rises():
     assert path(reads(1000.0), first=4, known=0.9) == ([4], 4)  # it waited as long then
     assert path(reads(100.0), first=4, known=0.4)[0][:2] == [4, 8]  # now 60 %
+
+
+def test_a_search_goes_on_where_an_earlier_run_has_left_it():
+    earlier = {Arm(n, stays=False): Measured(1.0 / n, 0.0, 0.9, 0.0) for n in (1, 2)}
+    assert path(reads(1000.0), first=2, most=8, measured=earlier) == ([2, 4, 8], 8)
+    assert path(reads(1000.0), first=2, most=2, measured=earlier) == ([2], 2)
 
 
 def test_it_looks_again_when_waiting_rises():
@@ -124,6 +132,20 @@ def test_a_measurement_needs_thirty_steps_or_five_seconds():
     assert measure(29, 0.1) is None
     assert measure(30, 0.1).step_s == pytest.approx(0.1)
     assert measure(6, 1.0).step_s == pytest.approx(1.0)
+
+
+def test_passes_whose_later_steps_nobody_saw_are_no_measurement():
+    measurement = Measurement(1)
+    for _ in range(20):
+        measurement.add_pass(3, 0.1, 0.05)
+    assert measurement.result is None
+
+
+def test_an_unknown_wait_is_no_measurement():
+    measurement = Measurement(1)
+    measurement.add_interval(0.1)
+    measurement.add_pass(60, 0.1, math.inf)
+    assert measurement.result is None
 
 
 def test_a_measurement_adds_up_passes_and_their_begins():

@@ -205,14 +205,12 @@ def build_command(
     torchrun: Torchrun,
     environment: Mapping[str, str],
     *,
-    fitting: int | None = None,
-    earlier: Sequence[Trial] = (),
+    chosen: Chosen | None = None,
     place: Place | None = None,
 ) -> Command:
     """Return the torchrun command of a trial, in the given environment less an outer zeusrun's.
 
-    ``fitting``: how far its batch size may grow; ``None``: as far as the job file allows.
-    ``earlier``: the newest trials of the job, oldest first.
+    ``chosen``: for the parts; ``None``: the trial alone is known.
     ``place``: ``None`` for all ranks on this host. Raises ``JobFileError`` if a placeholder has no
     value in this trial.
     """
@@ -262,13 +260,7 @@ def build_command(
             **env,
             "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(grace_s),
             **plan_ranks(
-                spec,
-                trial,
-                paths,
-                fitting=fitting,
-                earlier=earlier,
-                node=place.number,
-                secrets=secrets,
+                spec, trial, paths, chosen=chosen, node=place.number, secrets=secrets
             ).variables(),
         },
         cwd=spec.workdir_path(values),
@@ -283,8 +275,7 @@ def plan_ranks(
     trial: Trial,
     paths: RunPaths,
     *,
-    fitting: int | None = None,
-    earlier: Sequence[Trial] = (),
+    chosen: Chosen | None = None,
     node: int = 0,
     secrets: Sequence[str] = (),
 ) -> RankPlan:
@@ -294,7 +285,7 @@ def plan_ranks(
     micro, steps = split_batch(trial.global_batch_size // trial.world_size, sizes.per_device_max)
     told: dict[str, Mapping[str, Any]] = {}
     for part in reversed(spec.parts.values()):  # a part's own values win over those of another part
-        told |= part.tell(Chosen(sizes, trial, fitting, earlier))
+        told |= part.tell(chosen or Chosen(sizes, trial, None))
     return RankPlan(
         job=trial.job,
         trial=trial.trial,

@@ -136,7 +136,7 @@ _PART = re.compile(r"part\d{1,9}")
 _MOVED = re.compile(
     r"metrics\.jsonl|power\.csv|trial\.reserve|live\.json|error(\.\d+)?\.json|error\.json\.rank\d+"
     r"|(live\.json|adapt\.json|sync\.json|stop)\.tmp"  # of a writer that was killed
-    r"|stop(\.ending)?|cancel(\.\d+)?|logs|clock|cgroup|elastic|nodes"
+    r"|stop(\.ending)?|cancel(\.\d+)?|logs|clock|cgroup|elastic|nodes|loader\.(json|stop)"
 )
 _KEPT = {"job.yaml", "trial.json", "checkpoints", "lock", ADAPT_STATE, SYNC_STATE}
 

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import time
 import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import torch
+
 from zeusrun.files.private import read_file, replace_file
 from zeusrun.loader.rank.limits import count_cores, count_that_fit
 from zeusrun.loader.rank.rescue import Rescue
-from zeusrun.loader.rank.safe import State, is_shuffled, list_facts, why_left_alone
-from zeusrun.loader.rank.tuner import Arm, Measurement, Tuner
+from zeusrun.loader.rank.safe import BY_A_THREAD, State, is_shuffled, why_left_alone
+from zeusrun.loader.rank.tuner import Arm, Measured, Measurement, Tuner
 from zeusrun.sidecar.events import LoaderWorkers
 from zeusrun.worker.agent import RankAgent
 from zeusrun.worker.hooks.imports import replaces
@@ -31,7 +34,6 @@ if TYPE_CHECKING:
     from zeusrun.worker.passes import Pass
 
 _WARM = 3  # steps of a longer pass that are no part of a measurement
-_FOLLOW_S = 2.0  # until the first rank has decided; mostly it has, a step earlier
 
 
 def join(hooks: Hooks, given: Mapping[str, Any]) -> LoaderAgent:
@@ -46,23 +48,25 @@ class LoaderAgent(RankAgent):
 
     def __init__(self, hooks: Hooks, given: Mapping[str, Any]) -> None:
         self._observer, self._environment, self._given = hooks.observer, hooks.environment, given
-        rank, ranks = (os.environ.get(f"LOCAL_{name}") for name in ("RANK", "WORLD_SIZE"))
-        self._leads, self._ranks = not int(rank or 0), int(ranks or 1)
+        self._launched_pid = os.getpid() if hooks.launched else None
+        self._leads, self._ranks = True, 1
         folder = Path(self._environment.plan.run_dir or "")
         self._path, self._stop = folder / "loader.json", folder / "loader.stop"
-        for path in (self._path, self._stop) if self._leads else ():
-            path.unlink(missing_ok=True)  # of ranks before a restart
         self._tuner: Tuner | None = None  # ``None`` before the first pass
+        self._own: Arm | None = None  # for which the tuner was made
+        self._limits: str | None = None  # of its search
+        self._found: dict[Arm, Measured] = {}
         self._arm: Arm | None = None  # of the next pass; in the present one:
         self._present: Arm | None = None
         self._states: weakref.WeakKeyDictionary[Any, State] = weakref.WeakKeyDictionary()
         self._rescue = Rescue(self._give_up)
         self._has_given_up = False
         self._told: set[str] = set()
-        self._number = 0  # passes that have begun
         self._since_t = self._begun_t = 0.0  # of the present arm, and of its pass
         self._pass: Pass | None = None  # ``None`` once it is decided what follows
-        self._state: State
+        self._state: State | None = None
+        self._begins: State | None = None  # that of the loader whose pass begins just now
+        self._fit = 0  # workers that memory allows
         self._measurement = Measurement(0)
         self._step_t = self._first_s = 0.0  # the last step; until the first one
         self._others, self._is_first = 0, True  # whether it is the first pass of its arm
@@ -79,22 +83,25 @@ class LoaderAgent(RankAgent):
                 return iterate(loader)
             with state.same_order():
                 try:
-                    return iterate(loader)
-                except OSError as error:  # no memory for another process
-                    if self._arm == state.own:
+                    iterator = iterate(loader)
+                except Exception as error:  # no memory for another process, or no copy of the data
+                    if state.present == state.own:
                         raise
                     state.draw_again()
                     self._give_up(loader, f"{loader.num_workers} workers could not start: {error}")
-                return iterate(loader)
+                    iterator = iterate(loader)
+            state.follow(iterator)
+            return iterator
 
     def _try_to_begin(self, loader: Any) -> State | None:
         """Begin a pass over the loader of the training; ``None`` if nothing of it is changed."""
+        self._begins = None
         try:
-            if not self._has_given_up and self._is_training(loader):
-                return self._begin(loader)
+            if self._find_place() is not None:
+                self._begins = self._begin(loader)
         except Exception as error:  # noqa: BLE001 - whatever the script has made of its loader
             self._tell(f"the number of workers cannot be set: {type(error).__name__}: {error}")
-        return None
+        return self._begins
 
     def _is_training(self, loader: Any) -> bool:
         """Whether a loader feeds the steps; as long as that is unknown, whether it may do so.
@@ -105,48 +112,92 @@ class LoaderAgent(RankAgent):
         known = None if feed is None else feed.loader()
         return is_shuffled(loader) if known is None else known is loader
 
+    def _find_place(self) -> tuple[int, int] | None:
+        """Return the number of this rank on its machine, and how many there are.
+
+        ``None``: the script has started this process, and not as one of a group.
+        """
+        if torch.utils.data.get_worker_info() is not None:
+            return None
+        if self._environment.is_grown:
+            return torch.distributed.get_rank(), torch.distributed.get_world_size()
+        rank, ranks = (os.environ.get(f"LOCAL_{name}") for name in ("RANK", "WORLD_SIZE"))
+        return (int(rank or 0), int(ranks or 1)) if os.getpid() == self._launched_pid else None
+
     def _begin(self, loader: Any) -> State | None:
         """Decide on the arm of the pass that is about to begin."""
         state = self._states.get(loader)
+        if state is not None:
+            state.is_within = not state.is_free()
+            if state.is_within:
+                self._tell("a pass within another pass has the script's own number of workers")
+                return state
+        if self._has_given_up or not self._is_training(loader):
+            if state is not None:
+                state.apply(state.own)
+            return None
         if state is None:
-            if (why := why_left_alone(loader, from_zero=self._given["from_zero"])) is not None:
+            why = why_left_alone(loader, from_zero=self._given["from_zero"])
+            if why is not None:
                 self._tell(f"the number of workers stays as it is: {why}")
                 return None
             state = self._states[loader] = State(loader)
-        if self._ranks > 1 and self._stop.exists():  # another rank has given up
+        if self._state is not None and self._state is not state and self._state.is_free():
+            self._state.apply(self._state.own)
+        self._state = state
+        self._choose(state)
+        return state
+
+    def _choose(self, state: State) -> None:
+        """Choose the arm of the pass that is about to begin, and set it."""
+        if self._stop.exists():  # a worker has died, here or in another rank
             self._has_given_up, self._arm = True, state.own
-        elif self._tuner is None:
+        elif self._tuner is None or self._own != state.own:
             self._tuner = self._open(state.own)
-            self._arm = self._tuner.arm
+            self._arm, self._pass = self._tuner.arm, None
             self._measurement = Measurement(self._arm.workers)
         elif self._leads:
             self._decide()
         else:
             self._follow()
         arm = self._arm or state.own
-        self._number += 1
-        self._begun_t = time.monotonic()
-        if arm != self._present:
-            self._present, self._since_t = arm, self._begun_t
-            self._say(arm)
-        state.apply(arm, list_facts(loader.dataset))
-        self._rescue.watch(loader, state)
-        return state
+        self._begun_t, self._fit = time.monotonic(), arm.workers
+        self._change(arm, self._begun_t)
+        state.apply(arm)
+        self._rescue.watch(state)
 
     def _open(self, own: Arm) -> Tuner:
+        rank, self._ranks = self._find_place() or (0, 1)
+        self._leads = rank == 0
+        if self._leads:
+            self._path.unlink(missing_ok=True)
+        self._own = own
         given, start = self._given, self._given["start"]
+        died = min((number for number in given["never"] if number > own.workers), default=math.inf)
         if given["workers"] != "tune":
-            return Tuner(own._replace(workers=given["workers"]), 0, known=1.0)
+            number = int(min(given["workers"], died - 1))
+            if number < given["workers"]:
+                self._tell(f"of {died} workers one died in an earlier run, so there are {number}")
+            return Tuner(own._replace(workers=number), 0, known=1.0)
         most = given["max_workers"] or max(1, count_cores() // self._ranks)
-        never = [number for number in given["never"] if number > own.workers]
-        if start is None or start[0] in never or start[0] > max(most, own.workers):
-            return Tuner(own._replace(workers=max(1, own.workers)), most, None, never)
-        return Tuner(Arm(start[0], start[1] or own.stays), most, start[2], never)
+        self._limits = f"{own.workers} of {most}"
+        most = int(min(most, died - 1))
+        if start is None or start[0] > max(most, own.workers):
+            return Tuner(own._replace(workers=max(1, own.workers)), most)
+        workers, stays, wait, settled = start
+        measured = {
+            Arm(workers, stays or own.stays): Measured(step_s, 0.0, wait, 0.0)
+            for workers, stays, step_s, wait in given["measured"]
+            if workers <= max(most, own.workers)
+        }
+        known = wait if settled == self._limits else None
+        return Tuner(Arm(workers, stays or own.stays), most, known, measured)
 
     def begin_pass(self, part: Pass, loader: Any) -> None:
         """Measure a pass over a loader whose workers are set."""
-        if (state := self._states.get(loader)) is not None:
-            self._pass, self._state, self._step_t = part, state, 0.0
+        del loader
+        if self._begins is not None and not self._begins.is_within:
+            self._begins, self._pass, self._step_t = None, part, 0.0
 
     def count_step(self, optimizer: Any) -> None:
         """Measure a step of the pass."""
@@ -155,6 +206,8 @@ class LoaderAgent(RankAgent):
         if part is None or self._observer.current is not part or not self._leads:
             return
         others, length = self._observer.others, self._count_steps(part)
+        if part.steps in (1, _WARM) and self._state is not None:
+            self._fit = count_that_fit(self._state.workers, self._ranks)
         if not self._step_t:
             self._first_s = now_t - self._begun_t
         elif others == self._others and part.steps > (_WARM if length > 4 * _WARM else 1):
@@ -162,6 +215,8 @@ class LoaderAgent(RankAgent):
         self._step_t, self._others = now_t, others
         if self._ranks > 1 and part.steps + 1 == length:
             self._decide()  # before the others can end the pass
+        if part.feed.length and part.steps > part.feed.length + 1:
+            self._tell("its iterator never ends, so it can have no other number of workers")
 
     @staticmethod
     def _count_steps(part: Pass) -> int:
@@ -177,51 +232,54 @@ class LoaderAgent(RankAgent):
         self._pass = None
         self._measurement.add_pass(part.steps, self._first_s, part.all_waited_s)
         result = self._measurement.result
+        if math.isinf(part.all_waited_s):
+            self._tell(f"the number of workers stays as it is: {BY_A_THREAD}")
         if tuner.arm.stays and self._is_first:  # in it, those that stay from now on have started
             self._measurement, result = Measurement(tuner.arm.workers), None
         self._is_first = result is not None
-        if result is not None:
-            self._say(tuner.arm, result.step_s, result.wait)
-            fit = count_that_fit(self._state.workers, self._ranks)
-            self._arm = tuner.take(result, fit, may_stay=self._state.is_still)
+        if result is not None and self._state is not None:
+            arm, self._found[tuner.arm] = tuner.arm, result
+            self._arm = tuner.take(result, self._fit, may_stay=self._state.is_still)
+            self._say(arm)
             self._measurement = Measurement(self._arm.workers)
         if self._ranks > 1:
-            content = json.dumps({"pass": self._number, "arm": self._arm}).encode()
             with contextlib.suppress(OSError):  # a full disk: the others go on as they are
-                replace_file(self._path, content, durable=False)
+                replace_file(self._path, json.dumps(self._arm).encode(), durable=False)
 
     def _follow(self) -> None:
-        """Take the arm on which the first rank of this host has decided."""
-        until_t = time.monotonic() + _FOLLOW_S
-        while time.monotonic() < until_t:
-            with contextlib.suppress(OSError, ValueError):
-                decided = json.loads(read_file(self._path, 1000))
-                self._arm = Arm(*decided["arm"])
-                if decided["pass"] >= self._number:
-                    return
-            time.sleep(0.005)
+        """Take the arm on which the first rank of this host has decided, mostly a step earlier."""
+        with contextlib.suppress(OSError, ValueError):
+            self._arm = Arm(*json.loads(read_file(self._path, 1000)))
+
+    def conclude(self) -> None:
+        """Measure the last pass."""
+        if self._leads and not self._has_given_up and self._tuner is not None:
+            self._decide()
+            if self._tuner.is_settled:
+                self._change(self._tuner.arm, time.monotonic())
+
+    def _change(self, arm: Arm, now_t: float) -> None:
+        """Record the arm from now on, if it is another one."""
+        if arm != self._present:
+            self._present, self._since_t = arm, now_t
+            self._say(arm)
 
     def _give_up(self, loader: Any, why: str) -> None:
         """Return to the script's own number for the rest of the run."""
         state = self._states[loader]
         self._has_given_up, self._arm = True, state.own
         self._say(self._present or state.own, died=True)
-        state.apply(state.own, state.facts)
+        state.apply(state.own)
         self._tell(f"{why}; the script's own number is used for the rest of the run")
-        self._present, self._since_t = state.own, time.monotonic()
-        self._say(state.own)
+        self._change(state.own, time.monotonic())
         with contextlib.suppress(OSError):
             self._stop.touch()
 
-    def _say(
-        self,
-        arm: Arm,
-        step_s: float | None = None,
-        wait: float | None = None,
-        *,
-        died: bool = False,
-    ) -> None:
-        event = LoaderWorkers(self._since_t, *arm, step_s=step_s, wait=wait, died=died)
+    def _say(self, arm: Arm, *, died: bool = False) -> None:
+        step_s, _, wait, _ = self._found.get(arm, (None,) * 4)
+        ends = self._tuner is not None and self._tuner.is_settled and arm == self._tuner.arm
+        settled = self._limits if ends else None
+        event = LoaderWorkers(self._since_t, *arm, step_s, wait, died, settled)
         if died or self._environment.rank == 0:
             self._environment.record(event)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
+import signal
 import time
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from zeusrun.loader.rank.safe import State
 
 _DIES_S = 1.0  # until the death of a process is seen
+_NO_MEMORY = {-signal.SIGKILL, -signal.SIGBUS, -signal.SIGSEGV}
+"""How a worker ends where memory lacks. Who ends a run sends other signals."""
 _DIED = re.compile("DataLoader worker .*(exited unexpectedly|killed by signal)")
 
 
@@ -36,27 +39,38 @@ class Rescue:
         self._watched: weakref.WeakKeyDictionary[Any, State] = weakref.WeakKeyDictionary()
         self._loaders: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
-    def watch(self, loader: Any, state: State) -> None:
+    def watch(self, state: State) -> None:
         """Follow the iterators of a loader from now on."""
-        self._watched[loader] = state
+        self._watched[state.loader()] = state
 
     def hook(self, module: ModuleType) -> None:
         """Follow iterators with workers (``torch.utils.data.dataloader``)."""
         cls: Any = module._MultiProcessingDataLoaderIter
-        begin, next_data = cls.__init__, cls._next_data
+        begin, next_data, try_get_data = cls.__init__, cls._next_data, cls._try_get_data
         signals = module._utils.signal_handling
 
         def __init__(iterator: Any, loader: Any) -> None:
             begin(iterator, loader)
             state = self._watched.get(loader)
-            if state is None:
+            if state is None or state.is_within:
                 return
             state.workers = [worker.pid for worker in iterator._workers]
-            if state.own != (loader.num_workers, loader.persistent_workers):
+            if state.own != state.present:
                 self._loaders[iterator] = weakref.ref(loader)
                 # Else torch raises the error anywhere in the script, where nothing can be saved.
                 signals._remove_worker_pids(id(iterator))
                 iterator._worker_pids_set = False
+
+        def _try_get_data(iterator: Any, *args: Any, **options: Any) -> Any:
+            if iterator not in self._loaders or iterator._worker_pids_set:
+                return try_get_data(iterator, *args, **options)
+            # Only a signal can end the read of a message whose sender has died.
+            signals._set_worker_pids(id(iterator), tuple(each.pid for each in iterator._workers))
+            try:
+                signals._error_if_any_worker_fails()
+                return try_get_data(iterator, *args, **options)
+            finally:
+                signals._remove_worker_pids(id(iterator))
 
         def _next_data(iterator: Any) -> Any:
             try:
@@ -70,7 +84,7 @@ class Rescue:
                     raise
             return iterator._next_data()
 
-        cls.__init__, cls._next_data = __init__, _next_data
+        cls.__init__, cls._next_data, cls._try_get_data = __init__, _next_data, _try_get_data
 
     def _go_on(self, module: ModuleType, iterator: Any, loader: Any, error: str) -> bool:
         """Let an iterator go on with other workers; return whether it can."""
@@ -79,7 +93,12 @@ class Rescue:
             return False
         pending, rest = [*queued], iterator._sampler_iter
         queued.clear()
-        iterator._shutdown_workers()
+        for worker in iterator._workers:  # whatever the dead one has left locked
+            worker.kill()
+            worker.join()
+        iterator._shutdown = True
+        if iterator._pin_memory:
+            iterator._pin_memory_thread_done_event.set()  # it may wait for the end of a message
         self._give_up(loader, f"with {iterator._num_workers} loader workers, one died ({error})")
         name = "MultiProcessing" if loader.num_workers else "SingleProcess"
         iterator.__class__ = getattr(module, f"_{name}DataLoaderIter")
@@ -93,14 +112,14 @@ class Rescue:
 
 def _has_died(iterator: Any, error: Exception) -> bool:
     """Whether an error comes from a dead worker: what it has sent last may be lost with it."""
-    if isinstance(error, RuntimeError):
-        return bool(_DIED.match(str(error)))
+    if isinstance(error, RuntimeError) and not _DIED.match(str(error)):
+        return False
     until_t = time.monotonic() + _DIES_S
     while all(worker.is_alive() for worker in iterator._workers):
         if time.monotonic() > until_t:
             return False
         time.sleep(0.01)
-    return True
+    return any(worker.exitcode in _NO_MEMORY for worker in iterator._workers)
 
 
 @contextlib.contextmanager

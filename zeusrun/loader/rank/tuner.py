@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 import statistics
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Mapping
 
 _LEAST_STEPS, _LEAST_S = 30, 5.0  # of a measurement: so many steps, or so long
 _FAST = 0.03  # share of the time: who waits less has nothing to win
@@ -75,7 +76,9 @@ class Measurement:
         """What was measured; ``None`` as long as that is too little."""
         mean_s = self._sum_s / max(1, self._intervals)
         whole_s = self._first_s + (self._steps - self._passes) * mean_s
-        if not whole_s or (self._steps < _LEAST_STEPS and whole_s < _LEAST_S):
+        is_short = not whole_s or (self._steps < _LEAST_STEPS and whole_s < _LEAST_S)
+        unseen = self._steps > self._passes and not self._intervals
+        if is_short or unseen or math.isinf(self._wait_s):
             return None
         many = len(self._blocks_s) > 2
         error_s = statistics.stdev(self._blocks_s) / len(self._blocks_s) ** 0.5 if many else 0.0
@@ -90,21 +93,30 @@ class Tuner:
     Args:
         first: The arm of the first pass.
         most: The most workers.
-        known: The share of the time that an earlier run waited with ``first``, the best arm that it
-            found; ``None`` without such a run.
-        never: Numbers of workers of which one died, so that it and larger ones are not tried.
+        known: The share of the time that an earlier run waited with ``first``, if its search ended
+            there; else ``None``.
+        measured: What an earlier run has measured.
 
     Attributes:
         arm: The present one.
     """
 
     def __init__(
-        self, first: Arm, most: int, known: float | None = None, never: Collection[int] = ()
+        self,
+        first: Arm,
+        most: int,
+        known: float | None = None,
+        measured: Mapping[Arm, Measured] = MappingProxyType({}),
     ) -> None:
         self.arm = first
-        self._most = min([most, *(number - 1 for number in never)])
-        self._measured: dict[Arm, Measured] = {}
+        self._most = most
+        self._measured = {**measured}
         self._settled = known  # the share that waited when nothing was left to try
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing is left to try."""
+        return self._settled is not None
 
     def take(self, measured: Measured, most: int, *, may_stay: bool) -> Arm:
         """Take in a measurement of the present arm, and return the next one.

@@ -275,7 +275,8 @@ class Observer:
         self.switches += before is not None and not before.ended
         if before is not None:
             self._add_waits(before)  # of an evaluation that is not over
-        if get_ident() != self._main:  # a thread that reads ahead: does the training wait for it?
+        part.thread = get_ident()
+        if part.thread != self._main:  # a thread that reads ahead: does the training wait for it?
             part.waited_s = math.inf
 
     def count_waits(self, waits_s: Any) -> None:

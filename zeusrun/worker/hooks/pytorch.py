@@ -8,6 +8,7 @@ import math
 import os
 import time
 import weakref
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from zeusrun.sidecar.events import Scheduled
@@ -170,10 +171,9 @@ def loader(dataloader: ModuleType, hooks: Hooks) -> None:
         apply_batch_size(dataloader, hooks.environment, hooks.training)
     base: Any = dataloader._BaseDataLoaderIter
     os.register_at_fork(after_in_child=observer.forget_waits)
-    _time_begin(dataloader.DataLoader)
     base._zeusrun = Pass(Feed())  # of an iterator that does not call __init__
     _begin_passes(base, observer)
-    _watch_batches(base, observer)
+    _time_begin(dataloader.DataLoader, _watch_batches(base, observer))
 
 
 def _begin_passes(base: Any, observer: Observer) -> None:
@@ -201,14 +201,20 @@ def _begin_passes(base: Any, observer: Observer) -> None:
     base.__init__, base._reset, base._next_index = __init__, _reset, _next_index
 
 
-def _watch_batches(base: Any, observer: Observer) -> None:
-    """Observe each batch: how many samples, and for how long it was waited for."""
-    next_batch, now, depth = base.__next__, time.perf_counter, 0
+def _watch_batches(base: Any, observer: Observer) -> Callable[[], bool]:  # noqa: C901 - calls cost
+    """Observe each batch: how many samples, and for how long it was waited for.
+
+    Returns whether this thread waits for a batch now: then a loader is within another one.
+    """
+    next_batch, now = base.__next__, time.perf_counter
+    waiting: Pass | None = None  # of several threads that wait, of the first one
 
     def __next__(iterator: Any) -> Any:
-        nonlocal depth
+        nonlocal waiting
         part = iterator._zeusrun
-        depth += 1
+        outer = waiting
+        if outer is None:
+            waiting = part
         since = now()
         try:
             if part.limit is not None:
@@ -218,8 +224,9 @@ def _watch_batches(base: Any, observer: Observer) -> None:
             observer.end_pass(part)
             raise
         finally:
-            depth -= 1
-        if not depth:
+            if outer is None:
+                waiting = None
+        if outer is None or outer.thread != get_ident():
             part.waited_s += now() - since
         if part is not observer.current:
             observer.begin_feeding(part)
@@ -234,9 +241,10 @@ def _watch_batches(base: Any, observer: Observer) -> None:
         return batch
 
     base.__next__ = __next__
+    return lambda: getattr(waiting, "thread", None) == get_ident()
 
 
-def _time_begin(cls: Any) -> None:
+def _time_begin(cls: Any, is_within: Callable[[], bool]) -> None:
     """Let the time until the workers of a loader have started count as a wait, too."""
     iterate = cls.__iter__
 
@@ -244,7 +252,8 @@ def _time_begin(cls: Any) -> None:
     def __iter__(loader: Any) -> Any:
         since = time.perf_counter()
         iterator = iterate(loader)
-        if (part := getattr(iterator, "_zeusrun", None)) is not None:
+        part = getattr(iterator, "_zeusrun", None)
+        if part is not None and not is_within():
             part.waited_s += time.perf_counter() - since
         return iterator
 
