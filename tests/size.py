@@ -71,16 +71,16 @@ BUDGETS: Mapping[str, int] = {
     "adapt": 617,
     "analysis": 922,
     "backends": 436,
-    "commands": 2_963,
+    "commands": 2_967,
     "elastic": 2_403,
     "export": 299,
     "gpu and energy": 2_162,
     "history": 1_065,
-    "hooks": 1_510,
+    "hooks": 1_517,
     "hosts": 1_641,
     "jobfile": 3_021,
     "kubernetes": 859,
-    "launcher": 5_933,
+    "launcher": 5_925,
     "maintenance": 975,
     "metrics": 2_006,
     "other files": 353,
@@ -92,11 +92,11 @@ BUDGETS: Mapping[str, int] = {
     "simulate": 635,
     "slurm": 692,
     "sync": 912,
-    "loader": 596,
+    "loader": 732,
     "values": 1_689,
     "view": 2_098,
     "watch": 704,
-    "worker": 1_590,
+    "worker": 1_593,
 }
 """Lines of code that a part may have; the whole is their sum."""
 _OTHERS = (".css", ".html", ".js", ".yaml")  # lines that are not empty
@@ -132,7 +132,7 @@ class Loaded(NamedTuple):
 
 
 WALK_BUDGET = Walk(files=89, stops=321, returns=232)
-LOADED_BUDGET = Loaded(modules=151, lines=17_866)
+LOADED_BUDGET = Loaded(modules=151, lines=17_859)
 
 
 def count_code(text: str, tree: ast.Module) -> int:
