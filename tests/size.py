@@ -69,34 +69,34 @@ PARTS: Mapping[str, tuple[str, ...]] = {
 
 BUDGETS: Mapping[str, int] = {
     "adapt": 617,
-    "analysis": 907,
+    "analysis": 918,
     "backends": 436,
     "commands": 2_702,
     "elastic": 2_403,
     "export": 299,
     "gpu and energy": 2_162,
     "history": 1_065,
-    "hooks": 1_499,
+    "hooks": 1_516,
     "hosts": 1_641,
     "jobfile": 3_021,
     "kubernetes": 859,
-    "launcher": 5_933,
+    "launcher": 5_925,
     "maintenance": 863,
     "metrics": 2_006,
-    "other files": 289,
+    "other files": 352,
     "policies": 3_180,
-    "report": 1_279,
+    "report": 1_362,
     "schedule": 988,
-    "server": 3_234,
+    "server": 3_356,
     "shared histories": 1_802,
     "simulate": 635,
     "slurm": 692,
     "sync": 912,
-    "loader": 596,
-    "values": 1_688,
-    "view": 1_957,
+    "loader": 732,
+    "values": 1_689,
+    "view": 1_982,
     "watch": 704,
-    "worker": 1_588,
+    "worker": 1_593,
 }
 """Lines of code that a part may have; the whole is their sum."""
 _OTHERS = (".css", ".html", ".js", ".yaml")  # lines that are not empty
@@ -132,7 +132,7 @@ class Loaded(NamedTuple):
 
 
 WALK_BUDGET = Walk(files=89, stops=321, returns=232)
-LOADED_BUDGET = Loaded(modules=151, lines=17_835)
+LOADED_BUDGET = Loaded(modules=151, lines=17_840)
 
 
 def count_code(text: str, tree: ast.Module) -> int:
