@@ -252,8 +252,7 @@ def _time_begin(cls: Any, is_within: Callable[[], bool]) -> None:
     def __iter__(loader: Any) -> Any:
         since = time.perf_counter()
         iterator = iterate(loader)
-        part = getattr(iterator, "_zeusrun", None)
-        if part is not None and not is_within():
+        if (part := getattr(iterator, "_zeusrun", None)) is not None and not is_within():
             part.waited_s += time.perf_counter() - since
         return iterator
 
