@@ -88,12 +88,13 @@ def told(spec, *earlier, section="{workers: tune}"):
     return spec(section).loader.tell(chosen)["loader"]
 
 
-def test_the_next_run_begins_with_the_best_of_the_newest_run_on_this_machine(spec):
+def test_the_next_run_goes_on_with_what_runs_have_measured_on_this_machine(spec):
     known = tuned(*CHANGES)
     assert told(spec, known)["start"] == [4, True, 0.2, None]
     assert told(spec, known)["measured"] == MEASURED
     slow = tuned(WorkersChange(0.0, 1, False, 0.5, 0.9))
-    assert told(spec, known, slow)["start"] == [1, False, 0.9, None]
+    both = told(spec, known, slow)
+    assert (both["start"], len(both["measured"])) == ([4, True, 0.2, None], 3)
     assert told(spec, known, build_trial(host="a"))["start"] == [4, True, 0.2, None]
     for other in ({"host": "b"}, {"gpu_count": 1}, {"speed_variant": "2"}):
         assert told(spec, replace(known, **other))["start"] is None
@@ -120,7 +121,7 @@ def test_numbers_of_which_a_worker_died_and_larger_ones_are_never_tried_again(sp
     assert found["measured"] == MEASURED[:1]
     assert told(spec, died, section="{workers: 3}")["never"] == [3]
     assert told(spec, replace(died, host="b"))["never"] == []
-    assert "with 2 loader workers" in spec("{workers: tune}").loader.explain([died], died.hardware)
+    assert "best so far is 2:" in spec("{workers: tune}").loader.explain([died], died.hardware)
 
 
 def test_the_ranks_are_told_nothing_if_the_script_decides(spec):
@@ -132,8 +133,13 @@ def test_the_next_run_is_explained_in_a_sentence(spec):
     section = spec("{workers: tune}").loader
     text = section.explain([tuned(*CHANGES)], hardware)
     assert text == (
-        "the next run begins with 4 loader workers that stay, the best of an earlier run: "
-        "20% of the time waited for data"
+        "the next run tries other numbers of loader workers; the best so far is 4 that stay: 20 % "
+        "of the time waited for data"
+    )
+    ended = tuned(*CHANGES[:1], FAST._replace(settled="1 of 8"))
+    assert section.explain([ended], hardware) == (
+        "the next run has 4 loader workers that stay, the best number: 20 % of the time waited for "
+        "data"
     )
     assert "of the script, and tries others" in section.explain([], hardware)
     assert spec("{workers: 4}").loader.explain([], hardware) is None

@@ -40,8 +40,10 @@ class Changes(Agent):
         before, self._now = self._now, event
         if before is None or before.t == event.t:
             return
-        waits = "" if before.wait is None else f": {before.wait:.0%} of the time waited for data"
-        self._messages.note(f"loader workers {_name(before)} → {_name(event)}{waits}")
+        text = f"loader workers {_name(before)} → {_name(event)}"
+        if before.wait is not None:
+            text += f": {100 * before.wait:.0f} % of the time waited for data"
+        self._messages.note(text)
 
 
 def _name(event: LoaderWorkers) -> str:

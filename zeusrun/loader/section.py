@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence  # noqa: TC003 - pydantic needs it
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field
@@ -73,26 +72,38 @@ class Loader(PartSection):
         if best is None:
             return "the next run begins with the loader workers of the script, and tries others"
         stay = " that stay" if best.stays else ""
-        return (
-            f"the next run begins with {best.workers} loader workers{stay}, the best of an "
-            f"earlier run: {best.wait or 0.0:.0%} of the time waited for data"
-        )
+        waited = f"{100 * (best.wait or 0.0):.0f} % of the time waited for data"
+        if best.settled is None:
+            return (
+                f"the next run tries other numbers of loader workers; the best so far is "
+                f"{best.workers}{stay}: {waited}"
+            )
+        return f"the next run has {best.workers} loader workers{stay}, the best number: {waited}"
 
     def _find_known(
         self, earlier: Sequence[Trial], hardware: Hardware
     ) -> tuple[WorkersChange | None, list[list[Any]], list[int]]:
-        """Return what the newest run found that has measured, and numbers of which a worker died.
+        """Return what runs found since a search ended, and numbers of which a worker died.
 
-        That is its best, and of each: workers, whether they stay, seconds a step, share that waits.
+        That is the best, and of each: workers, whether they stay, seconds a step, share that waits.
         """
         trials = [each for each in earlier if each.hardware == hardware]
         died = {each.workers for trial in trials for each in trial.workers if each.died}
+        measured: dict[tuple[int, bool], WorkersChange] = {}
         for trial in reversed(trials):
             fit = [each for each in trial.workers if each.workers < min(died, default=_MOST + 1)]
-            best = replace(trial, workers=tuple(fit)).best_workers
-            if trial.speed_variant == self.speed_variant and best is not None:
-                return best, [[*each[1:5]] for each in fit if each.step_s], sorted(died)
-        return None, [], sorted(died)
+            known = [
+                each for each in fit if each.step_s and trial.speed_variant == self.speed_variant
+            ]
+            for each in reversed(known):
+                measured.setdefault((each.workers, each.stays), each)
+            if any(each.settled for each in known):
+                break
+        found = tuple(measured.values())
+        newest = next((trial.workers for trial in reversed(trials) if trial.workers), ())
+        ended = next((each for each in newest if each.settled and each in found), None)
+        best = ended or min(found, key=lambda each: each.step_s or 0.0, default=None)
+        return best, [[*each[1:5]] for each in found], sorted(died)
 
 
 SECTION = Loader

@@ -91,7 +91,7 @@ class Tuner:
     """Chooses the arm of the next pass.
 
     Args:
-        first: The arm of the first pass.
+        first: The arm of the first pass; if it was measured, and the search goes on, the next one.
         most: The most workers.
         known: The share of the time that an earlier run waited with ``first``, if its search ended
             there; else ``None``.
@@ -108,10 +108,12 @@ class Tuner:
         known: float | None = None,
         measured: Mapping[Arm, Measured] = MappingProxyType({}),
     ) -> None:
-        self.arm = first
         self._most = most
         self._measured = {**measured}
         self._settled = known  # the share that waited when nothing was left to try
+        begun = known is None and first in measured
+        following = self._find_next(first, most, may_stay=False) if begun else None
+        self.arm = following or first
 
     @property
     def is_settled(self) -> bool:
