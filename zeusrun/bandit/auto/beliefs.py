@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from zeusrun.bandit.problem import Array, Pace, Problem, Runs
 
 
-# Tuned on the public traces of the Zeus project; docs/policies.md says what each is worth.
+# Tuned on the public traces of the Zeus project; benchmarks/ablations.py prints what each is worth.
 SLOPE_SD = 0.15  # of the straight part, per doubling
 BEND_SD, BEND_DOUBLINGS = 0.5, 2.0  # of the smooth part, and its length scale
 OWN_SD = 0.03  # of each arm by itself: no curve is perfectly smooth

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from zeusrun.bandit.problem import Array, Observation, Runs
 
-# docs/policies.md says what these constants are worth.
+# benchmarks/ablations.py prints what these constants are worth.
 EDIT = 0.1  # chance that an edit changes how many epochs the training takes
 UNANNOUNCED = 0.003  # the same between two runs without an edit: new data
 SHIFT_SD = 0.5  # of the log of that change

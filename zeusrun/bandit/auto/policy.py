@@ -1,6 +1,6 @@
 """Policy ``auto``: runs the cheapest arm so far, unless trying another one is expected to pay.
 
-docs/policies.md derives it, and says what each part is worth.
+docs/policies.md derives it; benchmarks/ablations.py prints what each part is worth.
 """
 
 from __future__ import annotations

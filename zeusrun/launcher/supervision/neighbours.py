@@ -29,7 +29,7 @@ MIN_MEASURED_S = 3.0
 """What is measured over less says nothing: one short job of cron would be a large share of it."""
 # Where ranks fill the CPUs, a share s of others slows them by 1 / (1 - s): measured 5 %: 1.05,
 # 11 %: 1.12, 34 %: 1.51, 50 %: 2.0. An undisturbed submit sees 0.1 %, and speeds scatter by a few
-# percent between nights anyway. docs/results.md has the table.
+# percent between nights anyway.
 _MIN_OTHERS = 0.1
 _MAX_IDLE = 0.1
 # Of a line of /proc/stat.
