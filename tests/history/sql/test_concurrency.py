@@ -189,7 +189,7 @@ class ServerContract(ConcurrencyContract):
             lambda: write(history.engine, lambda c: lock(c, ("digits", "other"))),
             lambda: write(history.engine, lambda c: lock(c, ("other", "digits"))),
         )
-        assert len(tries) == 3
+        assert len(tries) > 2  # what is undone can meet the other one again
 
     def test_a_lost_connection_is_opened_again(self, history):
         begin(history)
