@@ -95,12 +95,15 @@ def test_ranks_that_the_script_has_spawned_share_the_cores(tmp_path):
         agent.count_cores = lambda: 4
         layer = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1))
         optimizer = torch.optim.SGD(layer.parameters(), 0.25)
-        loader = DataLoader(Plain(), 4, shuffle=True, num_workers=1)
+        loader = DataLoader(
+            Plain(), 4, shuffle=True, num_workers=1, multiprocessing_context="fork"
+        )
         for epoch in range(4):
             for batch in loader:
                 optimizer.zero_grad(); layer(torch.ones(1, 1)).sum().backward(); optimizer.step()
             os.write(1, f"pass {loader.num_workers}\\n".encode())
         dist.destroy_process_group()
+        time.sleep(0.5)  # torch may hang if ``layer`` goes before gloo's thread has dropped its work
     if __name__ == "__main__":
         mp.spawn(main, (os.environ["PORT"],), nprocs=2)
     """

@@ -61,7 +61,9 @@ def optimizer(module: ModuleType, hooks: Hooks) -> None:
             outermost, first, entered = first, None, False
             if rates is not None:
                 rates.after()  # before anything reads the learning rates
-            _take_step(hooks, outermost if observer.has_rate(outermost) else stepped, stepped)
+            if outermost is not stepped and not observer.has_rate(outermost):
+                outermost = stepped
+            _take_step(hooks, outermost, stepped)
 
     def added(owner: Any, param_group: dict[str, Any]) -> None:
         rate = param_group.get("lr")  # Adafactor may have none
