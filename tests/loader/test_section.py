@@ -89,7 +89,7 @@ def told(spec, *earlier, section="{workers: tune}"):
 
 
 def test_the_next_run_goes_on_with_what_runs_have_measured_on_this_machine(spec):
-    known = tuned(*CHANGES)
+    known = tuned(*CHANGES[:2])
     assert told(spec, known)["start"] == [4, True, 0.2, None]
     assert sorted(told(spec, known)["measured"]) == MEASURED
     slow = tuned(WorkersChange(0.0, 1, False, 0.5, 0.9))
@@ -99,6 +99,30 @@ def test_the_next_run_goes_on_with_what_runs_have_measured_on_this_machine(spec)
     for other in ({"host": "b"}, {"gpu_count": 1}, {"speed_variant": "2"}):
         assert told(spec, replace(known, **other))["start"] is None
     assert told(spec)["start"] is None
+
+
+def test_what_was_not_measured_to_the_end_is_next(spec):
+    found = told(spec, tuned(*CHANGES))
+    assert found["start"] == [8, False, None, None]
+    assert sorted(found["measured"]) == MEASURED
+    again = tuned(WorkersChange(0.0, 8, False))  # it has ended too early, too
+    assert told(spec, tuned(*CHANGES), again)["start"] == [8, False, None, None]
+    crashed = tuned(FAST._replace(step_s=None, wait=None, settled="1 of 8"))
+    assert told(spec, tuned(*CHANGES), crashed)["start"] == [4, True, 0.2, "1 of 8"]
+
+
+def test_steps_of_another_batch_size_are_not_compared(spec):
+    ended = FAST._replace(settled="1 of 8")
+    other = tuned(ended, global_batch_size=64)
+    found = told(spec, other)
+    assert (found["start"], found["measured"]) == ([4, True, None, None], [])
+    own = tuned(CHANGES[0], global_batch_size=32)
+    both = told(spec, own, other)
+    assert (both["start"], both["measured"]) == ([2, False, 0.8, None], MEASURED[:1])
+    busy = tuned(ended, shared=True)  # other programs may have taken the cores
+    assert (told(spec, busy)["start"], told(spec, busy)["measured"]) == ([4, True, None, None], [])
+    died = tuned(WorkersChange(5.0, 3, False, died=True), global_batch_size=128)
+    assert told(spec, other, died)["start"] is None
 
 
 def test_the_best_is_that_at_which_the_search_has_ended(spec):
@@ -121,7 +145,9 @@ def test_numbers_of_which_a_worker_died_and_larger_ones_are_never_tried_again(sp
     assert found["measured"] == MEASURED[:1]
     assert told(spec, died, section="{workers: 3}")["never"] == [3]
     assert told(spec, replace(died, host="b"))["never"] == []
-    assert "best so far is 2:" in spec("{workers: tune}").loader.explain([died], died.hardware)
+    assert "begins with 2 loader workers, and tries" in spec("{workers: tune}").loader.explain(
+        [died], died.hardware
+    )
 
 
 def test_the_ranks_are_told_nothing_if_the_script_decides(spec):
@@ -131,15 +157,19 @@ def test_the_ranks_are_told_nothing_if_the_script_decides(spec):
 def test_the_next_run_is_explained_in_a_sentence(spec):
     hardware = build_trial().hardware
     section = spec("{workers: tune}").loader
-    text = section.explain([tuned(*CHANGES)], hardware)
+    text = section.explain([tuned(*CHANGES[:2])], hardware)
     assert text == (
-        "the next run tries other numbers of loader workers; the best so far is 4 that stay: 20 % "
-        "of the time waited for data"
+        "a run of batch size 32 begins with 4 loader workers that stay, and tries other numbers"
     )
     ended = tuned(*CHANGES[:1], FAST._replace(settled="1 of 8"))
     assert section.explain([ended], hardware) == (
-        "the next run has 4 loader workers that stay, the best number: 20 % of the time waited for "
-        "data"
+        "a run of batch size 32 begins with 4 loader workers that stay, the best number: 20 % of "
+        "the time waits for data"
     )
+    one = tuned(WorkersChange(0.0, 1, False, 0.01, 0.0, settled="1 of 8"))
+    assert "with 1 loader worker, the best number: 0 %" in section.explain([one], hardware)
     assert "of the script, and tries others" in section.explain([], hardware)
+    left_alone = tuned(data_wait_s=3.0)
+    assert "as they are; its log says why" in section.explain([left_alone], hardware)
+    assert "tries others" in section.explain([tuned(data_wait_s=None)], hardware)
     assert spec("{workers: 4}").loader.explain([], hardware) is None

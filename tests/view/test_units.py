@@ -195,6 +195,8 @@ def test_how_long_a_step_takes_with_loader_workers():
     stay = WorkersChange(1.0, 2, True, 0.016, 0.8)
     begun, died = WorkersChange(2.0, 4, False), WorkersChange(3.0, 8, False, died=True)
     text = units.workers_text(build_trial(workers=(first, stay, begun, died)))
-    assert text == "a step takes 34 ms with 1, 16 ms with 2 that stay, with 8 one died"
+    assert (
+        text == "a step takes 34 ms with 1, 16 ms with 2 that stay, unknown with 4, with 8 one died"
+    )
     assert units.workers_text(build_trial(workers=(begun,))) is None
     assert units.workers_text(build_trial()) is None

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from zeusrun.loader.section import Loader
     from zeusrun.sidecar.events import Event
 
+_MUCH = 0.15  # share of the time that waits
+
 
 @contextlib.contextmanager
 def open_agent(_loader: Loader, run: Supervised) -> Iterator[Agent]:
@@ -38,11 +40,21 @@ class Changes(Agent):
             self._messages.warn_once(event.problem, f"loader: {event.problem}")
             return
         before, self._now = self._now, event
+        most = (event.settled or "").rpartition(" ")[2]
+        wait = event.wait or 0.0
+        if wait > _MUCH and most == str(event.workers):
+            self._messages.warn_once(
+                "most",
+                f"{100 * wait:.0f} % of the time waits for data with the most loader workers "
+                f"of this job, {most}; where reading waits rather than computes, a larger "
+                "loader.max_workers may help",
+            )
         if before is None or before.t == event.t:
             return
         text = f"loader workers {_name(before)} → {_name(event)}"
         if before.wait is not None:
-            text += f": {100 * before.wait:.0f} % of the time waited for data"
+            share = f"{100 * before.wait:.0f} % of the time waited for data"
+            text += f": with {_name(before)}, {share}"
         self._messages.note(text)
 
 

@@ -58,9 +58,10 @@ class Loader(PartSection):
         """Return how the ranks find the number of workers; nothing if the script says it."""
         if self.workers == "script":
             return {}
-        here = [each for each in chosen.earlier if each.host == chosen.trial.host]
-        best, measured, never = self._find_known(here, chosen.trial.hardware)
-        start = None if best is None else [best.workers, best.stays, best.wait, best.settled]
+        trial = chosen.trial
+        here = [each for each in chosen.earlier if each.host == trial.host]
+        first, measured, never = self._find_known(here, trial.hardware, trial.global_batch_size)
+        start = None if first is None else [first.workers, first.stays, first.wait, first.settled]
         found = {"start": start, "measured": measured, "never": never}
         return {self.key: {**self.model_dump(), **found}}
 
@@ -68,42 +69,55 @@ class Loader(PartSection):
         """Return with how many workers the next run starts."""
         if self.workers != "tune":
             return None
-        best, *_ = self._find_known(earlier, hardware)
-        if best is None:
+        tuned = [each for each in earlier if each.speed_variant and each.hardware == hardware]
+        if tuned and not tuned[-1].workers and tuned[-1].data_wait_s is not None:
+            return "the newest run has left the loader workers as they are; its log says why"
+        size = tuned[-1].global_batch_size if tuned else None
+        first, *_ = self._find_known(earlier, hardware, size)
+        if first is None:
             return "the next run begins with the loader workers of the script, and tries others"
-        stay = " that stay" if best.stays else ""
-        waited = f"{100 * (best.wait or 0.0):.0f} % of the time waited for data"
-        if best.settled is None:
-            return (
-                f"the next run tries other numbers of loader workers; the best so far is "
-                f"{best.workers}{stay}: {waited}"
-            )
-        return f"the next run has {best.workers} loader workers{stay}, the best number: {waited}"
+        stay = " that stay" if first.stays else ""
+        many = f"{first.workers} loader worker{'s' * (first.workers != 1)}{stay}"
+        text = f"a run of batch size {size} begins with {many}"
+        if first.settled is None:
+            return f"{text}, and tries other numbers"
+        return (
+            f"{text}, the best number: {100 * (first.wait or 0.0):.0f} % of the time waits for data"
+        )
 
     def _find_known(
-        self, earlier: Sequence[Trial], hardware: Hardware
+        self, earlier: Sequence[Trial], hardware: Hardware, size: int | None
     ) -> tuple[WorkersChange | None, list[list[Any]], list[int]]:
         """Return what runs found since a search ended, and numbers of which a worker died.
 
-        That is the best, and of each: workers, whether they stay, seconds a step, share that waits.
+        That is the number to begin with, and of each one measured: workers, whether they stay,
+        seconds a step, share that waits. A step of another batch size, or on a machine with other
+        work, takes another time, so what was best there is only a number to begin with.
         """
-        trials = [each for each in earlier if each.hardware == hardware]
+        trials = [each for each in earlier if each.hardware == hardware and each.workers]
         died = {each.workers for trial in trials for each in trial.workers if each.died}
+        least = min(died, default=_MOST + 1)
+        tuned = [each for each in trials if each.speed_variant == self.speed_variant]
+        alike = [e for e in tuned if e.global_batch_size == size and not e.shared]
         measured: dict[tuple[int, bool], WorkersChange] = {}
-        for trial in reversed(trials):
-            fit = [each for each in trial.workers if each.workers < min(died, default=_MOST + 1)]
-            known = [
-                each for each in fit if each.step_s and trial.speed_variant == self.speed_variant
-            ]
+        rows: list[WorkersChange] = []  # of the newest run
+        for trial in reversed(alike):
+            fit = [each for each in trial.workers if each.workers < least]
+            known = [each for each in fit if each.step_s]
+            rows = rows or fit
             for each in reversed(known):
                 measured.setdefault((each.workers, each.stays), each)
             if any(each.settled for each in known):
                 break
         found = tuple(measured.values())
-        newest = next((trial.workers for trial in reversed(trials) if trial.workers), ())
-        ended = next((each for each in newest if each.settled and each in found), None)
-        best = ended or min(found, key=lambda each: each.step_s or 0.0, default=None)
-        return best, [[*each[1:5]] for each in found], sorted(died)
+        begun = [each for each in rows[-1:] if (each.workers, each.stays) not in measured]
+        settled = {(each.workers, each.stays): each.settled for each in rows if each.settled}
+        ended = [measured[key]._replace(settled=settled[key]) for key in measured if key in settled]
+        others = [best for each in reversed(tuned) if (best := each.best_workers) is not None]
+        elsewhere = [e._replace(wait=None, settled=None) for e in others if e.workers < least]
+        best = min(found, key=lambda each: each.step_s or 0.0, default=None)
+        first = next(iter([*ended, *begun, *filter(None, [best]), *elsewhere]), None)
+        return first, [[*each[1:5]] for each in found], sorted(died)
 
 
 SECTION = Loader

@@ -299,15 +299,18 @@ def waiting_text(trial: Trial) -> str | None:
 def workers_text(trial: Trial) -> str | None:
     """Return how long a step took with each number of loader workers; ``None``: none was measured.
 
-    ``a step takes 34 ms with 1, 18 ms with 2, 16 ms with 2 that stay``.
+    ``a step takes 34 ms with 1, 18 ms with 2, 16 ms with 2 that stay, unknown with 4``.
     """
     found: dict[str, str] = {}
     for each in trial.workers:
         name = f"{each.workers} that stay" if each.stays else str(each.workers)
-        if each.step_s is not None or each.died:
-            took = f"{short_text(each.step_s or 0.0)} with {name}"
-            found[name] = f"with {name} one died" if each.died else took
-    return f"a step takes {', '.join(found.values())}" if found else None
+        if each.died:
+            found[name] = f"with {name} one died"
+        elif each.step_s is not None or name not in found:
+            step = "unknown" if each.step_s is None else short_text(each.step_s)
+            found[name] = f"{step} with {name}"
+    known = any(each.died or each.step_s is not None for each in trial.workers)
+    return f"a step takes {', '.join(found.values())}" if known else None
 
 
 def noise_text(point: NoisePoint) -> str:

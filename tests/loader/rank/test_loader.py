@@ -56,7 +56,8 @@ def test_a_loader_without_workers_gets_some_only_if_it_may(run):
     script = "train(DataLoader(Data(120, 0.004), 4, shuffle=True), passes=4)"
     left, tuned = run(script), run(script, from_zero=True)
     assert left.passes == [0] * 4
-    assert "from_zero: true" in left.problems[0]
+    assert "{workers: tune, from_zero: true}" in left.problems[0]
+    assert "{workers: 3, from_zero: true}" in run(script, workers=3).problems[0]
     assert tuned.passes[:3] == [1, 2, 4]
     assert tuned.seen == run(script, None).seen
 

@@ -137,7 +137,7 @@ class LoaderAgent(RankAgent):
                 state.apply(state.own)
             return None
         if state is None:
-            why = why_left_alone(loader, from_zero=self._given["from_zero"])
+            why = why_left_alone(loader, self._given)
             if why is not None:
                 self._tell(f"the number of workers stays as it is: {why}")
                 return None
@@ -180,15 +180,16 @@ class LoaderAgent(RankAgent):
                 self._tell(f"of {died} workers one died in an earlier run, so there are {number}")
             return Tuner(own._replace(workers=number), 0, known=1.0)
         most = given["max_workers"] or max(1, count_cores() // self._ranks)
+        highest = given["max_workers"] or max(most, own.workers)
         self._limits = f"{own.workers} of {most}"
         most = int(min(most, died - 1))
-        if start is None or start[0] > max(most, own.workers):
-            return Tuner(own._replace(workers=max(1, own.workers)), most)
+        if start is None or start[0] > highest:
+            return Tuner(own._replace(workers=min(max(1, own.workers), highest)), most)
         workers, stays, wait, settled = start
         measured = {
             Arm(workers, stays or own.stays): Measured(step_s, 0.0, wait, 0.0)
             for workers, stays, step_s, wait in given["measured"]
-            if workers <= max(most, own.workers)
+            if workers <= highest
         }
         known = wait if settled == self._limits else None
         return Tuner(Arm(workers, stays or own.stays), most, known, measured)

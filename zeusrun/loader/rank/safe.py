@@ -16,7 +16,7 @@ import torch
 from zeusrun.loader.rank.tuner import Arm
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 BY_A_THREAD = "a thread of the script reads the loader"
 _OF_TORCH = {"torch", "builtins"}
@@ -28,14 +28,14 @@ _MAP = 0  # ``_DatasetKind.Map``
 _ALONE = 2  # references to the iterator of a loader: the loader's, and that of the call that counts
 
 
-def why_left_alone(loader: Any, *, from_zero: bool) -> str | None:
+def why_left_alone(loader: Any, given: Mapping[str, Any]) -> str | None:
     """Return why a loader keeps its number of workers; ``None`` if it may have another one."""
     if loader._dataset_kind != _MAP:
         return "the data set is iterable, so the number decides which worker reads which samples"
-    if loader.num_workers == 0 and not from_zero:
+    if loader.num_workers == 0 and not given["from_zero"]:
         return (
             "the loader has no workers (num_workers=0). If a copy of the data set can be read in "
-            "another process, write  loader: {workers: tune, from_zero: true}"
+            f"another process, write  loader: {{workers: {given['workers']}, from_zero: true}}"
         )
     if (loader.num_workers == 0 or loader.persistent_workers) and _is_eager(loader._index_sampler):
         return "its sampler may draw random numbers twice if workers start, and once if none does"
