@@ -76,7 +76,7 @@ BUDGETS: Mapping[str, int] = {
     "export": 299,
     "gpu and energy": 2_162,
     "history": 1_065,
-    "hooks": 1_516,
+    "hooks": 1_518,
     "hosts": 1_641,
     "jobfile": 3_021,
     "kubernetes": 859,
@@ -92,9 +92,9 @@ BUDGETS: Mapping[str, int] = {
     "simulate": 635,
     "slurm": 692,
     "sync": 912,
-    "loader": 747,
+    "loader": 771,
     "values": 1_689,
-    "view": 2_098,
+    "view": 2_101,
     "watch": 704,
     "worker": 1_593,
 }
@@ -132,7 +132,7 @@ class Loaded(NamedTuple):
 
 
 WALK_BUDGET = Walk(files=89, stops=321, returns=232)
-LOADED_BUDGET = Loaded(modules=151, lines=17_859)
+LOADED_BUDGET = Loaded(modules=151, lines=17_862)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

@@ -626,3 +626,12 @@ def test_a_speed_check_before_the_default_saves_nothing_though_the_default_misse
         trials += [*made, run(n, attempt=len(made) + 1)]
     net = find_savings(trials).net
     assert (net.low, net.value, net.high) == pytest.approx((-30, -30, -30))
+
+
+@pytest.mark.parametrize("status", FAILED)
+def test_what_others_disturbed_is_not_charged(status):
+    before = [run(n) for n in range(1, 6)]
+    tried = run(6, 16, status=status, shared=True)
+    assert "6-1" not in saved([*before, tried])
+    assert "6-2" not in saved([*before, tried, run(6, attempt=2)])
+    assert saved([*before, replace(tried, shared=False)])["6-1"] == -100

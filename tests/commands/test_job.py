@@ -123,6 +123,14 @@ def test_explain_is_the_same_each_time(cli, record, zeusrun):
     assert cli("explain", job) == cli("explain", job)
 
 
+def test_a_run_whose_launcher_is_dead_is_none_that_runs(cli, record, zeusrun):
+    job = zeusrun.job()
+    record(1, None, world_size=1, max_epochs=5)
+    explained, planned = cli("explain", job)[1], cli("submit", job, "--dry-run")[1]
+    assert "runs now" not in explained + planned
+    assert "job-2-1  batch size 32" in planned
+
+
 def test_a_dry_run_tells_command_and_environment_and_writes_nothing(cli, zeusrun):
     code, out, err = cli("submit", zeusrun.job(), "--dry-run", "--json")
     plan = json.loads(out)

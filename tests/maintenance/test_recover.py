@@ -23,6 +23,7 @@ from zeusrun.maintenance.recover import (
     Orphans,
     cancel_preempted,
     clean_up,
+    presume_ended,
     recover_lost,
 )
 from zeusrun.maintenance.repair import find_and_repair
@@ -534,6 +535,22 @@ def test_a_lost_trial_that_was_continued_meanwhile_keeps_its_earlier_part(tmp_pa
     begin(history, build_trial(run_dir=str(paths.run_dir)))
     (lost,) = recover_lost(history, "job", "2026-01-03T00:00:00Z", tmp_path)
     assert (lost.status, lost.preemptions, lost.time_s) == (TrialStatus.LOST, 1, 10.0)
+
+
+def test_trials_of_dead_launchers_are_presumed_ended_and_nothing_is_written(tmp_path):
+    history, runs = MemoryHistory(), [create_run(tmp_path, "job", f"job-{n}-1") for n in (1, 2, 3)]
+    for number, paths in enumerate(runs, 1):
+        begin(history, build_trial(number, run_dir=str(paths.run_dir)))
+    gone = begin(history, build_trial(4, run_dir=str(tmp_path / "runs" / "job" / "job-4-1")))
+    write_record(runs[1], history.find("job-2-1").finish(part(epochs=(1, 2))))
+    lock = RunLock(runs[2])
+    assert lock.acquire()
+    found = presume_ended(history, tmp_path, history.trials("job"))
+    assert [each.status.value for each in found] == ["LOST", "REACHED", "DISPATCHED", "LOST"]
+    assert gone.status is TrialStatus.DISPATCHED
+    assert len(history.unfinished("job")) == 4
+    assert read_outcome(runs[0]) is None
+    lock.release()
 
 
 def test_a_preempted_trial_that_went_on_meanwhile_is_not_cancelled(tmp_path):

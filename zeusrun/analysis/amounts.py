@@ -79,7 +79,8 @@ def lost_j(trials: Sequence[Trial], proven: Collection[int], *, by_energy: bool)
 
     A batch size of ``proven`` has reached the target before: that it crashes or is cancelled is not
     its fault, and would have happened to the default, too. Joules of cost, or of energy if
-    ``by_energy``, without interruptions. ``None`` if that of one is unknown.
+    ``by_energy``, without interruptions. ``None`` if that of one is unknown, or others disturbed
+    it.
     """
     lost = [
         as_undisturbed(trial)
@@ -89,7 +90,9 @@ def lost_j(trials: Sequence[Trial], proven: Collection[int], *, by_energy: bool)
         and not (_ended_by_chance(trial) and trial.global_batch_size in proven)
         and not never_trained(trial)
     ]
-    taken = [trial.energy_j if by_energy else trial.cost_j for trial in lost]
+    taken = [
+        None if trial.shared else trial.energy_j if by_energy else trial.cost_j for trial in lost
+    ]
     known = [joules for joules in taken if joules is not None and 0 <= joules < MOST]
     return math.fsum(known) if len(known) == len(taken) else None
 

@@ -23,6 +23,7 @@ from zeusrun.commands.options import AsJson, Overrides, answer, console, find_se
 from zeusrun.errors import UsageError
 from zeusrun.history.base import NEWEST
 from zeusrun.jobfile.spec import load_spec
+from zeusrun.maintenance.recover import presume_ended
 from zeusrun.simulate.own_job import learn
 from zeusrun.simulate.replay import forecast
 from zeusrun.target import describe_target
@@ -118,6 +119,7 @@ def explain(
     spec = load_spec(path, overrides or [])
     submission = compose(spec)
     trials = submission.history.trials(spec.name, NEWEST)
+    trials = presume_ended(submission.history, submission.home, trials)
     policy, machine = submission.policy, submission.measure()
     moment = submission.read_moment(trials)
     submission.close()

@@ -18,6 +18,7 @@ from zeusrun.history.base import NEWEST
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.launcher.rundir.layout import RunPaths
 from zeusrun.launcher.rundir.ownership import files_of, newest_here
+from zeusrun.maintenance.recover import presume_ended
 from zeusrun.plugins import check_extra
 from zeusrun.view.belief import Belief, unknown_belief
 from zeusrun.view.report import facts, page
@@ -113,7 +114,7 @@ def _read_jobs(
         name = reports[number].facts.job
         known = store.trials(name)
         power = _read_traces(home, [each for each in known if each.status.finished])
-        belief = _read_belief(home, files[name], known)
+        belief = _read_belief(home, files[name], presume_ended(store, home, known))
         reports[number] = replace(reports[number], power=power, belief=belief)
     return reports, damage
 

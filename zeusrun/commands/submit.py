@@ -16,11 +16,13 @@ from zeusrun.commands import options
 from zeusrun.commands.compose import compose
 from zeusrun.commands.recurrence import run_recurrence
 from zeusrun.errors import UsageError
+from zeusrun.history.base import NEWEST
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.jobfile.validators import Overlap
 from zeusrun.launcher.begin import plan
 from zeusrun.launcher.queue.admission import Request
 from zeusrun.launcher.rundir.ownership import files_of
+from zeusrun.maintenance.recover import presume_ended
 from zeusrun.run_on.registry import BACKENDS
 from zeusrun.view.export import print_json
 
@@ -150,7 +152,9 @@ def _repeat(name: str, request: Request) -> tuple[JobSpec, Request]:
 
 
 def _show_plan(submission: Submission, *, as_json: bool, verbose: bool) -> None:
-    trial, command, remarks = plan(replace(submission, spec=submission.spec.masked()))
+    trials = submission.history.trials(submission.spec.name, NEWEST)
+    trials = presume_ended(submission.history, submission.home, trials)
+    trial, command, remarks = plan(replace(submission, spec=submission.spec.masked()), trials)
     env = {k: v for k, v in sorted(command.env.items()) if os.environ.get(k) != v}
     if as_json:
         print_json({"trial": trial.to_json(), "argv": list(command.argv), "env": env})

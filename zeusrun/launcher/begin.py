@@ -266,9 +266,11 @@ def _choose(
     return choose_trial(chooser, machine, trials, numbered, moment)
 
 
-def plan(submission: Submission) -> tuple[Trial, Command, Sequence[str]]:
-    """Return the trial that a submit would make now, its command, and notes. Writes nothing."""
-    trials = submission.history.trials(submission.spec.name, NEWEST)  # a snapshot may write
+def plan(submission: Submission, trials: Sequence[Trial]) -> tuple[Trial, Command, Sequence[str]]:
+    """Return the trial that a submit would make now, its command, and notes. Writes nothing.
+
+    ``trials`` are the job's newest ones; a snapshot may write.
+    """
     choice = _choose(submission, Snapshot(tuple(trials), version=""), ())
     if isinstance(choice, NothingLeft):
         raise UsageError(choice.reason)

@@ -33,7 +33,7 @@ from zeusrun.run_on.registry import explain_end
 from zeusrun.trial import Outcome, Trial, TrialStatus, join_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from zeusrun.history.base import History
     from zeusrun.launcher.events import Emit
@@ -115,6 +115,22 @@ def recover_lost(
             if found is not None and (not found.status.finished or has_expired(found)):
                 recovered += _recover(history, found, paths, finished_at, inside)
     return recovered
+
+
+def presume_ended(
+    history: History, home: Path, trials: Iterable[Trial], inside: str | None = None
+) -> list[Trial]:
+    """Return trials as ``recover_lost`` would leave them. Writes nothing."""
+    trials, now = list(trials), timestamp()
+    waiting = find_waiting([each for each in trials if not each.status.finished], inside)
+    for number, trial in enumerate(trials):
+        if not trial.status.finished and trial.allocation not in waiting:
+            paths = find_own(home, trial)
+            if is_abandoned(history, trial, paths):
+                lost = Outcome(TrialStatus.LOST, _GONE, now, reason_code=_DIED)
+                ended = paths and (read_outcome(paths) or _lost(trial, paths, now, inside))
+                trials[number] = trial.finish(ended or join_parts(trial, lost))
+    return trials
 
 
 def _recover(
