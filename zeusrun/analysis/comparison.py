@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from zeusrun.trial import Trial
 
 _NO_COST = (
-    "no cost is known yet; it is once a run has reached the target and its energy was measured or "
-    "estimated"
+    "no cost is known yet; it is once a run that no other program disturbs has reached the target, "
+    "and its energy was measured or estimated"
 )
 LOOKS = 3  # a difference counts once it was there at so many looks in a row
 _QUANTILES = (0.05, 0.5, 0.95)

@@ -73,7 +73,7 @@ def test_a_run_beside_it_is_found_once_two_looks_have_seen_it(tmp_path, other):
     assert neighbours.check(102.0, trains=True) is None
     assert neighbours.check(102.5, trains=True) is None  # it is not time to look
     assert neighbours.shared is None
-    assert "other trains on this CPU at the same time" in neighbours.check(104.0, trains=True)
+    assert "other runs train on this CPU: other; so" in neighbours.check(104.0, trains=True)
     assert neighbours.shared is True
     assert neighbours.check(106.0, trains=True) is None
 
@@ -136,7 +136,7 @@ def test_two_submits_at_once_are_both_marked_and_one_alone_is_not(zeusrun):
     wait_for(lambda: json.loads(live2.read_text())["shared"], what="b's neighbour")
     for child in (first, second):
         child.terminate()
-        assert "trains on this CPU at the same time" in " ".join(child.communicate()[0].split())
+        assert "other runs train on this CPU: " in " ".join(child.communicate()[0].split())
     assert [trial["shared"] for trial in zeusrun.history()] == [True, True]
     zeusrun.submit(zeusrun.job(name="c"))
     assert zeusrun.history("c")[0]["shared"] is None  # too short to judge the load

@@ -172,7 +172,7 @@ class Neighbours:
         self._found = True
         jobs = [job if runs == 1 else f"{job} ({runs} runs)" for job, runs in sorted(again.items())]
         return (
-            f"{', '.join(jobs)} trains on this CPU at the same time, so the time and cost of "
+            f"other runs train on this CPU: {', '.join(jobs)}; so the time and cost of "
             "this run are unreliable: they count only where no better ones are known"
         )
 

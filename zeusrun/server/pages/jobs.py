@@ -87,7 +87,7 @@ def overview_page(visit: Visit) -> document.Page:
     running, counts = visit.running([head.job for head in heads] if search else None)
     running_now, hosts = sum(counts.values()), survey.count_hosts(visit.engine)
     key = [
-        ("run now", str(running_now)),
+        ("running", str(running_now)),
         ("jobs", f"{len(heads):,}"),
         ("runs", f"{sum(head.runs for head in heads):,}"),
         *_all_runs(digests),
@@ -104,14 +104,15 @@ def overview_page(visit: Visit) -> document.Page:
     ]
     if seen:
         form = len(seen) > _MANY or search
+        known = any(each.savings.by_trial for each in digests.values())
         shown = listing.page_of(heads, JOBS_SHOWN)
         columns = _columns(visit, shown, digests, counts, _AMOUNTS[listing.chosen])
         listed = (
             listing.form("Find a job", "part of a name") if form else "",
             "" if heads else tag("p", "No job name contains this text."),
-            listing.choose("Saved so far:") if heads else "",
+            listing.choose("Saved so far:") if known else "",
             table("Jobs", columns, shown, lambda head: head.job, heading=listing.heading),
-            tag("p", _SAVED, class_="note") if heads else "",
+            tag("p", _SAVED, class_="note") if known else "",
             listing.pages("More jobs", len(heads), JOBS_SHOWN),
         )
         parts.append(section("Jobs", *listed, id="jobs"))
@@ -146,7 +147,9 @@ def _headline(
     else:
         runs = sum(head.runs for head in heads)
         text, good = f"{plural(len(heads), 'job')}, {plural(runs, 'run')}", None
-        lead = "What choosing batch sizes saves is known once a job has run with several of them."
+        lead = (
+            "What choosing batch sizes saves is known once runs of several of them can be compared."
+        )
         if empty:
             lead = (
                 "No run has been sent here yet, or none that you may see. Connect the machine of "

@@ -284,6 +284,8 @@ def _failures(facts: JobFacts, frame: Frame) -> Html:
     text = f"{len(failures)} of {plural(facts.total.runs, 'run')} did not reach the target"
     if len(rows) < len(failures):
         text += f"; below are the newest {len(rows)}"
+    if any(each.status == "CANCELLED" for each in facts.recurrences):
+        text += "; those that were cancelled are left out"
     title = "Runs that did not reach the target, the newest first"
     listed = table(title, columns, rows[::-1])
     folded = details("Table of the failures", listed) if len(rows) > _SHOWN_FAILURES else listed
