@@ -86,7 +86,7 @@ def test_every_option_of_a_command_in_the_docs_exists(zeusrun, command, words):
 def test_the_readme_is_short_and_shows_the_commands_one_needs_first():
     assert len(README.splitlines()) <= 120
     commands = [command for command, _ in COMMAND_ROWS.findall(README)]
-    assert commands == ["submit", "history", "explain", "status --watch", "show", "schedule add"]
+    assert commands == ["submit", "history", "explain", "status", "show", "schedule add"]
 
 
 def test_the_demo_installs_what_the_first_page_of_the_readme_uses():
