@@ -331,7 +331,7 @@ def test_speeds_with_loader_workers_from_elsewhere_are_not_compared():
     run = read_trial(NOW, tuned)
     assert (run.status, run.epochs, run.epoch_cost_j) == (REACHED, 3, None)
     assert read_trial(dataclasses.replace(NOW, speed_variant="tune"), tuned).epoch_cost_j == 20.0
-    assert describe_kept(NOW, [tuned])[0].startswith("1 run had loader workers otherwise")
+    assert describe_kept(NOW, [tuned])[0].startswith("1 run had another loader.workers")
 
 
 def test_a_run_that_changed_its_ranks_teaches_epochs_and_leaves_the_belief_of_speed():

@@ -132,7 +132,7 @@ def _find_difference(problem: Problem, trial: Trial) -> str | None:
         found |= {doubt.value: True for doubt in proof if doubt is not None}
         found |= {
             "had another kind of energy": not same_energy(problem, trial),
-            "had loader workers otherwise": not same_speed(problem, trial),
+            "had another loader.workers": not same_speed(problem, trial),
             "had another metric": (trial.metric, trial.mode) != (problem.metric, problem.mode),
             "had another learning rate": not same_learning(problem, trial),
         }
