@@ -334,6 +334,29 @@ def test_speeds_with_loader_workers_from_elsewhere_are_not_compared():
     assert describe_kept(NOW, [tuned])[0].startswith("1 run had another loader.workers")
 
 
+def test_a_batch_size_is_compared_at_its_own_best_number_of_loader_workers():
+    now = dataclasses.replace(NOW, speed_variant="tune", recurrence=9)
+
+    def tuned(recurrence, number, *, settled=None, **changes):
+        row = WorkersChange(0.0, number, False, 1 / number if number else None, settled=settled)
+        own = {"recurrence": recurrence, "trial": f"t{recurrence}", "speed_variant": "tune"}
+        return dataclasses.replace(ORDINARY, workers=(row,), **{**own, **changes})
+
+    def timed(*trials):
+        _, runs = read_history(now, trials)
+        assert all(run.epochs == 3 for run in runs)
+        return [run.recurrence for run in runs if run.epoch_cost_j is not None]
+
+    assert timed(tuned(1, 2), tuned(2, 4)) == [2]
+    assert timed(tuned(1, 4, settled="1 of 4"), tuned(2, 2)) == [1]
+    assert timed(tuned(1, 4), tuned(2, 4, settled="1 of 4")) == [1, 2]
+    assert timed(tuned(1, 2), tuned(2, 4, host="elsewhere")) == [1, 2]
+    assert timed(tuned(1, 2), tuned(2, 4, shared=True)) == [1]
+    now = dataclasses.replace(now, learn_from_shared=True)
+    assert timed(tuned(1, 2, shared=True), tuned(2, 4, shared=True)) == [2]
+    assert timed(tuned(1, 2), tuned(2, 0)) == [1, 2]
+
+
 def test_a_run_that_changed_its_ranks_teaches_epochs_and_leaves_the_belief_of_speed():
     steady = [
         ran(*((n, 2.0 * n) for n in range(1, epochs + 1)), recurrence=epochs, trial=f"t{epochs}")
