@@ -10,7 +10,7 @@ import pytest
 from tests.analysis.test_savings import default_then, run
 from zeusrun.analysis.recurrences import build_recurrences, build_sizes
 from zeusrun.analysis.savings import find_savings
-from zeusrun.trial import CurvePoint, EnergySource, Stage, TrialStatus
+from zeusrun.trial import CurvePoint, EnergySource, Interruption, Stage, TrialStatus
 
 WHOLE = (CurvePoint(10, 30.0, 10.0, 0.9),)
 SPENT = {"price": 0.5, "currency": "EUR", "carbon_g": 30.0, "pue": 1.2}
@@ -92,6 +92,14 @@ def test_a_batch_size_has_the_medians_of_its_runs_that_are_like_the_newest():
 
     adaptive = [run(n, 16, variant=variant) for n, variant in enumerate(("b", None, "a"))]
     assert [each.label for each in build_sizes(adaptive)[0]] == ["16", "16 a", "16 b"]
+
+
+def test_a_batch_size_says_whether_its_costs_are_those_that_were_paid():
+    curve = tuple(CurvePoint(n, float(n), float(n), n / 20) for n in range(1, 11))
+    cut = replace(run(2, 16, 10, curve=curve), interruptions=(Interruption(1.5, 1),))
+    (plain,), _ = build_sizes([run(1, 16, 10)])
+    (cleaned,), _ = build_sizes([run(1, 16, 10), cut])
+    assert (plain.cleaned, cleaned.cleaned) == (False, True)
 
 
 @pytest.mark.parametrize("estimated", [(), (0,), (0, 1)])

@@ -37,6 +37,7 @@ class SizeFacts:
     cost_j: float | None  # medians, of the runs that reached the target
     energy_j: float | None
     estimated: bool  # whether the energy of one of them is an estimate
+    cleaned: bool  # whether one of them was interrupted, or tried other loader workers
     time_s: float | None
     epochs: float | None
     samples: float | None
@@ -85,7 +86,8 @@ def _size_facts(
     label: str, of_size: Sequence[Trial], alike: Sequence[Trial], runs: int
 ) -> SizeFacts:
     newest = of_size[-1]
-    done = [as_undisturbed(trial) for trial in alike if proves_cost(trial)]
+    shown = [trial for trial in alike if proves_cost(trial)]
+    done = [as_undisturbed(trial) for trial in shown]
     failed = [as_undisturbed(trial).cost_j for trial in alike if trial.status in OUTDONE]
     costs = tuple(trial.cost_j for trial in done if trial.cost_j)
     return SizeFacts(
@@ -103,6 +105,7 @@ def _size_facts(
         estimated=any(
             t.energy_j is not None and t.energy_source is EnergySource.ESTIMATED for t in done
         ),
+        cleaned=done != shown,
         time_s=amounts.median_known(trial.time_s for trial in done),
         epochs=amounts.median_known(trial.epochs for trial in done),
         samples=amounts.median_known(amount_in(trial, "samples") for trial in done),

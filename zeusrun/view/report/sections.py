@@ -215,6 +215,8 @@ def _arms(report: JobReport, frame: Frame) -> Html:
     dots = f"The newest {DRAWN_RUNS} runs of each batch size are dots" if many else ""
     dots = dots or "Every run whose cost can be compared is a dot"
     caption = f"{dots}; the line is the median of those that reached the target."
+    if any(size.cleaned for size in facts.sizes):
+        caption += " Interruptions, and other than the best loader workers, are not counted."
     if facts.left_out:
         listed = "; ".join(f"{why} ({plural(count, 'run')})" for why, count in facts.left_out)
         caption += f" Left out, because their cost cannot be compared: {listed}."
