@@ -95,8 +95,8 @@ def test_a_batch_size_has_the_medians_of_its_runs_that_are_like_the_newest():
 
 
 def test_a_batch_size_says_whether_its_costs_are_those_that_were_paid():
-    curve = tuple(CurvePoint(n, float(n), float(n), n / 20) for n in range(1, 11))
-    cut = replace(run(2, 16, 10, curve=curve), interruptions=(Interruption(1.5, 1),))
+    curve = tuple(CurvePoint(n, n + 2.0 * (n > 1), float(n), n / 20) for n in range(1, 11))
+    cut = run(2, 16, 10, curve=curve, time_s=12.0, interruptions=(Interruption(1.5, 1),))
     (plain,), _ = build_sizes([run(1, 16, 10)])
     (cleaned,), _ = build_sizes([run(1, 16, 10), cut])
     assert (plain.cleaned, cleaned.cleaned) == (False, True)
