@@ -93,12 +93,10 @@ def _is_amount(name: str, kind: object) -> bool:
 
 def _build_table_reader(row: Any) -> _Reader:  # noqa: ANN401 - a named tuple
     hints = typing.get_type_hints(row)
-    columns, later = [_types(hint) for hint in hints.values()], [*row._field_defaults.values()]
+    columns = [_types(hint) for hint in hints.values()]
     amounts = [_is_amount(name, hint) for name, hint in hints.items()]
 
     def read(rows: Any) -> Any:  # noqa: ANN401 - JSON is any
-        if rows and (lacks := len(columns) - len(rows[0])) > 0:  # of an earlier version
-            rows = [[*each, *later[-lacks:]] for each in rows]
         # By column, as that is fast.
         table = zip(zip(*rows, strict=True), columns, amounts, strict=True) if rows else ()
         for values, kinds, is_amount in table:

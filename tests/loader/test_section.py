@@ -13,7 +13,6 @@ from zeusrun.choice.problem import find_speed_variant
 from zeusrun.errors import JobFileError
 from zeusrun.jobfile.plugged import Chosen
 from zeusrun.jobfile.spec import load_spec
-from zeusrun.trial import Trial
 from zeusrun.trial.values import WorkersChange
 
 
@@ -129,12 +128,6 @@ def test_the_best_is_that_at_which_the_search_has_ended(spec):
     ended = FAST._replace(time_s=12.0, workers=2, stays=False, step_s=0.0101, settled="1 of 8")
     assert told(spec, tuned(*CHANGES, ended))["start"] == [2, False, 0.2, "1 of 8"]
     assert tuned(*CHANGES, ended).best_workers == ended
-
-
-def test_a_run_of_an_earlier_version_is_one_whose_search_has_not_ended():
-    record = tuned(*CHANGES).to_json()
-    record["workers"] = [each[:6] for each in record["workers"]]
-    assert Trial.from_json(record).workers == CHANGES
 
 
 def test_numbers_of_which_a_worker_died_and_larger_ones_are_never_tried_again(spec):

@@ -9,7 +9,8 @@ import pytest
 
 from benchmarks.study import Scenario
 from benchmarks.synthetic import FAMILIES
-from zeusrun.simulate.engine import best_arm, expected
+from tests.simulate.jobs import best_arm
+from zeusrun.simulate.engine import expected
 
 pytestmark = pytest.mark.long  # 10 s of CPU, for what benchmarks alone use
 SEEDS = 50
