@@ -1,6 +1,6 @@
 """Tiny traces made by hand: two batch sizes, two power limits, whole numbers."""
 
-from zeusrun.simulate.engine import LearningCurve, Rate, SimulatedJob, expected
+from zeusrun.simulate.engine import LearningCurve, Rate, SimulatedJob
 
 TRAINING = """\
 dataset,network,batch_size,optimizer,learning_rate,run,target_metric,target_epoch
@@ -76,13 +76,3 @@ class Scripted:
 
     def explain(self, problem, runs, rng):
         return []
-
-
-def best_arm(job, eta_knob, recurrence):
-    """The batch size of least expected cost."""
-    return min(job.arms, key=lambda arm: expected(job, arm, eta_knob, recurrence).cost_j)
-
-
-def never_optimising(job, eta_knob, recurrence):
-    """What the default batch size takes at its highest power limit."""
-    return expected(job, job.default, eta_knob, recurrence, max(job.rates[job.default]))

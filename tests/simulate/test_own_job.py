@@ -15,14 +15,13 @@ import numpy as np
 import pytest
 
 from tests.factories import DONE, build_trial
-from tests.simulate.jobs import best_arm
 from zeusrun.analysis.savings import find_savings
 from zeusrun.bandit.auto.evidence import gather
 from zeusrun.bandit.problem import Problem
 from zeusrun.bandit.registry import create_policy
 from zeusrun.bandit.reinterpret import read_history
 from zeusrun.errors import UsageError
-from zeusrun.simulate.engine import expected
+from zeusrun.simulate.engine import best_arm, expected
 from zeusrun.simulate.own_job import draw_job, learn
 from zeusrun.simulate.replay import forecast
 from zeusrun.trial import CurvePoint, EnergySource, Hardware, PowerPoint, Stage, TrialStatus

@@ -9,8 +9,7 @@ import pytest
 
 from benchmarks.study import Scenario
 from benchmarks.synthetic import FAMILIES
-from tests.simulate.jobs import best_arm
-from zeusrun.simulate.engine import expected
+from zeusrun.simulate.engine import best_arm, expected
 
 pytestmark = pytest.mark.long  # 10 s of CPU, for what benchmarks alone use
 SEEDS = 50

@@ -15,14 +15,16 @@ from benchmarks.traces import (
     gpus,
     load_jobs,
 )
-from tests.simulate.jobs import POWER, TRAINING, best_arm, never_optimising, write
+from tests.simulate.jobs import POWER, TRAINING, write
 from zeusrun.bandit.registry import POLICIES
 from zeusrun.errors import UsageError
 from zeusrun.simulate.engine import (
     LearningCurve,
     Rate,
+    best_arm,
     best_limit_w,
     expected,
+    never_optimising,
 )
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "traces"

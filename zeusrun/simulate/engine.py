@@ -121,6 +121,16 @@ def expected(
     return Expected(time_s * watts(job, rate, eta_knob), time_s * rate.power_w, time_s)
 
 
+def best_arm(job: SimulatedJob, eta_knob: float, recurrence: int) -> int:
+    """Return the batch size of least expected cost."""
+    return min(job.arms, key=lambda arm: expected(job, arm, eta_knob, recurrence).cost_j)
+
+
+def never_optimising(job: SimulatedJob, eta_knob: float, recurrence: int) -> Expected:
+    """Return what the default batch size takes at its highest power limit."""
+    return expected(job, job.default, eta_knob, recurrence, max(job.rates[job.default]))
+
+
 @dataclass(frozen=True)
 class Setting:
     """What a trial is run with."""
