@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 # In the order of their removal. A home is recognised by its history, so that goes last.
 _CONTENT = {
     "schedules": "schedules and their logs",
-    "submits": "waiting submits",
+    "submits": "the queue of submits",
     "notices": "notices that are not delivered yet",
     "gpus": "original power limits",
     **dict.fromkeys(BACKENDS, "jobs of a scheduler"),

@@ -121,6 +121,7 @@ def trial_rows(trial: Trial, sight: TrainingSummary | None = None) -> list[tuple
         ("energy", units.electricity(trial.energy_j) + source),
         *_spent_rows(trial),
         ("cost", cost),
+        ("", _cost_parts(trial)),
         ("", undisturbed_text(trial)),
         _length(trial),
         ("steps", units.number(trial.steps) + steps_after),
@@ -129,6 +130,20 @@ def trial_rows(trial: Trial, sight: TrainingSummary | None = None) -> list[tuple
         (units.shortened(trial.metric), best),
         ("", origin),
     ]
+
+
+def _cost_parts(trial: Trial) -> str | None:
+    """Return how energy and time make up a cost; ``None`` if it depends on one of them alone."""
+    energy_j, power_w, time_s, knob = (
+        trial.energy_j,
+        trial.max_power_w,
+        trial.time_s,
+        trial.eta_knob,
+    )
+    if energy_j is None or power_w is None or time_s is None or knob in {0, 1}:
+        return None
+    energy, power, time = units.energy(energy_j), units.power(power_w), units.duration(time_s)
+    return f"{knob:g} · {energy} + {1 - knob:g} · {power} (maximum power) · {time}"
 
 
 def undisturbed_text(trial: Trial) -> str | None:

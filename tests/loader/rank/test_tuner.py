@@ -54,8 +54,10 @@ def test_fewer_workers_may_be_faster_where_they_compete_for_the_cores():
     assert path(competing, first=4) == ([4, 8, 2, 1], 1)
 
 
-def test_of_equal_ones_the_fewest_stay():
-    assert path(lambda _: (10.0, 0.5, 0.0), first=4)[1] == 1
+def test_of_equal_ones_that_which_was_there_stays():
+    assert path(lambda _: (10.0, 0.5, 0.0), first=4)[1] == 4
+    known = {Arm(2, stays=False): Measured(10 * MS, 0.0, 0.5, 0.0)}
+    assert path(lambda _: (10.0, 0.5, 0.0), first=4, measured=known) == ([4, 1, 2], 2)
 
 
 @pytest.mark.parametrize("limit", [{"most": 3}, {"memory": 3}])

@@ -110,6 +110,7 @@ class Tuner:
     ) -> None:
         self._most = most
         self._measured = {**measured}
+        self._best = first if first in measured else min(measured, key=self._rank, default=first)
         self._settled = known  # the share that waited when nothing was left to try
         begun = known is None and first in measured
         following = self._find_next(first, most, may_stay=False) if begun else None
@@ -133,7 +134,7 @@ class Tuner:
                 return self.arm
             self._measured, self._settled = {}, None
         self._measured[self.arm] = measured
-        best = self._find_best()
+        best = self._best = self._find_best()
         following = self._find_next(best, min(most, self._most), may_stay=may_stay)
         if following is None:
             self._settled = self._measured[best].wait
@@ -141,14 +142,16 @@ class Tuner:
         return self.arm
 
     def _find_best(self) -> Arm:
-        """Return the arm with the fewest workers that is not slower than the fastest."""
-        fastest = min(self._measured.values())
+        """Return the best arm so far, unless the fastest is faster by more than the noise."""
+        fastest = min(self._measured, key=self._rank)
+        known, least = self._measured.get(self._best), self._measured[fastest]
+        if known is None:
+            return fastest
+        noise_s = max(_SAME * least.step_s, 2 * math.hypot(known.error_s, least.error_s))
+        return fastest if known.step_s > least.step_s + noise_s else self._best
 
-        def is_as_fast(each: Measured) -> bool:
-            noise_s = 2 * math.hypot(each.error_s, fastest.error_s)
-            return each.step_s <= fastest.step_s + max(_SAME * fastest.step_s, noise_s)
-
-        return min(arm for arm, each in self._measured.items() if is_as_fast(each))
+    def _rank(self, arm: Arm) -> tuple[float, Arm]:
+        return self._measured[arm].step_s, arm
 
     def _find_next(self, best: Arm, most: int, *, may_stay: bool) -> Arm | None:
         found = self._measured[best]
