@@ -69,9 +69,9 @@ PARTS: Mapping[str, tuple[str, ...]] = {
 
 BUDGETS: Mapping[str, int] = {
     "adapt": 617,
-    "analysis": 922,
+    "analysis": 927,
     "backends": 436,
-    "commands": 2_967,
+    "commands": 2_974,
     "elastic": 2_403,
     "export": 299,
     "gpu and energy": 2_162,
@@ -80,21 +80,21 @@ BUDGETS: Mapping[str, int] = {
     "hosts": 1_641,
     "jobfile": 3_021,
     "kubernetes": 859,
-    "launcher": 5_925,
-    "maintenance": 975,
+    "launcher": 5_924,
+    "maintenance": 988,
     "metrics": 2_006,
     "other files": 353,
-    "policies": 3_192,
-    "report": 1_381,
+    "policies": 3_202,
+    "report": 1_385,
     "schedule": 996,
-    "server": 3_358,
+    "server": 3_361,
     "shared histories": 1_802,
     "simulate": 635,
     "slurm": 692,
     "sync": 912,
-    "loader": 771,
-    "values": 1_689,
-    "view": 2_101,
+    "loader": 780,
+    "values": 1_687,
+    "view": 2_113,
     "watch": 704,
     "worker": 1_593,
 }
@@ -132,7 +132,7 @@ class Loaded(NamedTuple):
 
 
 WALK_BUDGET = Walk(files=89, stops=321, returns=232)
-LOADED_BUDGET = Loaded(modules=151, lines=17_862)
+LOADED_BUDGET = Loaded(modules=151, lines=17_886)
 
 
 def count_code(text: str, tree: ast.Module) -> int:

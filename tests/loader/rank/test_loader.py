@@ -36,7 +36,7 @@ def test_the_order_of_the_samples_is_that_of_the_script(run, name):
 
 
 def test_it_finds_the_number_that_is_fast_enough(run):
-    found = run("train(DataLoader(Data(120, 0.01), 4, shuffle=True, num_workers=1), passes=8)")
+    found = run("train(DataLoader(Data(120, 0.02), 4, shuffle=True, num_workers=1), passes=5)")
     assert found.passes[:3] == [1, 2, 4]
     assert found.passes[-1] == 4
     assert found.measured >= {1, 2, 4}
@@ -53,7 +53,7 @@ def test_the_first_pass_has_the_number_of_an_earlier_run(run):
 
 
 def test_a_loader_without_workers_gets_some_only_if_it_may(run):
-    script = "train(DataLoader(Data(120, 0.004), 4, shuffle=True), passes=4)"
+    script = "train(DataLoader(Data(120, 0.01), 4, shuffle=True), passes=4)"
     left, tuned = run(script), run(script, from_zero=True)
     assert left.passes == [0] * 4
     assert "{workers: tune, from_zero: true}" in left.problems[0]
@@ -105,7 +105,7 @@ def test_a_loader_whose_data_depend_on_the_number_is_left_alone(run, script, why
 def test_a_worker_init_fn_that_only_makes_seeds_may_stay(run):
     script = """
     def begin(worker): torch.manual_seed(worker)
-    train(DataLoader(Data(), 4, shuffle=True, num_workers=1, worker_init_fn=begin), passes=4)
+    train(DataLoader(Data(120, 0.02), 4, shuffle=True, num_workers=1, worker_init_fn=begin), passes=4)
     """
     assert run(script).passes[:3] == [1, 2, 4]
 
@@ -116,7 +116,7 @@ def test_the_loader_of_an_evaluation_stays_as_it_is(run):
     def evaluate(epoch):
         for batch in other: pass
         print("other", other.num_workers, flush=True)
-    train(DataLoader(Data(), 4, shuffle=True, num_workers=1), passes=5, before=evaluate)
+    train(DataLoader(Data(120, 0.02), 4, shuffle=True, num_workers=1), passes=5, before=evaluate)
     """
     found = run(script)
     assert found.passes[:3] == [1, 2, 4]
@@ -138,7 +138,7 @@ def test_a_loader_that_is_built_within_a_pass_stays_as_it_is(run):
             for n, batch in enumerate(self.loader):
                 read(n % 20)
                 yield batch
-    train(Batches(DataLoader(Data(), 4, shuffle=True, num_workers=1)), passes=5)
+    train(Batches(DataLoader(Data(160, 0.02), 4, shuffle=True, num_workers=1)), passes=5)
     """
     found = run(script)
     assert found.passes[:3] == [1, 2, 4]
@@ -150,7 +150,7 @@ def test_a_loader_for_each_pass_is_tuned_too(run):
     script = """
     made = []
     def make():
-        made.append(DataLoader(Data(), 4, shuffle=True, num_workers=1))
+        made.append(DataLoader(Data(120, 0.02), 4, shuffle=True, num_workers=1))
         return iter(made[-1])
     def before(epoch):
         if made: print("pass", made.pop().num_workers, flush=True)

@@ -13,7 +13,7 @@ from zeusrun.jobfile.plugged import Chosen
 from zeusrun.loader.section import Loader
 from zeusrun.trial.values import WorkersChange
 
-SLOW = "train(DataLoader(Data(120, 0.01), 4, shuffle=True, num_workers={own}), passes={passes})"
+SLOW = "train(DataLoader(Data(120, 0.02), 4, shuffle=True, num_workers={own}), passes={passes})"
 
 
 def as_trial(found):
@@ -42,7 +42,7 @@ def test_runs_of_two_passes_find_it_together(run):
 
 
 def test_the_search_goes_on_with_another_limit_and_another_number_of_the_script(run):
-    row = WorkersChange(0.0, 2, False, 0.02, 0.9, settled="1 of 2")
+    row = WorkersChange(0.0, 2, False, 0.04, 0.9, settled="1 of 2")
     known = build_trial(host="a", speed_variant="tune", workers=(row,))
     assert run(SLOW.format(own=1, passes=2), tell(known, most=2)).passes == [2, 2]
     assert run(SLOW.format(own=1, passes=2), tell(known, most=4)).passes == [4, 4]

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from zeusrun.worker.hooks.install import Hooks
     from zeusrun.worker.passes import Pass
 
+_LONG = 50  # batches of a pass
 _WARM = 3  # steps of a longer pass that are no part of a measurement
 
 
@@ -207,8 +208,9 @@ class LoaderAgent(RankAgent):
         if part is None or self._observer.current is not part or not self._leads:
             return
         others, length = self._observer.others, self._count_steps(part)
-        if part.steps in (1, _WARM) and self._state is not None:
-            self._fit = count_that_fit(self._state.workers, self._ranks)
+        is_long = (part.feed.length or 0) > _LONG  # so it has more than one step
+        if part.steps == (_WARM if is_long else 1) and self._searches:  # it takes 10 to 20 ms
+            self._fit = count_that_fit(self._state.workers if self._state else (), self._ranks)
         if not self._step_t:
             self._first_s = now_t - self._begun_t
         elif others == self._others and part.steps > (_WARM if length > 4 * _WARM else 1):
@@ -218,6 +220,10 @@ class LoaderAgent(RankAgent):
             self._decide()  # before the others can end the pass
         if part.feed.length and part.steps > part.feed.length + 1:
             self._tell("its iterator never ends, so it can have no other number of workers")
+
+    @property
+    def _searches(self) -> bool:
+        return self._tuner is not None and not self._tuner.is_settled
 
     @staticmethod
     def _count_steps(part: Pass) -> int:
