@@ -225,12 +225,14 @@ def test_a_plan_takes_no_snapshot_because_a_shared_history_then_delivers(submiss
 
     hosts = (HostShare("a", 1), HostShare("b", 1))
     given = replace(submission, planned=replace(submission.measure(), hosts=hosts))
-    trial, _, notes = module.plan(replace(given, history=Interrupted(history, "snapshot", fail)))
+    trial, _, notes = module.plan(
+        replace(given, history=Interrupted(history, "snapshot", fail)), []
+    )
     assert (trial.trial, notes) == ("job-1-1", ("host b starts its part",))
     assert history.trials("job") == []
     begin(history, trial)
     history.finish(trial.trial, PREEMPTED)
-    assert "its run directory is gone" in module.plan(submission)[2][0]
+    assert "its run directory is gone" in module.plan(submission, history.trials("job"))[2][0]
 
 
 def test_an_attempt_that_began_offline_is_followed_once_it_has_its_number(begun, history):

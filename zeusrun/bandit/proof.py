@@ -22,6 +22,8 @@ from zeusrun.trial import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from zeusrun.bandit.problem import Problem
     from zeusrun.trial import Trial
 
@@ -30,6 +32,7 @@ CRASHED = frozenset({TrialStatus.OOM, TrialStatus.FAILED})
 THEN = "+"  # between the first and last hash of a part that changed within a trial
 _SHORT_S = 6.0  # of training, in which the load of other programs may not have been measured
 _SWITCH = 0.05  # share of an epoch in which its loader may still get other workers
+_EARLIER = "earlier"  # speed variant of runs with another number of loader workers than today
 _SAME_S = 1e-3  # times of one moment differ in their last digits
 
 
@@ -286,6 +289,22 @@ def same_split(problem: Problem, trial: Trial) -> bool:
 def same_speed(problem: Problem, trial: Trial) -> bool:
     """Whether the loader got its workers as it would today."""
     return trial.speed_variant == problem.speed_variant
+
+
+def at_best_workers(trials: Sequence[Trial]) -> list[Trial]:
+    """Return trials, oldest first; the speed of some is not that of today (``same_speed``).
+
+    Those ended with another number of loader workers than the newest search for their batch size.
+    """
+
+    def arm(trial: Trial) -> tuple[object, ...]:
+        return trial.global_batch_size, trial.hardware, trial.host, trial.speed_variant
+
+    known = [(trial, best) for trial in trials if (best := trial.best_workers) is not None]
+    known.sort(key=lambda each: (not each[0].shared, each[1].settled is not None))
+    today = {arm(trial): best[1:3] for trial, best in known}  # of the last of each
+    slow = {id(trial) for trial, best in known if best[1:3] != today[arm(trial)]}
+    return [replace(each, speed_variant=_EARLIER) if id(each) in slow else each for each in trials]
 
 
 def same_energy(problem: Problem, trial: Trial) -> bool:

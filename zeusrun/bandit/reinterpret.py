@@ -14,6 +14,7 @@ from zeusrun.bandit.proof import (
     CRASHED,
     Doubt,
     Way,
+    at_best_workers,
     is_resized,
     prove,
     same_energy,
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
 
 CUT_SHORT = TrialStatus.CANCELLED
 _NEWEST = 20  # trials that show how long an epoch and a start are
-_EARLIER = "earlier"  # speed variant of runs with another number of loader workers than today
 _LEAST_J = 1e-6  # less is no cost: a meter or a clock stood still
 
 
@@ -71,24 +71,10 @@ def read_trials(
     others = [trial for trial in trials if trial.recurrence != problem.recurrence]
     differences = find_differences(trials, now, compare_training(now, others).ignored)
     runs: dict[int, Observation] = {}
-    tuned = [each for each in trials if each.best_workers is not None]
-    tuned.sort(key=lambda t: (not t.shared, bool(t.best_workers and t.best_workers.settled)))
-    best = {_arm_of(each): _workers_of(each) for each in tuned}  # of the last of each
-    for trial, differs in zip(trials, differences, strict=True):
-        today = _workers_of(trial) in {(), best.get(_arm_of(trial), ())}
-        seen = trial if today else replace(trial, speed_variant=_EARLIER)
+    for trial, seen, differs in zip(trials, at_best_workers(trials), differences, strict=True):
         if (run := read_trial(problem, seen)) is not None:
             runs[id(trial)] = run._replace(differs=differs)
     return problem, [runs.get(id(trial)) for trial in every]
-
-
-def _arm_of(trial: Trial) -> tuple[object, ...]:
-    return trial.global_batch_size, trial.hardware, trial.host, trial.speed_variant
-
-
-def _workers_of(trial: Trial) -> tuple[object, ...]:
-    """Return the best number of loader workers of a trial, and whether they stay."""
-    return () if trial.best_workers is None else trial.best_workers[1:3]
 
 
 def complete(problem: Problem, trials: Sequence[Trial]) -> Problem:

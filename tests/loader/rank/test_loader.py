@@ -53,9 +53,9 @@ def test_the_first_pass_has_the_number_of_an_earlier_run(run):
 
 
 def test_a_loader_without_workers_gets_some_only_if_it_may(run):
-    script = "train(DataLoader(Data(120, 0.01), 4, shuffle=True), passes=4)"
+    script = "train(DataLoader(Data(120, 0.01), 4, shuffle=True), passes=3)"
     left, tuned = run(script), run(script, from_zero=True)
-    assert left.passes == [0] * 4
+    assert left.passes == [0] * 3
     assert "{workers: tune, from_zero: true}" in left.problems[0]
     assert "{workers: 3, from_zero: true}" in run(script, workers=3).problems[0]
     assert tuned.passes[:3] == [1, 2, 4]
@@ -138,7 +138,7 @@ def test_a_loader_that_is_built_within_a_pass_stays_as_it_is(run):
             for n, batch in enumerate(self.loader):
                 read(n % 20)
                 yield batch
-    train(Batches(DataLoader(Data(160, 0.02), 4, shuffle=True, num_workers=1)), passes=5)
+    train(Batches(DataLoader(Data(160, 0.015), 4, shuffle=True, num_workers=1)), passes=3)
     """
     found = run(script)
     assert found.passes[:3] == [1, 2, 4]
