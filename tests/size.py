@@ -84,7 +84,7 @@ BUDGETS: Mapping[str, int] = {
     "maintenance": 988,
     "metrics": 2_006,
     "other files": 353,
-    "policies": 3_202,
+    "policies": 3_203,
     "report": 1_385,
     "schedule": 996,
     "server": 3_361,
@@ -131,8 +131,8 @@ class Loaded(NamedTuple):
     lines: int
 
 
-WALK_BUDGET = Walk(files=89, stops=321, returns=232)
-LOADED_BUDGET = Loaded(modules=151, lines=17_886)
+WALK_BUDGET = Walk(files=89, stops=322, returns=233)
+LOADED_BUDGET = Loaded(modules=151, lines=17_887)
 
 
 def count_code(text: str, tree: ast.Module) -> int:
