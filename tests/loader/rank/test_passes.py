@@ -182,3 +182,20 @@ def test_a_pass_that_never_ends_is_told_once(run):
     """
     (problem,) = run(script).problems
     assert "never ends" in problem
+
+
+def test_an_iterator_that_is_kept_after_its_last_batch_is_no_pass(run):
+    script = """
+    import itertools
+    loader, kept = DataLoader(Data(120, 0.015), 4, shuffle=True, num_workers=1), []
+    def make():
+        kept.append(iter(loader))
+        return itertools.islice(kept[-1], len(loader))
+    def before(epoch):
+        if epoch: print("pass", loader.num_workers, flush=True)
+    train(make, passes=4, before=before)
+    """
+    found = run(script)
+    assert found.passes == [1, 2, 4]
+    assert not found.problems
+    assert found.seen == run(script, None).seen

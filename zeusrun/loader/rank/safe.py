@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import math
 import sys
 import threading
 import types
@@ -145,8 +146,10 @@ class State:
 
         An iterator whose workers stay belongs to the loader. Python counts who else has it.
         """
-        loader: Any = self.loader()
-        if getattr(getattr(self._newest(), "_zeusrun", None), "ended", True):
+        loader, newest = self.loader(), self._newest()
+        part = getattr(newest, "_zeusrun", None)
+        # Lightning reads as many batches as there are, and keeps the iterator.
+        if part is None or part.ended or newest._num_yielded >= (part.feed.length or math.inf):
             return True
         if loader is None or loader._iterator is None:
             return False
