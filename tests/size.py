@@ -92,7 +92,7 @@ BUDGETS: Mapping[str, int] = {
     "simulate": 635,
     "slurm": 692,
     "sync": 912,
-    "loader": 782,
+    "loader": 783,
     "values": 1_687,
     "view": 2_113,
     "watch": 704,

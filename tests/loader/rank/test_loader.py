@@ -41,7 +41,7 @@ def test_it_finds_the_number_that_is_fast_enough(run):
     assert found.passes[-1] == 4
     assert found.measured >= {1, 2, 4}
     before, after = (next(e for e in found.events if e.workers == n and e.step_s) for n in (1, 4))
-    assert before.step_s > 2.5 * after.step_s
+    assert before.step_s > 1.5 * after.step_s
     assert before.wait > 0.8
 
 

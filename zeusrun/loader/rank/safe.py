@@ -151,6 +151,7 @@ class State:
         # Lightning reads as many batches as there are, and keeps the iterator.
         if part is None or part.ended or newest._num_yielded >= (part.feed.length or math.inf):
             return True
+        del newest  # which counts, too
         if loader is None or loader._iterator is None:
             return False
         return sys.getrefcount(loader._iterator) <= _ALONE
